@@ -1,0 +1,50 @@
+// Serves clients, one at a time, and whoever knocks meanwhile does not disturb them.
+#pragma once
+#include <list>
+#include <memory>
+#include <string>
+
+#include "handshake.h"
+#include "session.h"
+#include "tracker.h"
+
+namespace farm {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1", port = "0", port_file;
+  std::string key, tracker, custom_address;
+  bool open_to_network = false;
+  SessionOptions session;
+};
+
+class Server {
+ public:
+  // Listens from then on. IoError when that is not possible.
+  explicit Server(ServerOptions options);
+  ~Server();
+
+  // Until a signal ends it.
+  void Run();
+
+ private:
+  void Wait();
+  void AcceptVisitors();
+  void Admit(Visitor visitor);
+  void Begin(Visitor visitor);
+  void HearVisitors();
+  void AfterSession();
+  double NextDeadline() const;
+
+  ServerOptions options_;
+  Fd listener_;
+  std::unique_ptr<Tracker> tracker_;
+  std::unique_ptr<Session> session_;
+  std::list<Visitor> visitors_;  // still greeting us
+  std::list<Visitor> waiting_;   // for the running session to end
+  std::list<Visitor> leaving_;   // have still to read why their session ended
+};
+
+// One session on standard input and output. Returns the exit code.
+int ServeStandardStreams(const SessionOptions& options);
+
+}  // namespace farm

@@ -1,0 +1,55 @@
+// One client's session: a child process with a work directory of its own, watched by the agent.
+#pragma once
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+
+#include "io.h"
+
+namespace farm {
+
+struct SessionOptions {
+  std::string work_base;  // where the work directories are made
+  std::string store;      // where kept files are
+  int threads = 0;        // of TVM's thread pool; 0 leaves it to TVM
+};
+
+class Session {
+ public:
+  // Forks. The child serves TVM's RPC on the two descriptors (which may be one), after it has called `in_child` to let go of what it
+  // inherited. `timeout_s` is the session's time; 0 is no limit.
+  Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child);
+
+  // Ends the child and removes its work directory.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // The descriptor on which to wait for the client's hanging up; -1 when that has happened.
+  int watched() const { return gone_at_ ? -1 : in_.get(); }
+  void ClientIsGone();
+
+  // When Tick is due, on the clock of Now().
+  double deadline() const;
+
+  // True when the session is over.
+  bool Tick();
+
+  // After a timeout: the connection, on which the client has still to read why. Else an invalid one.
+  Fd TakeConnection();
+
+ private:
+  void Expire();
+
+  Fd in_, out_;
+  std::string directory_;
+  double timeout_s_, started_ = 0, gone_at_ = 0;
+  bool expired_ = false;
+  pid_t child_ = -1;
+};
+
+// Removes what agents that are no more have left behind in `work_base`.
+void SweepWorkDirectories(const std::string& work_base);
+
+}  // namespace farm

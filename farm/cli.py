@@ -1,0 +1,100 @@
+"""farm's command line: gathers the commands, and turns what goes wrong into words and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import datetime
+from typing import NoReturn
+
+import click
+
+from farm import __version__
+from farm.commands import bench, completion, deploy, devices, history, run, serve
+from farm.commands.common import show_error
+from farm.commands.compile import compile_
+from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+
+
+class _Group(click.Group):
+    """Commands in the order in which one needs them, and a hint for a mistyped one."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise UsageError(f"there is no command {args[0]!r}", did_you_mean(args[0], self.commands), "farm --help")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="farm")
+def cli() -> None:
+    """A device farm for neural networks: compile, push, run and judge models on real boards.
+
+    Boards and models are named in devices.toml; with no board at all, emulated ones come along.
+
+    \b
+    farm devices                        what is in the farm
+    farm deploy --device pi3 digits     build, push, run once, compare with the reference
+    farm bench --all                    every model on every device, at once
+
+    \b
+    Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model; 4 the build;
+    5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 130 interrupted.
+    """
+
+
+for command in (
+    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history),
+    *(serve.agent, serve.tracker, completion.completion),
+):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    try:
+        cli.main(standalone_mode=False, prog_name="farm")
+        code = 0
+    except FarmError as error:
+        code = _fail(error)
+    except click.ClickException as error:
+        code = _fail(_usage_error(error))
+    except (KeyboardInterrupt, click.Abort):
+        code = _fail(Interrupted("interrupted", "", ""))
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it exits
+        code = 0
+    except Exception as error:
+        code = _fail(_internal_error(error))
+    sys.exit(code)
+
+
+def _fail(error: FarmError) -> int:
+    show_error(error)
+    return error.exit_code
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    return UsageError(error.format_message(), "", f"{context.command_path if context else 'farm'} --help")
+
+
+def _internal_error(error: Exception) -> InternalError:
+    """A bug of ours: one line for the user, everything in a file."""
+    from farm.store import data_root
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    log = data_root() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"{' '.join(sys.argv)}\n{text}")
+        fix = f"this is a bug of farm's; please report it with {log}"
+    except OSError:
+        fix = f"this is a bug of farm's; please report it with:\n{text}"
+    return InternalError(f"{type(error).__name__}: {error}", "farm did not expect this", fix)

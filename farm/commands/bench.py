@@ -1,0 +1,143 @@
+"""farm bench: every model on every device, at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from farm.pipeline import Outcome
+    from farm.types import Job, Plan
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
+@on_devices
+@click.option("--count", type=click.IntRange(1), help="At least so many samples.")
+@click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
+@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
+@shared
+def bench(
+    session: Session, models: tuple[str, ...], devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, dry_run: bool, **plan: Any
+) -> None:
+    """Measure models on devices: latency, agreement with the reference, accuracy.
+
+    MODEL is a name of devices.toml, a file, or python:package.module:function; none means those of [bench]. Each model is built
+    once per kind of board, several at once, and all devices work at the same time. Every run is kept: see farm history.
+
+    \b
+    farm bench --all
+    farm bench --device pi3 --device rk3399 resnet18
+    farm bench --tag lab model.onnx --json > result.json
+    """
+    from farm.pipeline import expand
+
+    fleet = session.fleet()
+    chosen = [fleet.model(name) for name in models or fleet.bench.models]
+    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, _plan(fleet.bench.plan, plan))
+    if dry_run:
+        show_jobs(session, jobs)
+        return
+    outcome = run_jobs(session, jobs)
+    if session.as_json:
+        session.document("bench", outcome_body(outcome))
+    else:
+        _show(session, outcome)
+    raise SystemExit(exit_code(outcome))
+
+
+def _plan(plan: Plan, given: dict[str, Any]) -> Plan:
+    changes = {name: value for name, value in given.items() if value is not None}
+    plan = replace(plan, **changes)
+    return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
+
+
+def run_jobs(session: Session, jobs: Sequence[Job]) -> Outcome:
+    """Do the jobs under the live dashboard."""
+    from farm import dashboard
+    from farm.pipeline import execute
+    from farm.store import RunStore, Store, cache_root, data_root
+
+    with dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
+        return execute(
+            jobs,
+            host=host_profile(session.fleet()),
+            store=Store(cache_root()),
+            keep=RunStore(data_root() / "runs.sqlite"),
+            lanes=build_lanes(),
+            show=show,
+            tick=show.tick,
+        )
+
+
+def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
+    """What --dry-run prints."""
+    if session.as_json:
+        body = [
+            {"device": job.device.name, "model": job.model.name, "profile": job.device.profile.name, "url": job.device.url} for job in jobs
+        ]
+        session.document("jobs", {"jobs": body})
+        return
+    for job in jobs:
+        click.echo(f"{job.model.name} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
+    builds = {job.build for job in jobs}
+    click.echo(f"{len(jobs)} jobs, {len(builds)} builds")
+
+
+def outcome_body(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as JSON."""
+    from farm.store import run_to_json
+
+    ledger = {"wall_s": outcome.ledger.wall_s, "builds_s": outcome.ledger.builds_s, "devices_s": dict(outcome.ledger.devices)}
+    builds = [
+        {"model": made.model, "profile": made.profile, "digest": made.digest, "cached": made.cached, "seconds": dict(made.seconds)}
+        for made in outcome.artifacts
+    ]
+    return {"runs": [run_to_json(run) for run in outcome.runs], "builds": builds, "ledger": ledger}
+
+
+def exit_code(outcome: Outcome) -> int:
+    """0 when every run is good; with a single bad run, what it stands for; else 1."""
+    from farm.errors import WrongAnswer
+    from farm.types import Verdict
+
+    if outcome.good:
+        return 0
+    if len(outcome.runs) > 1:
+        return 1
+    run = outcome.runs[0]
+    if run.verdict is Verdict.WRONG or run.failure is None:
+        return WrongAnswer.exit_code
+    return run.failure.exit_code
+
+
+def _show(session: Session, outcome: Outcome) -> None:
+    from farm import views
+    from farm.commands.common import show_error
+    from farm.errors import FarmError
+
+    console = session.out()
+    console.print(views.final_table(outcome.runs, console.width))
+    if session.verbosity > 0:
+        parts = {f"{run.model} on {run.device}": run.samples.ledger for run in outcome.runs if run.samples}
+        console.print(views.ledger_table(parts, console.width))
+    ledger = outcome.ledger
+    slowest = max(ledger.devices.items(), key=lambda item: item[1], default=("no device", 0.0))
+    built = sum(not made.cached for made in outcome.artifacts)
+    sent = sum(run.samples.uploaded for run in outcome.runs if run.samples)
+    click.echo(
+        f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} built, {len(outcome.artifacts) - built} from the store), "
+        f"slowest device {slowest[0]} {slowest[1]:.1f} s, {sent / 1e6:.1f} MB uploaded"
+    )
+    shown: set[tuple[str, str]] = set()
+    for run in outcome.runs:
+        if run.failure and (run.failure.what, run.failure.why) not in shown:
+            shown.add((run.failure.what, run.failure.why))
+            show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))

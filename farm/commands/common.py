@@ -1,0 +1,141 @@
+"""What every command shares: its options, the two consoles, how an error is shown, and how JSON is written.
+
+Data goes to stdout; progress, tables of progress and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from farm.errors import FarmError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from farm.config import Fleet
+    from farm.types import Profile
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+HOST_PROFILE = "x86"
+
+
+@dataclass
+class Session:
+    """One invocation: where its configuration is and how it wants to be talked to."""
+
+    config: Path | None
+    as_json: bool
+    verbosity: int  # -1 quiet, 0, 1 verbose
+
+    def fleet(self) -> Fleet:
+        """The configuration. Raises ConfigError with every mistake in it."""
+        from farm.config import load
+
+        return load(self.config)
+
+    def out(self) -> Console:
+        """Where tables for the reader go."""
+        from rich.console import Console
+
+        return Console(highlight=False, emoji=False)
+
+    def err(self) -> Console:
+        """Where progress goes."""
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False, emoji=False)
+
+    def document(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Print one JSON document with its schema's name and version."""
+        from farm.views import document
+
+        click.echo(json.dumps(document(kind, body), indent=1, allow_nan=False))
+
+
+def shared(command: Command) -> Command:
+    """The options that every command has; it receives them as its first argument, a Session."""
+
+    def with_session(*args: Any, config: Path | None, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        return command(Session(config, as_json, -1 if quiet else int(verbose)), *args, **kwargs)
+
+    with_session.__doc__, with_session.__name__ = command.__doc__, command.__name__
+    with_session.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+    for option in reversed(_SHARED):
+        option(with_session)
+    return with_session  # type: ignore[return-value]
+
+
+_SHARED = (
+    click.option("--config", type=click.Path(path_type=Path), help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]"),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress."),
+    click.option("-v", "--verbose", is_flag=True, help="More detail."),
+)
+
+
+def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of the configured `devices`, `profiles` or `models`."""
+
+    def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from farm.config import load
+
+        try:
+            return [name for name in getattr(load(context.params.get("config")), kind) if name.startswith(incomplete)]
+        except FarmError:
+            return []
+
+    return names
+
+
+device_options = (
+    click.option(
+        "-d", "--device", "devices", multiple=True, metavar="NAME", help="A device; may be repeated.", shell_complete=complete("devices")
+    ),
+    click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="All devices with the tag; may be repeated."),
+    click.option("-a", "--all", "everywhere", is_flag=True, help="All devices."),
+)
+
+
+def on_devices(command: Command) -> Command:
+    """The options that choose devices."""
+    for option in reversed(device_options):
+        command = option(command)
+    return command
+
+
+def host_profile(fleet: Fleet) -> Profile:
+    """The profile of this machine, on which every import is checked."""
+    import platform
+
+    from farm.types import Profile
+
+    if platform.machine() in ("x86_64", "AMD64"):
+        return fleet.profile(HOST_PROFILE)
+    return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
+
+
+def build_lanes() -> int:
+    """How many builds run at once: one a processor we may use, four at most, for each takes a gigabyte."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+
+
+def show_error(error: FarmError) -> None:
+    """The one way in which an error is shown."""
+    for label, text, colour in zip(("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True):
+        if text:
+            first, *rest = str(text).splitlines()
+            click.echo(f"{click.style(label, fg=colour, bold=True)}: {first}", err=True, color=_colour())
+            for line in rest:
+                click.echo(f"       {line}", err=True)
+
+
+def _colour() -> bool | None:
+    return False if os.environ.get("NO_COLOR") or not sys.stderr.isatty() else None

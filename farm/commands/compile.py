@@ -1,0 +1,66 @@
+"""farm compile: a model into a library for a kind of board."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shared
+
+if TYPE_CHECKING:
+    from farm.types import Artifact, Prepared
+
+
+@click.command(name="compile")
+@click.argument("model", shell_complete=complete("models"))
+@click.option(
+    "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the artifact into this new folder.")
+@shared
+def compile_(session: Session, model: str, profile_name: str, output: Path | None) -> None:
+    """Import a model, check it against its reference on this machine, and build it for a profile.
+
+    The artifact is a folder: library.so, parameters, metadata.json. It is kept under the digest of all that went into it; with -v, a table
+    says which schedule each kernel got.
+
+    \b
+    farm compile model.onnx --profile rasp3b -o out
+    """
+    from farm.commands.progress import Spinner
+    from farm.errors import UsageError
+    from farm.pipeline import compile_model
+    from farm.store import Store, cache_root
+
+    fleet = session.fleet()
+    profile, chosen = fleet.profile(profile_name), fleet.model(model)
+    if output and output.exists():
+        raise UsageError(f"{output} exists already", "an artifact is never mixed with other files", "name a new folder, or remove it")
+    with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
+        prepared, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+    if output:
+        shutil.copytree(artifact.library.parent, output)
+    if session.as_json:
+        session.document("artifact", _body(prepared, artifact))
+        return
+    where = output or artifact.library.parent
+    how = "from the store" if artifact.cached else f"built in {sum(artifact.seconds.values()):.1f} s"
+    click.echo(f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, artifact {artifact.digest[:12]}")
+    click.echo(f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}")
+    click.echo(str(where))
+    if session.verbosity > 0:
+        from farm import views
+
+        console = session.out()
+        console.print(views.kernel_table(artifact.kernels, console.width))
+        console.print(views.ledger_table({"import and check": prepared.seconds, "build": artifact.seconds}, console.width))
+
+
+def _body(prepared: Prepared, artifact: Artifact) -> dict[str, object]:
+    import json
+
+    metadata = json.loads((artifact.library.parent / "metadata.json").read_text())
+    return {**metadata, "path": str(artifact.library.parent), "cached": artifact.cached, "engine": prepared.engine}

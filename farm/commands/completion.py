@@ -1,0 +1,22 @@
+"""farm completion: what makes the shell complete farm's commands, options, devices and models."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    farm completion bash > ~/.local/share/bash-completion/completions/farm
+    farm completion zsh > ~/.zfunc/_farm
+    farm completion fish > ~/.config/fish/completions/farm.fish
+    """
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(context.find_root().command, {}, "farm", "_FARM_COMPLETE").source())

@@ -1,0 +1,76 @@
+"""farm deploy: a model onto a device, and the proof that it answers right there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
+from farm.commands.common import Session, complete, on_devices, shared, show_error
+
+if TYPE_CHECKING:
+    from farm.pipeline import Outcome
+    from farm.types import Artifact, Run
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
+@on_devices
+@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
+@shared
+def deploy(
+    session: Session,
+    models: tuple[str, ...],
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+    deadline_s: float | None,
+    dry_run: bool,
+) -> None:
+    """Build a model for a device, push it, run it there once, and compare the answer with the reference.
+
+    MODEL is a name of devices.toml, a file, or python:package.module:function; none means those of [bench].
+
+    \b
+    farm deploy --device pi3 digits
+    farm deploy --device pi3 --device rk3399 model.onnx
+    """
+    from farm.errors import FarmError
+    from farm.pipeline import expand
+    from farm.types import Plan
+
+    fleet = session.fleet()
+    plan = replace(Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s)
+    chosen = [fleet.model(name) for name in models or fleet.bench.models]
+    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan)
+    if dry_run:
+        show_jobs(session, jobs)
+        return
+    outcome = run_jobs(session, jobs)
+    if session.as_json:
+        session.document("deploy", outcome_body(outcome))
+    else:
+        for run in outcome.runs:
+            if run.failure:
+                show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))
+            else:
+                click.echo(_line(run, _artifact(outcome, run)))
+    raise SystemExit(exit_code(outcome))
+
+
+def _artifact(outcome: Outcome, run: Run) -> Artifact | None:
+    return next((made for made in outcome.artifacts if made.digest == run.artifact_digest), None)
+
+
+def _line(run: Run, artifact: Artifact | None) -> str:
+    samples = run.samples
+    if samples is None:
+        return f"{run.model} on {run.device}: {run.reason}"
+    answer = "right" if samples.agreement.right else "WRONG"
+    sent = f"{samples.uploaded / 1e6:.1f} MB sent" if samples.uploaded else "nothing to send, it was there already"
+    size = f"{artifact.nbytes / 1e6:.1f} MB, " if artifact else ""
+    difference = f"largest difference {samples.agreement.max_abs:.2g} from the reference"
+    return f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact {(run.artifact_digest or '')[:12]}"

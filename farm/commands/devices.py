@@ -1,0 +1,80 @@
+"""farm devices: what is in the farm, and in what state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, build_lanes, on_devices, shared
+
+if TYPE_CHECKING:
+    from farm.transports import State
+    from farm.types import Device
+
+_FACTS_S = 30.0
+
+
+@click.command()
+@on_devices
+@shared
+def devices(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+    """List the devices of devices.toml with their state; with -v, also what each says of itself.
+
+    A device is ready, emulated, offline (nobody answers) or unavailable (something is missing on this machine, and the line says what).
+    """
+    from farm import transports
+    from farm.parallel import together
+
+    fleet = session.fleet()
+    chosen = fleet.select_devices(devices, tags, everywhere or not (devices or tags))
+    states = together(transports.state, chosen)
+    facts: dict[str, Any] = {}
+    if session.verbosity > 0:
+        facts = _facts(session, [device for device, state in zip(chosen, states, strict=True) if state.usable])
+    if session.as_json:
+        session.document(
+            "devices", {"devices": [_body(device, state, facts.get(device.name)) for device, state in zip(chosen, states, strict=True)]}
+        )
+        return
+    from farm import views
+
+    console = session.out()
+    rows = [
+        views.DeviceRow(device.name, device.profile.name, device.url, device.tags, state.word, _note(state), _known(facts.get(device.name)))
+        for device, state in zip(chosen, states, strict=True)
+    ]
+    console.print(views.devices_table(rows, console.width))
+
+
+def _note(state: State) -> str:
+    return ": ".join(filter(None, (state.why, state.fix)))
+
+
+def _known(facts: Any) -> dict[str, str]:
+    from farm.errors import FarmError
+
+    return {"error": str(facts.what)} if isinstance(facts, FarmError) else dict(facts or {})
+
+
+def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
+    from farm.commands.progress import Spinner
+    from farm.pipeline import ask_facts
+    from farm.store import Store, cache_root
+
+    with Spinner(session, "asking the devices") as spinner:
+        return ask_facts(chosen, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+
+
+def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "profile": device.profile.name,
+        "url": device.url,
+        "tags": list(device.tags),
+        "state": state.word,
+        "usable": state.usable,
+        "why": state.why,
+        "fix": state.fix,
+        "facts": _known(facts),
+    }

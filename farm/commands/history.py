@@ -1,0 +1,33 @@
+"""farm history: the runs that were kept."""
+
+from __future__ import annotations
+
+import click
+
+from farm.commands.common import Session, complete, shared
+
+
+@click.command()
+@click.argument("model", required=False, shell_complete=complete("models"))
+@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="The newest so many.")
+@shared
+def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
+    """Show past runs, the newest first, failed ones too.
+
+    \b
+    farm history resnet18 --device pi3
+    farm history --json --limit 1000 > runs.json
+    """
+    from farm import views
+    from farm.store import RunStore, data_root, run_to_json
+
+    runs = RunStore(data_root() / "runs.sqlite").runs(model=model, device=device, limit=limit)
+    if session.as_json:
+        session.document("history", {"runs": [run_to_json(run) for run in runs]})
+        return
+    if not runs:
+        click.echo("no runs yet: farm bench --all", err=True)
+        return
+    console = session.out()
+    console.print(views.history_table(runs, console.width))

@@ -1,0 +1,48 @@
+"""Progress of a command that does one thing: a spinner with the stage, or plain lines off a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.commands.common import Session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from farm.types import Progress
+
+
+class Spinner:
+    """`show` tells it what is going on; it is silent with --quiet."""
+
+    def __init__(self, session: Session, title: str) -> None:
+        self._console, self._title, self._last = session.err(), title, ""
+        live = session.verbosity >= 0 and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._quiet = session.verbosity < 0
+        self._status = self._console.status(_plain(title)) if live else None
+
+    def __enter__(self) -> Spinner:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._status:
+            self._status.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Say where the work is."""
+        text = f"{self._title}: {progress.stage.value} {progress.note}".rstrip()
+        if progress.fraction is not None:
+            text += f" {progress.fraction:.0%}"
+        if self._status:
+            self._status.update(_plain(text))
+        elif not self._quiet and progress.stage.value != self._last:
+            self._last = progress.stage.value
+            self._console.print(_plain(text), soft_wrap=True)
+
+
+def _plain(text: str):  # type: ignore[no-untyped-def]
+    from rich.text import Text
+
+    return Text(text)

@@ -1,0 +1,45 @@
+"""What a schedule needs to know of a core: the width of its vectors and how many of them it can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """`lanes` float32 values in a vector, `registers` vectors, `tile_budget` of them for accumulators."""
+
+    name: str
+    lanes: int
+    registers: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Vector widths worth using, in lanes, the widest first: half a vector beats none where channels do not fill a whole one."""
+        return (self.lanes, self.lanes // 2) if self.lanes >= 8 else (self.lanes,)
+
+    def tile_budget(self, lanes: int) -> int:
+        """Accumulators of a register tile. Above 1,024 bytes, LLVM keeps the tile in memory instead of registers."""
+        return min(self.registers * 3 // 4, 1023 // (4 * lanes))
+
+
+def core_of(target: tvm.target.Target) -> Core:
+    """The core of an LLVM target. Unknown ones get vectors of 16 bytes, which every profile's CPU has."""
+    triple = str(target.attrs.get("mtriple", ""))
+
+    def has(*features: str) -> bool:
+        return all(tvm.target.codegen.target_has_features([feature], target) for feature in features)
+
+    if triple.startswith("aarch64"):
+        return Core("neon", 4, 32)
+    if triple.startswith("arm"):
+        return Core("neon", 4, 16)
+    if triple.startswith("riscv"):
+        return Core("scalar", 4, 32)
+    if has("avx512f"):
+        return Core("avx512", 16, 32)
+    if has("avx2", "fma"):
+        return Core("avx2", 8, 16)
+    return Core("sse", 4, 16)

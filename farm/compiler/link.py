@@ -1,0 +1,31 @@
+"""Link a model's object code into a shared library, with nothing from the system: any C library on the board will do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from farm import process
+from farm.deadline import Deadline
+from farm.types import Profile
+
+_LINK_S = 120.0
+
+
+def linker(profile: Profile) -> Callable[..., None]:
+    """The `fcompile` of `export_library`: the profile's own compiler driver, or the bundled linker.
+
+    The bundled one is LLVM's lld out of the ziglang package; called as a linker, not as a compiler, it needs 0.1 s and no C library.
+    """
+    if profile.linker:
+        command = [*profile.linker, "-shared", "-nostdlib", "-s", "-o"]
+        fix = f"install {profile.linker[0]}, or remove `linker` from the profile {profile.name!r} to use the bundled linker"
+    else:
+        command = [sys.executable, "-m", "ziglang", "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o"]
+        fix = "reinstall the bundled toolchain: pip install --force-reinstall ziglang"
+
+    def link(output: str, objects: list[str], **_: Any) -> None:
+        process.run([*command, output, *objects], deadline=Deadline(_LINK_S), what=f"linking for {profile.name}", fix=fix)
+
+    return link

@@ -1,0 +1,38 @@
+"""Parameters as files that every TVM runtime can load by itself: the tensor cache of `vm.builtin.tensor_cache.load`.
+
+tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and where each lies in params_shard_0.bin, as raw little-endian bytes
+(TVM, src/runtime/vm/tensor_cache_support.cc).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
+
+
+def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Write both files into a new folder. No parameters: an index of none."""
+    folder.mkdir()
+    records, offset = [], 0
+    with (folder / SHARD).open("wb") as shard:
+        for index, parameter in enumerate(parameters):
+            shard.write(np.ascontiguousarray(parameter).tobytes())
+            records.append(
+                {
+                    "name": f"{PREFIX}_{index}",
+                    "shape": list(parameter.shape),
+                    "dtype": str(parameter.dtype),
+                    "format": "raw",
+                    "nbytes": parameter.nbytes,
+                    "byteOffset": offset,
+                }
+            )
+            offset += parameter.nbytes
+    shards = [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}] if records else []
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))

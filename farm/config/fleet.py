@@ -1,0 +1,95 @@
+"""The fleet: what devices.toml says, as values, and how to look things up in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from farm.config import sources
+from farm.errors import UsageError, did_you_mean
+from farm.types import Device, Model, Plan, Profile
+
+_Noun = TypeVar("_Noun")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """`models` are the names that `farm bench` uses when it is given none; `plan` is how it measures."""
+
+    models: tuple[str, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSettings:
+    """Where `farm tracker` listens: on the first free port from `port` up to, but without, `port_end`."""
+
+    host: str = "127.0.0.1"
+    port: int = 9190
+    port_end: int = 9199
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A whole configuration. `path` is the file it is from, None for the built-in one."""
+
+    path: Path | None
+    devices: dict[str, Device]
+    profiles: dict[str, Profile]
+    models: dict[str, Model]
+    bench: BenchSettings
+    tracker: TrackerSettings
+
+    def device(self, name: str) -> Device:
+        """Raises UsageError for an unknown name."""
+        return _lookup("device", name, self.devices, f"add [devices.{name}] to {self._file()}, or see: farm devices")
+
+    def profile(self, name: str) -> Profile:
+        """Raises UsageError for an unknown name."""
+        return _lookup("profile", name, self.profiles, f"add [profiles.{name}] to {self._file()}")
+
+    def model(self, name_or_source: str) -> Model:
+        """A configured model by its name, or one made from a file or `python:package.module:function`.
+
+        Raises UsageError for an unknown name, ModelError for a file that does not exist.
+        """
+        if name_or_source not in self.models and sources.names_a_source(name_or_source):
+            return sources.model_from(name_or_source, self.models)
+        fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
+        return _lookup("model", name_or_source, self.models, fix)
+
+    def select_devices(
+        self,
+        names: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        all: bool = False,  # noqa: A002 - the name of the option
+    ) -> tuple[Device, ...]:
+        """The named devices and those that carry any of the tags, each once; or all of them.
+
+        Raises UsageError for an unknown name or tag, and where nothing was chosen.
+        """
+        chosen = {name: self.device(name) for name in names}
+        for tag in tags:
+            tagged = {device.name: device for device in self.devices.values() if tag in device.tags}
+            if not tagged:
+                known = {tag for device in self.devices.values() for tag in device.tags}
+                raise UsageError(f"no device has the tag {tag!r}", did_you_mean(tag, known), "see the tags with: farm devices")
+            chosen |= tagged
+        if all:
+            chosen |= self.devices
+            if not chosen:
+                raise UsageError("there are no devices", f"{self._file()} has no [devices.NAME] table", "add one")
+        if not chosen:
+            raise UsageError("no device was chosen", did_you_mean("", self.devices), "choose with --device NAME, --tag TAG or --all")
+        return tuple(chosen.values())
+
+    def _file(self) -> str:
+        return str(self.path or "a devices.toml")
+
+
+def _lookup(noun: str, name: str, known: Mapping[str, _Noun], fix: str) -> _Noun:
+    if name not in known:
+        raise UsageError(f"unknown {noun} {name!r}", did_you_mean(name, known), fix)
+    return known[name]

@@ -1,0 +1,105 @@
+"""The configuration from its file: read, checked as a whole, and made into a Fleet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.config import locate, profiles
+from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
+from farm.config.toml_lines import Key, Mistake, Parsed, parse
+from farm.errors import ConfigError
+from farm.types import Device, Model, Plan, Profile
+
+if TYPE_CHECKING:
+    from farm.config.schema import DeviceTable, Document, ModelTable
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def load(path: Path | None = None) -> Fleet:
+    """The fleet of a configuration file: `path`, else the one that is found, else the built-in one (see `locate.find`).
+
+    Raises ConfigError that names every mistake in the file, each with its line and key.
+    """
+    found = locate.find(path)
+    parsed = parse(locate.read(found or locate.SHIPPED))
+    known = profiles.shipped()
+    own, mistakes = profiles.resolve(parsed.data.get("profiles"), known)
+    document = None
+    if parsed.sound:
+        document, more = _checked(parsed, {**known, **own}, (found or locate.SHIPPED).parent)
+        mistakes += more
+    located = parsed.mistakes + [Mistake(parsed.line(key), key, message) for key, message in mistakes if not parsed.is_broken(key)]
+    if document is None or located:
+        raise _error(found, located)
+    return _fleet(found, document, {name: profiles.made(name, table) for name, table in {**known, **own}.items()})
+
+
+def _checked(parsed: Parsed, known: Mapping[str, profiles.Raw], folder: Path) -> tuple[Document | None, list[tuple[Key, str]]]:
+    from farm.config import schema  # here, because pydantic takes a tenth of a second to import
+
+    names = frozenset(known) | parsed.names("profiles")
+    document, mistakes = schema.check(parsed.data, schema.Surroundings(names, frozenset(parsed.names("models")), folder))
+    devices = parsed.data.get("devices")
+    for name, device in devices.items() if isinstance(devices, dict) else ():
+        profile = device.get("profile") if isinstance(device, dict) else None
+        if isinstance(profile, str) and device.get("url") == "qemu:" and profile in known and not known[profile].get("agent"):
+            mistakes.append((("devices", name, "url"), f"profile {profile!r} has no agent that could be emulated"))
+    return document, mistakes
+
+
+def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:
+    shown = locate.shown(path)
+    lines = [_printable(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}") for one in sorted(mistakes, key=lambda one: one.line)]
+    count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
+    return ConfigError(f"{path or shown} has {count}", "\n".join(lines), f"correct {'this line' if len(lines) == 1 else 'these lines'}")
+
+
+def _dotted(path: Key) -> str:
+    """`devices.pi3.tags[0]: `, or nothing where there is no key."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if _BARE.fullmatch(part) else f'."{part}"'
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _printable(text: str) -> str:
+    """One line, whatever a key or a value has in it."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> Fleet:
+    folder = (path or locate.SHIPPED).parent
+    models = {name: _model(name, table) for name, table in document.models.items()}
+    bench = document.bench
+    plan = Plan(bench.warmup, bench.count, bench.minimum_s, bench.maximum_s, bench.deadline_s, bench.dataset_limit)
+    return Fleet(
+        path=path,
+        devices={name: _device(name, table, known, folder) for name, table in document.devices.items()},
+        profiles=known,
+        models=models,
+        bench=BenchSettings(tuple(models if bench.models is None else dict.fromkeys(bench.models)), plan),
+        tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
+    )
+
+
+def _device(name: str, table: DeviceTable, known: Mapping[str, Profile], folder: Path) -> Device:
+    device = Device(name, known[table.profile], table.url, tuple(table.tags), table.options.model_dump(exclude_none=True))
+    if not device.on_this_machine:
+        return device
+    places = {key: str(folder / Path(str(device.options[key])).expanduser()) for key in ("store", "work_dir") if key in device.options}
+    return Device(name, device.profile, device.url, device.tags, {**device.options, **places})
+
+
+def _model(name: str, table: ModelTable) -> Model:
+    return Model(
+        name=name,
+        source=table.source,
+        shapes={name: tuple(shape) for name, shape in table.shapes.items()},
+        preprocess=table.preprocess.made(),
+        labels=Path(table.labels) if table.labels else None,
+        dataset=Path(table.dataset) if table.dataset else None,
+    )

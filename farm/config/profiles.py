@@ -1,0 +1,99 @@
+"""Profiles: the built-in ones, those of devices.toml over them, and what each inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from farm.config.sources import PACKAGE
+from farm.config.toml_lines import Key, loads
+from farm.types import Profile
+
+Raw = Mapping[str, Any]
+
+
+def shipped() -> dict[str, Raw]:
+    """The tables of farm's profiles.toml, each complete."""
+    tables, _ = resolve(loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {})
+    return tables
+
+
+def resolve(tables: object, known: Mapping[str, Raw]) -> tuple[dict[str, Raw], list[tuple[Key, str]]]:
+    """Complete each table by what it inherits; `known` are the profiles beneath them. Also: cycles, and what is missing at the end.
+
+    Takes what TOML gave, right or wrong; of the wrong kinds of value the schema tells.
+    """
+    own = {name: table for name, table in tables.items() if isinstance(table, dict)} if isinstance(tables, dict) else {}
+    complete: dict[str, Raw] = {}
+    mistakes: list[tuple[Key, str]] = []
+    for name in own:
+        chain = _chain(name, own, known)
+        if chain is None:
+            mistakes.append((("profiles", name, "inherits"), f"goes in a circle: {' -> '.join(_circle(name, own))}"))
+            continue
+        merged: Raw = {}
+        for table in reversed(chain):
+            merged = _over(merged, table)
+        complete[name] = merged
+        if str(own[name].get("inherits", name)) in {name, *own, *known}:  # an unknown one is mistake enough
+            mistakes += _missing(name, merged)
+    return complete, mistakes
+
+
+def made(name: str, table: Raw) -> Profile:
+    """A profile of a complete and checked table."""
+    return Profile(
+        name=name,
+        target=table["target"],
+        triple=table["triple"],
+        description=table.get("description", ""),
+        agent=table.get("agent"),
+        linker=tuple(table.get("linker", ())),
+        source=table.get("source", ""),
+    )
+
+
+def _chain(name: str, own: Mapping[str, Raw], known: Mapping[str, Raw]) -> list[Raw] | None:
+    """The table, what it inherits, what that inherits, ...; None where that never ends. Its own name means the built-in one."""
+    chain: list[Raw] = []
+    seen: set[str] = set()
+    while name in own and name not in seen:
+        seen.add(name)
+        chain.append(own[name])
+        parent = own[name].get("inherits")
+        if parent is None or (parent == name and name in known):
+            break
+        if not isinstance(parent, str):
+            return chain
+        name = parent
+    else:
+        if name in seen:
+            return None
+    return [*chain, known[name]] if name in known else chain
+
+
+def _circle(name: str, own: Mapping[str, Raw]) -> list[str]:
+    names = [name]
+    while names.count(names[-1]) == 1:
+        names.append(own[names[-1]]["inherits"])
+    return names
+
+
+def _over(base: Raw, table: Raw) -> Raw:
+    """What `table` states, and the rest from `base`. A target without a kind adds to the one beneath it."""
+    merged = {**base, **table}
+    ours, theirs = table.get("target"), base.get("target")
+    if isinstance(ours, dict) and isinstance(theirs, dict) and "kind" not in ours:
+        merged["target"] = {**theirs, **ours}
+    return merged
+
+
+def _missing(name: str, table: Raw) -> list[tuple[Key, str]]:
+    mistakes: list[tuple[Key, str]] = []
+    for key, example in (("target", 'target = { kind = "llvm", ... }'), ("triple", 'triple = "aarch64-linux-gnu"')):
+        if key not in table:
+            mistakes.append((("profiles", name, key), f'is missing, for example {example}, or inherits = "rasp4-64"'))
+    target = table.get("target")
+    if isinstance(target, dict) and not isinstance(target.get("kind"), str):
+        mistakes.append((("profiles", name, "target", "kind"), 'is missing or not text, for example kind = "llvm"'))
+    return mistakes

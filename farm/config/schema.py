@@ -1,0 +1,274 @@
+"""The tables of devices.toml: their keys, types and ranges, and pydantic's findings in plain words.
+
+Every field is checked by itself, with the names and the folder that it refers to in the `Surroundings`, so that one mistake hides no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+
+from farm.config.sources import file_at, source_at
+from farm.config.toml_lines import Key
+from farm.config.urls import parse_url
+from farm.errors import did_you_mean
+from farm.types import Preprocess
+
+KINDS: Mapping[str, Preprocess] = {
+    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),  # torchvision's, for its trained models
+    "unit": Preprocess(),
+    "grey": Preprocess(channels="L"),
+    "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
+}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What fields may refer to: the known profiles and models, and the folder that relative paths start from."""
+
+    profiles: frozenset[str]
+    models: frozenset[str]
+    folder: Path
+
+
+def _around(info: ValidationInfo) -> Surroundings:
+    return cast(Surroundings, info.context)
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'")
+    return text
+
+
+def _url(text: str) -> str:
+    parse_url(text)
+    return text
+
+
+def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo], str]:
+    def check(text: str, info: ValidationInfo) -> str:
+        known = _around(info).profiles if kind == "profile" else _around(info).models
+        if text not in known:
+            raise ValueError(f"unknown {kind} {text!r}, {did_you_mean(text, known) or 'there are none'}")
+        return text
+
+    return check
+
+
+def _file(text: str, info: ValidationInfo) -> str:
+    return str(file_at(text, _around(info).folder))
+
+
+def _source(text: str, info: ValidationInfo) -> str:
+    return source_at(text, _around(info).folder)
+
+
+def _kind(value: object) -> object:
+    """`preprocess = "imagenet"` is short for `preprocess = { kind = "imagenet" }`."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _known_kind(text: str) -> str:
+    if text not in KINDS:
+        raise ValueError(f"unknown kind {text!r}, {did_you_mean(text, KINDS)}")
+    return text
+
+
+def _target_value(value: object) -> object:
+    words = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if not (isinstance(value, (str, int, dict)) or words):
+        raise ValueError(f"expected text, a whole number, true or false, a list of texts or a table, got {described(value)}")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_name)]
+File = Annotated[Text, AfterValidator(_file)]
+KnownProfile = Annotated[str, AfterValidator(_known("profile"))]
+KnownModel = Annotated[str, AfterValidator(_known("model"))]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ProfileTable(Table):
+    inherits: KnownProfile | None = None
+    description: str | None = None
+    target: dict[str, Annotated[Any, AfterValidator(_target_value)]] | None = None
+    triple: Text | None = None
+    agent: Literal["x86_64", "aarch64", "armv7", "riscv64"] | None = None
+    linker: list[Text] | None = None
+    source: str | None = None
+
+
+class OptionsTable(Table):
+    deadline_s: PositiveSeconds | None = None
+    session_timeout_s: PositiveSeconds | None = None
+    threads: Positive | None = None
+    key: Text | None = None
+    launcher: Text | None = None
+    store: Text | None = None
+    work_dir: Text | None = None
+
+
+class DeviceTable(Table):
+    profile: KnownProfile
+    url: Annotated[str, AfterValidator(_url)]
+    tags: list[Name] = []
+    options: OptionsTable = OptionsTable()
+
+
+class PreprocessTable(Table):
+    kind: Annotated[str, AfterValidator(_known_kind)] = "unit"
+    mean: list[float] | None = None
+    std: list[PositiveSeconds] | None = None
+    layout: Literal["NCHW", "NHWC"] | None = None
+    channels: Literal["RGB", "BGR", "L"] | None = None
+
+    @model_validator(mode="after")
+    def _values_per_channel(self) -> PreprocessTable:
+        made = self.made()
+        count = 1 if made.channels == "L" else 3
+        for name, values in (("mean", made.mean), ("std", made.std)):
+            if len(values) not in (1, count):
+                each = "one value" if count == 1 else "one value, or one for each of the 3 channels"
+                raise ValueError(f"{name} takes {each}, got {len(values)}")
+        return self
+
+    def made(self) -> Preprocess:
+        kind = KINDS[self.kind]
+        return Preprocess(
+            mean=kind.mean if self.mean is None else tuple(self.mean),
+            std=kind.std if self.std is None else tuple(self.std),
+            layout=self.layout or kind.layout,
+            channels=self.channels or kind.channels,
+        )
+
+
+class ModelTable(Table):
+    source: Annotated[Text, AfterValidator(_source)]
+    shapes: dict[str, list[Positive]] = {}
+    preprocess: Annotated[PreprocessTable, BeforeValidator(_kind)] = PreprocessTable()
+    labels: File | None = None
+    dataset: File | None = None
+
+
+class BenchTable(Table):
+    models: list[KnownModel] | None = None
+    warmup: Count = 3
+    count: Positive = 50
+    minimum_s: Seconds = 1.0
+    maximum_s: Seconds = 10.0
+    deadline_s: PositiveSeconds = 600.0
+    dataset_limit: Count | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> BenchTable:
+        if self.minimum_s > self.maximum_s:
+            raise ValueError(f"minimum_s ({self.minimum_s:g}) is more than maximum_s ({self.maximum_s:g})")
+        return self
+
+
+class TrackerTable(Table):
+    host: Text = "127.0.0.1"
+    port: Port = 9190
+    port_end: Annotated[int, Field(ge=2, le=65536)] | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TrackerTable:
+        if self.end() <= self.port:
+            raise ValueError(f"port_end ({self.port_end}) must be more than port ({self.port})")
+        return self
+
+    def end(self) -> int:
+        return min(self.port + 9, 65536) if self.port_end is None else self.port_end
+
+
+class Document(Table):
+    devices: dict[Name, DeviceTable] = {}
+    profiles: dict[Name, ProfileTable] = {}
+    models: dict[Name, ModelTable] = {}
+    bench: BenchTable = BenchTable()
+    tracker: TrackerTable = TrackerTable()
+
+
+_TABLES: Mapping[Key, type[Table]] = {
+    (): Document,
+    ("devices", "*"): DeviceTable,
+    ("devices", "*", "options"): OptionsTable,
+    ("profiles", "*"): ProfileTable,
+    ("models", "*"): ModelTable,
+    ("models", "*", "preprocess"): PreprocessTable,
+    ("bench",): BenchTable,
+    ("tracker",): TrackerTable,
+}
+_EXAMPLES = {"profile": 'profile = "rasp3b"', "url": 'url = "local:"', "source": 'source = "model.onnx"'}
+
+
+def check(data: Mapping[str, Any], around: Surroundings) -> tuple[Document | None, list[tuple[Key, str]]]:
+    """The document, or every mistake in it: where, and what."""
+    try:
+        return Document.model_validate(data, context=around), []
+    except ValidationError as exc:
+        found = [(tuple(one["loc"]), one["type"], in_words(one)) for one in exc.errors(include_url=False)]
+    misspelt = {(*path[:-1], words.split("'")[1]) for path, kind, words in found if kind == "extra_forbidden" and "did you mean" in words}
+    found = [one for one in found if not (one[1] == "missing" and one[0] in misspelt)]
+    return None, [(tuple(part for part in path if part != "[key]"), words) for path, _, words in found]
+
+
+def in_words(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors, for people who know TOML and not pydantic."""
+    path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        pattern = tuple("*" if place == 1 and path[0] not in ("bench", "tracker") else part for place, part in enumerate(path[:-1]))
+        return f"unknown key, {did_you_mean(str(path[-1]), _TABLES[pattern].model_fields)}"
+    if kind == "missing":
+        return f"is missing, for example {_EXAMPLES[str(path[-1])]}"
+    if kind == "value_error":
+        return str(limits["error"])
+    if kind in _EXPECTED:
+        return f"{_EXPECTED[kind].format_map(limits)}, got {described(value)}"
+    return f"{described(value)} is not accepted here"
+
+
+_EXPECTED = {
+    "string_type": "expected text in quotes",
+    "string_too_short": "expected text",
+    "int_type": "expected a whole number",
+    "int_parsing_size": "expected a smaller number",
+    "float_type": "expected a number",
+    "list_type": "expected a list",
+    "dict_type": "expected a table",
+    "model_type": "expected a table",
+    "finite_number": "expected a finite number",
+    "literal_error": "expected {expected}",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
+
+def described(value: object) -> str:
+    """A TOML value in words."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"{value!r}" if value else "an empty text"
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "a table"
+    return "a date or time"

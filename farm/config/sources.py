@@ -1,0 +1,87 @@
+"""Where models and their files are: paths relative to a folder, `package:` resources of farm, and `python:` functions.
+
+Raises ValueError in plain words; the caller knows whether it is a mistake in a file or in an argument.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from farm.errors import ModelError
+from farm.types import Model
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors")
+_PYTHON = re.compile(r"python:[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def file_at(text: str, folder: Path) -> Path:
+    """The absolute path of an existing file, named relative to `folder` or as `package:path`."""
+    if text.startswith("package:"):
+        path = PACKAGE / text.removeprefix("package:").lstrip("/")
+    else:
+        path = Path(_expanded(text))
+        path = path if path.is_absolute() else folder / path
+    try:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder, not a file")
+        if not path.exists():
+            raise ValueError(f"no file {path}{_near(path)}")
+        return path.resolve()
+    except OSError as exc:
+        raise ValueError(f"cannot look at {path}: {exc.strerror}") from exc
+
+
+def source_at(text: str, folder: Path) -> str:
+    """A model's source as `Model` holds it: an absolute path, or `python:package.module:function`."""
+    if not text.startswith("python:"):
+        return str(file_at(text, folder))
+    if not _PYTHON.fullmatch(text):
+        raise ValueError(f"{text!r} is not of the form python:package.module:function")
+    return text
+
+
+def names_a_source(text: str) -> bool:
+    """Whether a word of the command line is meant as a source rather than as a configured model's name."""
+    return text.startswith(("python:", "package:", "~")) or "/" in text or text.lower().endswith(SUFFIXES) or is_file(Path(text))
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file that we may look at."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def model_from(text: str, taken: dict[str, Model]) -> Model:
+    """A model that is not configured, named after its file or function; in full where that name is taken by another.
+
+    Raises ModelError where there is no such file.
+    """
+    try:
+        source = source_at(text, Path())
+    except ValueError as exc:
+        fix = "name an existing file, or python:package.module:function" if text.startswith("python:") else "check the path"
+        raise ModelError(f"no model {text!r}", str(exc), fix) from exc
+    if known := next((model for model in taken.values() if model.source == source), None):
+        return known
+    short, full = (text.rpartition(":")[2], text) if text.startswith("python:") else (Path(text).stem, Path(text).name)
+    return Model(full if short in taken else short, source)
+
+
+def _expanded(text: str) -> str:
+    try:
+        return str(Path(text).expanduser())
+    except RuntimeError as exc:  # ~nobody-of-this-name
+        raise ValueError(f"{text!r} names the home of an unknown user") from exc
+
+
+def _near(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f": there is no folder {path.parent}"
+    files = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
+    alike = difflib.get_close_matches(path.name, files, n=3) or [name for name in files if Path(name).suffix == path.suffix][:5]
+    return f"; that folder has {', '.join(alike)}" if alike else ""

@@ -1,0 +1,96 @@
+"""Device urls: their five forms, parsed and checked.
+
+local:                    an agent on this machine
+qemu:                     an agent under qemu-user on this machine
+rpc://host:port           an agent, or TVM's RPC server
+tracker://host:port/key   a device that a TVM tracker lends under a key
+ssh://[user@]host[:port]  a board with an SSH server
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from farm.errors import did_you_mean
+
+EXAMPLES = {
+    "local": "local:",
+    "qemu": "qemu:",
+    "rpc": "rpc://192.168.7.2:9090",
+    "tracker": "tracker://lab.example.org:9190/rasp3b",
+    "ssh": "ssh://pi@raspberrypi.local",
+}
+_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A device url in its parts. What the scheme has no use for is empty; `port` is None where ssh's default is meant."""
+
+    scheme: str
+    host: str = ""
+    port: int | None = None
+    user: str = ""
+    key: str = ""
+
+
+def parse_url(text: str) -> Url:
+    """Take a url apart. Raises ValueError that says in plain words what is wrong with it."""
+    scheme, colon, rest = text.partition(":")
+    if not colon:
+        hint = f"did you mean '{text}:'?" if text in ("local", "qemu") else f"write one of {', '.join(EXAMPLES.values())}"
+        raise ValueError(f"{text!r} names no transport, {hint}")
+    if scheme not in EXAMPLES:
+        raise ValueError(f"unknown transport {scheme!r}, {did_you_mean(scheme, EXAMPLES)}")
+    if scheme in ("local", "qemu"):
+        if rest:
+            raise ValueError(f"nothing may follow {scheme!r} and its colon, got {text!r}")
+        return Url(scheme)
+    if not text.isprintable() or " " in text:
+        raise ValueError(f"{text!r} has a space or an unprintable character in it")
+    try:
+        return _network(scheme, text, urlsplit(text))
+    except ValueError as exc:
+        raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
+
+
+def _network(scheme: str, text: str, parts: SplitResult) -> Url:
+    if "?" in text or "#" in text:
+        raise ValueError(f"{text!r} takes no '?' or '#', settings belong into options")
+    if not parts.hostname:
+        raise ValueError(f"{text!r} has no host")
+    if not _HOST.fullmatch(parts.hostname):
+        raise ValueError(f"{parts.hostname!r} is no host name")
+    if parts.password is not None:
+        raise ValueError("a password has no place in a configuration file, use an SSH key")
+    if parts.username is not None and scheme != "ssh":
+        raise ValueError(f"{scheme} knows no users, leave out {parts.username + '@'!r}")
+    if parts.username == "":
+        raise ValueError(f"{text!r} has no user before the '@'")
+    return Url(scheme, parts.hostname, _port(scheme, text, parts), parts.username or "", _key(scheme, text, parts))
+
+
+def _port(scheme: str, text: str, parts: SplitResult) -> int | None:
+    digits = parts.netloc.rpartition("@")[2].rpartition("]")[2].partition(":")[2]
+    if not digits:
+        if scheme == "ssh" and not parts.netloc.endswith(":"):
+            return None
+        raise ValueError(f"{text!r} has no port")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535):
+        raise ValueError(f"port {digits} is not a number from 1 to 65535")
+    return int(digits)
+
+
+def _key(scheme: str, text: str, parts: SplitResult) -> str:
+    key = parts.path.removeprefix("/")
+    if scheme != "tracker":
+        if key:
+            raise ValueError(f"{scheme} takes nothing after the host and port, leave out {parts.path!r}")
+        return ""
+    if not key:
+        raise ValueError(f"{text!r} has no key")
+    if "/" in key:
+        raise ValueError(f"the key {key!r} has a '/' in it")
+    return key

@@ -1,0 +1,14 @@
+"""Events -> a live table, a row per job. board.py holds the state, draw.py draws it, show.py is what a command uses.
+
+    with dashboard.show(console, jobs) as show:
+        show(event)         an event of a job; drawn at most 8 times a second
+        show.tick()         between events, so that the elapsed times move
+
+Off a terminal there is no live display: a line for each stage that a job enters.
+"""
+
+from farm.dashboard.board import Board, Row
+from farm.dashboard.draw import render, to_svg
+from farm.dashboard.show import Show, show
+
+__all__ = ["Board", "Row", "Show", "render", "show", "to_svg"]

@@ -1,0 +1,74 @@
+"""The state of all jobs: what the events so far say of each. `Board.apply` is a pure function of it and an event."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farm import words
+from farm.types import Event, Job, Run, Stage, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job as it stands. `began` and `ended` are moments of the monotonic clock; None before they come."""
+
+    device: str
+    profile: str
+    model: str
+    stage: Stage = Stage.WAITING
+    note: str = ""
+    fraction: float | None = None
+    began: float | None = None
+    ended: float | None = None
+    run: Run | None = None
+
+    @property
+    def state(self) -> str:
+        """One of waiting, running, done, failed and unavailable. A wrong answer is a failure."""
+        if self.run and self.run.verdict is Verdict.UNAVAILABLE:
+            return "unavailable"
+        if self.stage is Stage.FAILED or (self.run and self.run.verdict in (Verdict.WRONG, Verdict.FAILED)):
+            return "failed"
+        if self.stage in (Stage.WAITING, Stage.READY):
+            return "waiting"
+        return "done" if self.stage is Stage.DONE else "running"
+
+    @property
+    def error(self) -> str:
+        return words.why(self.run) if self.run else self.note
+
+    def elapsed(self, now: float) -> float:
+        return 0.0 if self.began is None else (now if self.ended is None else self.ended) - self.began
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All jobs, in the order given; `began` and `changed` are moments of the monotonic clock."""
+
+    rows: Mapping[tuple[str, str], Row]
+    began: float
+    changed: float
+
+    @classmethod
+    def start(cls, jobs: Sequence[Job], now: float) -> Board:
+        return cls(
+            {(job.device.name, job.model.name): Row(job.device.name, job.device.profile.name, job.model.name) for job in jobs}, now, now
+        )
+
+    def apply(self, event: Event, now: float) -> Board:
+        """The board after an event. A job that was not in the plan gets a row of its own."""
+        key = (event.device, event.model)
+        before = self.rows.get(key) or Row(event.device, "", event.model)
+        ended = event.stage in (Stage.DONE, Stage.FAILED)
+        row = dataclasses.replace(
+            before,
+            stage=event.stage,
+            note=event.note,
+            fraction=event.fraction,
+            began=now if before.began is None and event.stage is not Stage.WAITING else before.began,
+            ended=now if ended else None,
+            run=event.run,
+        )
+        return Board({**self.rows, key: row}, self.began, now)

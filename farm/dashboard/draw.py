@@ -1,0 +1,192 @@
+"""The board as it looks: a pure function of its state, the size of the terminal and the time."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.text import Text
+
+from farm import words
+from farm.dashboard.board import Board, Row
+
+REFRESH_S = 1 / 8
+ERRORS_SHOWN = 3
+GAP = 2
+STATE_CELLS = 11  # UNAVAILABLE
+TIME_CELLS = 7  # 2:03:07
+LATENCY_CELLS = 15  # 0.231 ms ±12 %
+ANSWER_CELLS = 25  # top-1 97.8 % (ref 97.8 %)
+WITH_ANSWER = LATENCY_CELLS + GAP + 12  # the least width of a result that shows the answer
+WITH_WHY = LATENCY_CELLS + GAP + ANSWER_CELLS + GAP + 36  # ... and the reason too
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "running": "cyan", "waiting": "bright_black"}
+STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "waiting": "·"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Cells per column, in order. A width of 0 leaves the column out."""
+
+    mark: int
+    device: int
+    profile: int
+    model: int
+    state: int
+    time: int
+    result: int
+
+
+def render(board: Board, width: int, height: int, now: float) -> Group:
+    """The board as it looks at the moment `now`, in at most `height` lines (7 or more) of at most `width` cells."""
+    rows = list(board.rows.values())
+    layout = _layout(rows, width)
+    errors = _errors(rows)[-ERRORS_SHOWN if height >= 20 else -1 :]
+    shown, rest = _choose(rows, max(2, height - 3 - len(errors) - bool(errors)))
+    lines = [_header(rows, width, now - board.began), _overall(rows, width), _titles(layout)]
+    lines += [_row(row, layout, now) for row in shown]
+    if rest:
+        lines.append(Text.assemble(("… and ", "bright_black"), _counts(rest)))
+    if errors:
+        lines += [Text(), *errors]
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+    return Group(*lines)
+
+
+def to_svg(board: Board, width: int, title: str = "farm bench") -> str:
+    """The board at its last change as an SVG picture."""
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", no_color=False)
+    console.print(render(board, width, len(board.rows) + 20, board.changed))
+    return console.export_svg(title=title, unique_id="farm")
+
+
+def _layout(rows: Sequence[Row], width: int) -> Layout:
+    """What comes before the result is as wide as its content; the profile goes where that leaves the result too little."""
+    device = min(16, max(map(cell_len, ["device", *(row.device for row in rows)])))
+    profile = min(14, max(map(cell_len, ["profile", *(row.profile for row in rows)])))
+    model = min(22, max(map(cell_len, ["model", *(row.model for row in rows)])))
+    without = width - (1 + device + model + STATE_CELLS + TIME_CELLS) - 4 * GAP - 1
+    with_profile = without - profile - GAP
+    if with_profile >= LATENCY_CELLS + GAP + ANSWER_CELLS:
+        return Layout(1, device, profile, model, STATE_CELLS, TIME_CELLS, with_profile)
+    return Layout(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
+
+
+def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
+    """The rows to show, in their order, and those for which there is no room: what runs or has failed comes first."""
+    if len(rows) <= room:
+        return list(rows), []
+    rank = {"running": 0, "failed": 1, "unavailable": 2, "done": 3, "waiting": 4}
+    order = sorted(range(len(rows)), key=lambda i: (rank[rows[i].state], -(rows[i].ended or 0.0), i))
+    chosen = set(order[: room - 1])
+    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
+
+
+def _header(rows: Sequence[Row], width: int, elapsed_s: float) -> Text:
+    left = Text("farm", "bold")
+    left.append("  ").append(_counts(rows))
+    right = words.elapsed(elapsed_s)
+    left.truncate(max(1, width - len(right) - GAP), overflow="ellipsis", pad=True)
+    return left.append(" " * GAP).append(right)
+
+
+def _counts(rows: Sequence[Row]) -> Text:
+    """All jobs by state, in words: 9 jobs: 5 done, 2 running, 1 failed, 1 waiting."""
+    by_state = Counter(row.state for row in rows)
+    text = Text(f"{len(rows)} job{'s' * (len(rows) != 1)}: ")
+    parts = [Text(f"{by_state[state]} {state}", style) for state, style in STATE_STYLE.items() if by_state[state]]
+    return text.append(Text(", ").join(parts))
+
+
+def _overall(rows: Sequence[Row], width: int) -> Text:
+    """A bar as wide as the board: each state's share of the jobs."""
+    by_state = Counter(row.state for row in rows)
+    bar, done, drawn = Text(), 0, 0
+    for state, style in STATE_STYLE.items():
+        done += by_state[state]
+        end = width * done // max(1, len(rows))
+        bar.append(("─" if state == "waiting" else "━") * (end - drawn), style)
+        drawn = end
+    return bar
+
+
+def _titles(layout: Layout) -> Text:
+    names = {column.name: Text(column.name.upper()) for column in dataclasses.fields(layout)}
+    result = _result("LATENCY", "ANSWER", "WHY", layout.result)
+    line = _line({**names, "mark": Text(), "time": Text("TIME".rjust(layout.time)), "result": result}, layout)
+    line.stylize("bright_black")
+    return line
+
+
+def _row(row: Row, layout: Layout, now: float) -> Text:
+    mark, style = _mark(row, now)
+    elapsed = words.elapsed(row.elapsed(now)) if row.began is not None else ""
+    cells = {
+        "mark": Text(mark, style),
+        "device": Text(words.plain(row.device), "bold"),
+        "profile": Text(words.plain(row.profile), "bright_black"),
+        "model": Text(words.plain(row.model)),
+        "state": Text(row.run.verdict.value if row.run else row.stage.value, style),
+        "time": Text(elapsed.rjust(layout.time), "bright_black"),
+        "result": _outcome(row, layout.result),
+    }
+    return _line(cells, layout)
+
+
+def _mark(row: Row, now: float) -> tuple[str, str]:
+    """The sign in front of a row, and the style of its state."""
+    if row.state == "running":
+        return SPINNER[int(now / REFRESH_S) % len(SPINNER)], STATE_STYLE["running"]
+    return STATE_MARK[row.state], words.VERDICT_STYLE[row.run.verdict] if row.run else STATE_STYLE[row.state]
+
+
+def _outcome(row: Row, width: int) -> Text:
+    """While a job runs its bar and note; then its figures, or its error."""
+    if row.state in ("failed", "unavailable"):
+        return Text(words.plain(row.error), STATE_STYLE[row.state])
+    if row.state == "done" and row.run:
+        ways = words.answers(row.run)
+        room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
+        answer = next((way for way in ways if cell_len(way) <= room), ways[-1])
+        return _result(words.latency(row.run), answer, words.plain(words.why(row.run)), width)
+    text = Text()
+    if row.fraction is not None:
+        fraction = min(1.0, max(0.0, row.fraction))
+        cells = min(20, max(8, width // 3))
+        full = round(fraction * cells)
+        text.append("━" * full, "cyan").append("─" * (cells - full), "bright_black").append(f" {100 * fraction:3.0f} %  ")
+    return text.append(words.plain(row.note), "bright_black")
+
+
+def _result(latency: str, answer: str, why: str, width: int) -> Text:
+    """Figures in columns of their own within the result; the reason where there is room for a good part of it."""
+    text = Text(latency.ljust(LATENCY_CELLS + GAP))
+    if width < WITH_WHY:
+        return text.append(answer if width >= WITH_ANSWER else "")
+    return text.append(answer.ljust(ANSWER_CELLS + GAP)).append(why, "bright_black")
+
+
+def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
+    line = Text()
+    for column in dataclasses.fields(layout):
+        if width := getattr(layout, column.name):
+            cell = cells[column.name].copy()
+            cell.truncate(width, overflow="ellipsis", pad=True)
+            line.append(cell).append(" " * (1 if column.name == "mark" else GAP))
+    line.rstrip()
+    return line
+
+
+def _errors(rows: Sequence[Row]) -> list[Text]:
+    """A line for each thing that went wrong, the latest last."""
+    bad = sorted((row for row in rows if row.state in ("failed", "unavailable")), key=lambda row: row.ended or 0.0)
+    lines = words.complaints((row.device, row.model, row.error) for row in bad)
+    return [Text.assemble(("✗ ", "red"), (words.plain(whose), "bold"), "  ", words.plain(error)) for whose, error in lines]

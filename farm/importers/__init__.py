@@ -1,0 +1,79 @@
+"""Models in: from what a user names to a TVM module, its weights and a reference to compare with.
+
+    from                              by                      reference
+    *.onnx                            onnx_file               ONNX Runtime
+    *.pt2 (torch.export.save)         exported_program        torch
+    python:package.module:function    python_function         torch
+
+    key = fingerprint(model, cache)   # fast; None if only importing can tell what the model depends on
+    imported = load(model, cache)     # seconds; afterwards the fingerprint is known
+    key = fingerprint(model, cache)
+
+The tables hold "module:function", imported on use: neither this module nor a fingerprint imports tvm, torch or onnxruntime.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import ModelError
+from farm.types import Model
+
+if TYPE_CHECKING:
+    from farm.importers.imported import Imported as Imported
+
+PYTHON = "python:"
+
+_LOADERS = {
+    ".onnx": "farm.importers.onnx_file:load",
+    ".pt2": "farm.importers.exported_program:load",
+    ".pt": "farm.importers.exported_program:load",
+    ".pth": "farm.importers.exported_program:load",
+    PYTHON: "farm.importers.python_function:load",
+}
+_FINGERPRINTS = {
+    ".onnx": "farm.importers.fingerprints:fingerprint_onnx",
+    ".pt2": "farm.importers.fingerprints:fingerprint_torch_file",
+    ".pt": "farm.importers.fingerprints:fingerprint_torch_file",
+    ".pth": "farm.importers.fingerprints:fingerprint_torch_file",
+    PYTHON: "farm.importers.fingerprints:fingerprint_python",
+}
+
+
+def load(model: Model, cache: Path) -> Imported:
+    """Import a model. Takes seconds, the import of TVM and the framework included, and runs the user's code for `python:` sources.
+
+    What a `python:` source read is kept in `cache/python-sources`. Raises ModelError for whatever keeps the model from being imported.
+    """
+    imported: Imported = _chosen(_LOADERS, model)(model)
+    if model.source.startswith(PYTHON):
+        from farm.importers.fingerprints import remember
+
+        remember(model, cache, imported.files)
+    return imported
+
+
+def fingerprint(model: Model, cache: Path) -> str | None:
+    """The digest (SHA-256, hex) of everything that what `load` returns depends on: files, shapes, versions, the importers themselves.
+
+    None for a `python:` source whose files are not known or have changed: `load` it, then ask again. Raises ModelError for a file that
+    is missing, empty or a Git LFS pointer.
+    """
+    digest: str | None = _chosen(_FINGERPRINTS, model)(model, cache)
+    return digest
+
+
+def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
+    kind = PYTHON if model.source.startswith(PYTHON) else Path(model.source).suffix.lower()
+    if kind not in table:
+        raise ModelError(
+            f"{model.source} is not a kind of model that farm reads",
+            f"it reads {', '.join(key for key in table if key.startswith('.'))} files and python:package.module:function",
+            "export the model to ONNX (torch.onnx.export) or with torch.export.save",
+        )
+    module, _, function = table[kind].partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found

@@ -1,0 +1,34 @@
+"""Reading a model's file, as far as that needs no framework: what is wrong with it is said here, once for all formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from farm.errors import ModelError, did_you_mean
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def check_file(path: Path) -> None:
+    """Raise a ModelError unless `path` is a file that can be read and has something in it."""
+    if not path.exists():
+        raise _missing(path)
+    if not path.is_file():
+        raise ModelError(f"{path} is a folder, not a model", "a model is one file", f"name the file: {path}/...")
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_LFS))
+    except OSError as exc:
+        raise ModelError(f"{path} cannot be read", str(exc), f"look at its permissions: ls -l {path}") from exc
+    if not head:
+        raise ModelError(f"{path} is empty", "it has 0 bytes", "copy or export the model again")
+    if head == _LFS:
+        raise ModelError(f"{path} is a Git LFS pointer, not the model", "the repository was cloned without its large files", "git lfs pull")
+
+
+def _missing(path: Path) -> ModelError:
+    if not path.parent.is_dir():
+        return ModelError(f"no file {path}", f"there is no folder {path.parent} either", "check the path")
+    near = [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
+    hint = did_you_mean(path.name, near) if near else ""
+    return ModelError(f"no file {path}", hint, f"check the path: ls {path.parent}")

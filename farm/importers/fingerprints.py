@@ -1,0 +1,120 @@
+"""Fingerprints: digests of everything the content of a model depends on, without importing any framework.
+
+A file's fingerprint is that of its bytes. What a `python:` source depends on shows only when it runs; `remember` keeps that in
+`cache/python-sources/`, as the files it read with their digests and the packages it imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import mmap
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from farm.errors import ModelError
+from farm.importers.digests import digest_of, digest_of_file
+from farm.importers.files import check_file
+from farm.types import Model
+
+_ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
+_ONNX = ("onnx", "onnxruntime")
+_TORCH = ("torch",)
+_EXTERNAL = b"location"  # the key under which ONNX keeps the name of an external data file
+
+
+def fingerprint_onnx(model: Model, _: Path) -> str:
+    """The bytes of the file and of its external data files, the shapes, and the versions of what reads them."""
+    path = Path(model.source)
+    check_file(path)
+    files = [path, *_external_files(path)]
+    return _digest(model, [digest_of_file(file) for file in files], _ONNX)
+
+
+def fingerprint_torch_file(model: Model, _: Path) -> str:
+    """The bytes of the file, the shapes, and the version of torch."""
+    path = Path(model.source)
+    check_file(path)
+    return _digest(model, [digest_of_file(path)], _TORCH)
+
+
+def fingerprint_python(model: Model, cache: Path) -> str | None:
+    """The files and packages of the last recorded run; None if there is no record, or a file of it has changed or is gone."""
+    record = _record(model, cache)
+    try:
+        known = json.loads(record.read_text())
+        files: dict[str, str] = known["files"]
+        packages: list[str] = known["packages"]
+        if any(digest_of_file(Path(file)) != digest for file, digest in files.items()):
+            return None
+    except (OSError, ValueError, KeyError):
+        return None
+    contents = [[Path(file).name, digest] for file, digest in files.items()]
+    return _digest(model, [model.source, platform.python_version(), contents], (*_TORCH, *packages))
+
+
+def remember(model: Model, cache: Path, files: Iterable[Path]) -> None:
+    """Keep what a `python:` source was made of. The record is written whole or not at all."""
+    digests = {str(file): digest_of_file(file) for file in files}
+    record = _record(model, cache)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=record.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump({"source": model.source, "files": digests, "packages": _packages(map(Path, digests))}, file, indent=1)
+        Path(name).replace(record)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _record(model: Model, cache: Path) -> Path:
+    """One record for a source in a working directory, from which its module is found."""
+    return cache / "python-sources" / f"{digest_of([model.source, str(Path.cwd())])}.json"
+
+
+def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
+    versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
+    importers = [digest_of_file(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
+    return digest_of([content, {name: list(shape) for name, shape in model.shapes.items()}, versions, importers])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _packages(files: Iterable[Path]) -> list[str]:
+    """The installed packages that the Python files among these import by name."""
+    names = {name for file in files if file.suffix == ".py" for name in _imports(file)}
+    owners = metadata.packages_distributions()
+    return sorted({package for name in names - sys.stdlib_module_names for package in owners.get(name, [])})
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _external_files(path: Path) -> list[Path]:
+    """The files beside the model that hold weights, sorted. Only a file that mentions any costs an import of onnx."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(_EXTERNAL) < 0:
+            return []
+    from farm.importers.onnx_external import external_files
+
+    files = external_files(path)
+    if missing := [file for file in files if not file.is_file()]:
+        fix = "put the file with the weights beside the model, as the exporter wrote it"
+        raise ModelError(f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix)
+    return files

@@ -1,0 +1,128 @@
+"""ONNX files. The reference is ONNX Runtime on this machine's CPU."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnxruntime
+
+from farm.errors import ModelError
+from farm.importers.files import check_file
+from farm.importers.imported import Imported, Reference, example_inputs
+from farm.importers.onnx_operators import check_operators
+from farm.importers.onnx_shapes import input_specs, user_inputs
+from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.types import Model, TensorSpec
+
+_ERRORS_ONLY = 3
+
+
+def load(source: Model) -> Imported:
+    """Import the ONNX file that `source.source` names, with the shapes of `source.shapes` for its open axes.
+
+    Raises ModelError for a file that is missing, damaged or invalid, for operators that TVM or ONNX Runtime lack, and for open shapes.
+    """
+    path = Path(source.source)
+    what = path.name
+    model = _read(path)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    inputs = input_specs(model.graph, source.shapes, what)
+    outputs = [value.name for value in model.graph.output]
+    check_operators(model, what)
+    session = _session(path)
+    module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
+    return Imported(
+        module=module,
+        weights=weights,
+        inputs=inputs,
+        outputs=output_specs(module, outputs),
+        engine=f"onnxruntime {onnxruntime.__version__}",
+        example=example_inputs(inputs),
+        reference=_reference(session, outputs, what),
+    )
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    """The checked model, with its external data."""
+    check_file(path)
+    again = "copy it again, or export it again"
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as exc:  # protobuf's DecodeError, under a name that depends on the version
+        raise ModelError(f"{path} is not a whole ONNX file", f"{one_line(exc)}; it has {path.stat().st_size} bytes", again) from exc
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path} is not an ONNX model", "it holds no graph: it may be cut off, or of another format", again)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as exc:
+        fix = "put the file with the weights beside the model, as the exporter wrote it"
+        raise ModelError(f"{path.name}: its external weights cannot be read", one_line(exc), fix) from exc
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as exc:
+        _tolerate_or_raise(path, exc)
+    return model
+
+
+def _tolerate_or_raise(path: Path, error: Exception) -> None:
+    """The checker knows only ONNX's own operators at versions up to its own; unknown ones get a better message later."""
+    if "No Op registered" in str(error) or "No opset import" in str(error):
+        return
+    raise ModelError(
+        f"{path.name} is not a valid ONNX model", one_line(error), "export it again; onnx.checker.check_model says the same"
+    ) from error
+
+
+def _session(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as exc:
+        fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
+        raise ModelError(f"{path.name}: ONNX Runtime, which is the reference, refuses the model", one_line(exc), fix) from exc
+
+
+def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -> Any:
+    from tvm.relax.frontend.onnx import from_onnx
+
+    fed = user_inputs(model.graph)
+    del model.graph.input[:]
+    model.graph.input.extend(fed)
+    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    try:
+        with hushed():
+            return from_onnx(model, shape_dict=shapes)
+    except Exception as exc:
+        node = _failing_node(exc)
+        where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"
+        raise ModelError(
+            f"{what}: TVM cannot import {where}",
+            one_line(exc),
+            "export the model with another opset_version, with fixed shapes, or without this operator",
+        ) from exc
+
+
+def _failing_node(error: Exception) -> onnx.NodeProto | None:
+    """The node that TVM's importer was at: its messages name none."""
+    nodes = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
+
+
+def _reference(session: Any, outputs: list[str], what: str) -> Reference:
+    def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        try:
+            return [np.asarray(output) for output in session.run(outputs, dict(inputs))]
+        except Exception as exc:
+            fix = "check the shapes and values of the inputs"
+            raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc
+
+    return run

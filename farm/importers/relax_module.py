@@ -1,0 +1,93 @@
+"""What the importers do with a module fresh from TVM: weights become parameters, outputs get specs, its errors become one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.errors import ModelError
+from farm.types import TensorSpec
+
+_FEWEST_WEIGHTS = 64
+_END = 200
+
+
+def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """Turn the weights that an importer left as constants in "main" into parameters after its `count` inputs.
+
+    Weights are constants of at least one axis, save integer and boolean ones of fewer than 64 elements: those are indices and shapes.
+    (TVM's own option for it leaves torch's buffers constant, repeats ONNX initializers that are listed as inputs, and keeps the ONNX
+    importer from folding what it folds when it sees constants.)
+    """
+    main = module["main"]
+    lifter = _Lifter(module)
+    body = lifter.visit_expr(main.body)
+    parameters = [*main.params, *lifter.lifted.values()]
+    lifted = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs).with_attr("num_input", count)
+    result = module.clone()
+    result["main"] = lifted
+    return result, [constant.value.numpy() for constant in lifter.lifted]
+
+
+@mutator
+class _Lifter(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self.lifted: dict[Any, Any] = {}  # constant -> parameter
+
+    def visit_generic_const_(self, constant: Any) -> Any:
+        if constant not in self.lifted:
+            if not _is_weight(constant.value):
+                return constant
+            self.lifted[constant] = relax.Var(f"weight{len(self.lifted)}", constant.ty)
+        return self.lifted[constant]
+
+
+def _is_weight(value: Any) -> bool:
+    if not isinstance(value, tvm.runtime.Tensor) or not value.shape:
+        return False
+    return "float" in str(value.dtype) or math.prod(value.shape) >= _FEWEST_WEIGHTS
+
+
+def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """Names, shapes and dtypes of what "main" returns. Raises ModelError where a shape depends on the data, or an output is no tensor."""
+    returned = module["main"].ret_ty
+    types = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    if len(types) != len(names):
+        raise ModelError(f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has", f"they are {', '.join(names)}")
+    return tuple(_output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
+
+
+def _output_spec(name: str, type_: Any) -> TensorSpec:
+    axes = list(type_.shape) if isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr) else None
+    if axes is None or not all(isinstance(axis, tvm.tirx.IntImm) for axis in axes):
+        raise ModelError(
+            f"output {name!r} is not a tensor of a fixed shape",
+            f"TVM sees it as {type_}: it depends on the values of the inputs, not only on their shapes",
+            "end the model before the step that selects by value (NonZero, NonMaxSuppression, boolean indexing) and do that step outside",
+        )
+    return TensorSpec(name, tuple(int(axis) for axis in axes), str(type_.dtype))
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep what importers print and warn of off the terminal: what matters of it comes back as a ModelError."""
+    with catch_warnings(), redirect_stdout(StringIO()):
+        simplefilter("ignore")
+        yield
+
+
+def one_line(error: BaseException) -> str:
+    """What a foreign error says, on one line and without its backtrace."""
+    words = " ".join(str(error).split("\nStack trace")[0].split("\nTraceback")[0].split())
+    short = words if len(words) <= 2 * _END else f"{words[:_END]} ... {words[-_END:]}"
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__

@@ -1,0 +1,146 @@
+"""From an exported torch program to an `Imported`: what `.pt2` files and `python:` sources share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from farm.errors import ModelError, did_you_mean
+from farm.importers.imported import Imported, Reference, example_inputs
+from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.types import TensorSpec
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch.export.ExportedProgram:
+    """`torch.export.export` for exactly these shapes. Raises ModelError where torch cannot follow the program."""
+    positional, named = arguments
+    try:
+        with hushed(), torch.no_grad():
+            return torch.export.export(module, positional, named)
+    except Exception as exc:
+        fix = "make the module exportable, see https://docs.pytorch.org/docs/stable/export.html, or export it to ONNX and name that file"
+        raise ModelError(f"{what}: torch.export cannot export the module", one_line(exc), fix) from exc
+
+
+def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str) -> Imported:
+    """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example."""
+    names = input_names(program, what)
+    values, structure = tree_flatten(arguments)
+    inputs = tuple(_spec(name, value) for name, value in zip(names, values, strict=True))
+    reference = _reference(run, names, structure, what)
+    example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
+    with torch.no_grad():
+        outputs = _output_names(_call(run, arguments, what))
+    module, weights = detach_weights(_to_relax(program, what), len(inputs))
+    return Imported(module, weights, inputs, output_specs(module, outputs), f"torch {torch.__version__}", example, reference)
+
+
+def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
+    """The placeholder names of what a caller feeds, in order. Raises ModelError if any of it is not a tensor."""
+    arguments = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    if others := [argument.name for argument in arguments if not isinstance(argument, TensorArgument)]:
+        fix = "bind them in the module (functools.partial, or an attribute), so that only tensors are fed"
+        raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
+    return [argument.name for argument in arguments]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def with_shapes(
+    arguments: Arguments, fixed: Mapping[str, Sequence[int | None]], shapes: Mapping[str, tuple[int, ...]], what: str
+) -> Arguments:
+    """The arguments, with made-up values where `shapes` asks for another shape than they have.
+
+    `fixed` gives the axes of every input, in order; None is an open one. Raises ModelError for a shape that does not fit.
+    """
+    if unknown := sorted(set(shapes) - set(fixed)):
+        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(fixed)}", did_you_mean(unknown[0], fixed))
+    for name, shape in shapes.items():
+        axes = fixed[name]
+        fits = len(shape) == len(axes) and all(length > 0 and axis in (None, length) for length, axis in zip(shape, axes, strict=True))
+        if not fits:
+            why = f"the model has {['any' if axis is None else axis for axis in axes]} there"
+            raise ModelError(
+                f"{what}: the shape {list(shape)} does not fit input {name!r}", why, "change the override in devices.toml or --shape"
+            )
+    values, structure = tree_flatten(arguments)
+    changed = [name in shapes and tuple(value.shape) != shapes[name] for name, value in zip(fixed, values, strict=True)]
+    specs = [
+        TensorSpec(name, shapes.get(name, tuple(value.shape)), dtype_name(value.dtype)) for name, value in zip(fixed, values, strict=True)
+    ]
+    made = example_inputs(specs)
+    mixed = [torch.from_numpy(made[spec.name]) if new else old for spec, new, old in zip(specs, changed, values, strict=True)]
+    result: Arguments = tree_unflatten(mixed, structure)
+    return result
+
+
+def _spec(name: str, value: torch.Tensor) -> TensorSpec:
+    return TensorSpec(name, tuple(value.shape), dtype_name(value.dtype))
+
+
+def _output_names(returned: Any) -> list[str]:
+    """The keys of a dict of tensors; output0, output1, ... for anything else."""
+    if isinstance(returned, Mapping) and all(isinstance(value, torch.Tensor) for value in returned.values()):
+        return [str(name) for name in returned]
+    return [f"output{index}" for index in range(len(tree_flatten(returned)[0]))]
+
+
+def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    from farm.importers.negative_index import converters
+
+    try:
+        with hushed():
+            program = program.run_decompositions()
+            _check_operators(program, what)
+            return from_exported_program(
+                program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
+            )
+    except ModelError:
+        raise
+    except Exception as exc:
+        fix = "avoid the operator, or export the module to ONNX (torch.onnx.export) and name that file"
+        raise ModelError(f"{what}: TVM cannot import the module", one_line(exc), fix) from exc
+
+
+def _check_operators(program: torch.export.ExportedProgram, what: str) -> None:
+    """Name all operators that TVM's torch importer has no converter for, and how often each occurs."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = ExportedProgramImporter().convert_map
+    called = Counter(node.target.__name__ for node in program.graph.nodes if node.op == "call_function")
+    if unknown := {name: count for name, count in sorted(called.items()) if name not in known}:
+        raise ModelError(
+            f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM cannot import: {', '.join(unknown)}",
+            "TVM's torch importer has no converter for " + ", ".join(f"{name} x{count}" for name, count in unknown.items()),
+            "write the module without them, or export it to ONNX (torch.onnx.export) and name that file",
+        )
+
+
+def _reference(run: Callable[..., Any], names: Sequence[str], structure: Any, what: str) -> Reference:
+    def reference(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
+        with torch.no_grad():
+            returned = _call(run, tree_unflatten(tensors, structure), what)
+        return [tensor.numpy() for tensor in tree_flatten(returned)[0]]
+
+    return reference
+
+
+def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:
+    positional, named = arguments
+    try:
+        return run(*positional, **named)
+    except Exception as exc:
+        raise ModelError(f"{what}: torch cannot run the module", one_line(exc), "check the shapes and values of the inputs") from exc

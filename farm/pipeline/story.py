@@ -1,0 +1,252 @@
+"""The story of deploy and bench, top to bottom: expand to jobs, build each unique thing once, run every job as soon as its parts are there.
+
+    prepare(model) ─> build(model, profile) ─┐
+                             agent(machine) ─┴─> measure(device, model)      one lane a device, a few lanes for building
+
+Deploy and bench differ in their plan only. One job's failure is its own; every run is kept the moment it is known.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from farm import __version__, stats, transports
+from farm.compiler import build as builder
+from farm.errors import DeviceError, FarmError
+from farm.parallel import Crew, Kind, Message
+from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, measure_task, prepare_task
+from farm.store import RunStore, Store
+from farm.types import Artifact, Device, Event, Job, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
+
+_TICK_S = 0.1
+_BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE)
+
+Key = tuple[str, ...]  # ("agent", machine), ("prepare", model) or ("build", model, profile)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the wall time went, in seconds: until the last build was done, and each device's own time at work."""
+
+    wall_s: float
+    builds_s: float
+    devices: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All runs, in the order of the jobs, what was built on the way, and where the time went."""
+
+    runs: tuple[Run, ...]
+    artifacts: tuple[Artifact, ...]
+    ledger: Ledger
+
+    @property
+    def good(self) -> bool:
+        return all(run.verdict not in _BAD for run in self.runs)
+
+
+def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
+    """Every model on every device. A device's own `deadline_s` overrides the plan's."""
+    models = list(models)
+    return [Job(device, model, _plan_for(device, plan)) for device in devices for model in models]
+
+
+def _plan_for(device: Device, plan: Plan) -> Plan:
+    if "deadline_s" not in device.options:
+        return plan
+    return Plan(plan.warmup, plan.count, plan.minimum_s, plan.maximum_s, float(device.options["deadline_s"]), plan.dataset_limit)
+
+
+def execute(
+    jobs: Sequence[Job], *, host: Profile, store: Store, keep: RunStore, lanes: int, show: Callable[[Event], None], tick: Callable[[], None]
+) -> Outcome:
+    """Do all jobs. `host` is the profile of this machine, `lanes` how many builds run at once.
+
+    `show` hears every event, `tick` is called often.
+    Raises nothing for a job that fails: its run says so. Ctrl-C ends every process started here.
+    """
+    store.sweep()
+    with store.scratch() as scratch, Crew(scratch) as crew:
+        story = _Story(jobs, host, store, keep, lanes, show, crew)
+        while story.unfinished:
+            story.assign()
+            for message in crew.messages(_TICK_S):
+                story.hear(message)
+            tick()
+        return story.outcome()
+
+
+@dataclass
+class _Story:
+    """The state of one execution: what is built, what is running, what is done."""
+
+    jobs: Sequence[Job]
+    host: Profile
+    store: Store
+    keep: RunStore
+    lanes: int
+    show: Callable[[Event], None]
+    crew: Crew
+    _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
+    _todo: list[Key] = field(default_factory=list)
+    _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)  # by lane, with the time of its start
+    _runs: dict[tuple[str, str], Run] = field(default_factory=dict)
+    _waiting: list[Job] = field(default_factory=list)
+    _device_s: dict[str, float] = field(default_factory=dict)
+    _begin: float = field(default_factory=time.monotonic)
+    _built: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._models = {job.model.name: job.model for job in self.jobs}
+        self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
+        for job in self.jobs:
+            there = transports.state(job.device)
+            if there.usable:
+                self._waiting.append(job)
+                self._tell(job, Stage.WAITING)
+            else:
+                error = DeviceError(f"{job.device.name} is {there.word}", there.why, there.fix)
+                self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
+        self._todo = _in_order(key for job in self._waiting for key in _needs(job))
+
+    @property
+    def unfinished(self) -> bool:
+        return len(self._runs) < len(self.jobs)
+
+    def assign(self) -> None:
+        """Give every idle lane the next task whose parts are there."""
+        for number in range(self.lanes):
+            lane = f"build-{number + 1}"
+            if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
+                self._todo.remove(key)
+                self._start_build(lane, key)
+        for job in list(self._waiting):
+            lane = f"device-{job.device.name}"
+            if self.crew.idle(lane) and all(key in self._made for key in _needs(job)):
+                self._waiting.remove(job)
+                self._start_job(lane, job)
+
+    def hear(self, message: Message) -> None:
+        """Take in what a lane says."""
+        work, begin = self._running[message.lane]
+        if message.kind is Kind.NOTE:
+            for job in [work] if isinstance(work, Job) else self._concerned(work):
+                self._tell(job, message.value.stage, message.value)
+            return
+        del self._running[message.lane]
+        now = time.monotonic()
+        if not isinstance(work, Job):
+            self._made[work] = message.value
+            self._built = now - self._begin
+            self._fail_dependents(work)
+            return
+        self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
+        if message.kind is Kind.DONE:
+            self._judge(work, message.value)
+        else:
+            self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
+
+    def outcome(self) -> Outcome:
+        runs = tuple(self._runs[job.device.name, job.model.name] for job in self.jobs)
+        artifacts = tuple(made for made in self._made.values() if isinstance(made, Artifact))
+        return Outcome(runs, artifacts, Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+
+    def _ready(self, key: Key) -> bool:
+        return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
+
+    def _start_build(self, lane: str, key: Key) -> None:
+        cache = self.store.root
+        self._running[lane] = (key, time.monotonic())
+        if key[0] == "agent":
+            self.crew.assign(lane, agent_task, key[1], cache, AGENT_S, deadline_s=AGENT_S, task=f"building the agent for {key[1]}")
+        elif key[0] == "prepare":
+            model = self._models[key[1]]
+            self.crew.assign(lane, prepare_task, model, self.host, cache, deadline_s=PREPARE_S, task=f"importing {model.name}")
+        else:
+            prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
+            task = f"compiling {key[1]} for {key[2]}"
+            self.crew.assign(lane, build_task, prepared, profile, cache, deadline_s=BUILD_S, task=task)
+
+    def _start_job(self, lane: str, job: Job) -> None:
+        prepared, artifact = self._made["prepare", job.model.name], self._made[_build_key(job)]
+        agent = self._made.get(("agent", job.device.profile.agent or ""))
+        self._running[lane] = (job, time.monotonic())
+        arguments = (job.device, job.model, prepared, artifact, agent, job.plan, self.store.root)
+        self.crew.assign(
+            lane,
+            measure_task,
+            *arguments,
+            deadline_s=job.plan.deadline_s,
+            task=f"{job.model.name} on {job.device.name}",
+            here=job.device.on_this_machine,
+        )
+
+    def _concerned(self, key: Key) -> list[Job]:
+        """The waiting jobs that a build task holds up; an agent only once nothing else does."""
+        concerned = [job for job in self._waiting if key in _needs(job)]
+        return [job for job in concerned if key[0] != "agent" or _build_key(job) in self._made]
+
+    def _fail_dependents(self, key: Key) -> None:
+        error = self._made[key]
+        if not isinstance(error, FarmError):
+            return
+        if key[0] == "prepare":
+            self._todo = [other for other in self._todo if other[:2] != ("build", key[1])]
+        for job in [job for job in self._waiting if key in _needs(job)]:
+            self._waiting.remove(job)
+            self._finish(job, Verdict.FAILED, error.what, error=error)
+
+    def _judge(self, job: Job, samples: Samples) -> None:
+        latency = stats.latency(samples.seconds) if samples.seconds else None
+        verdict, reason = stats.verdict(job.device.emulated, samples.agreement, latency)
+        self._finish(job, verdict, reason, samples=samples)
+
+    def _finish(self, job: Job, verdict: Verdict, reason: str, *, samples: Samples | None = None, error: FarmError | None = None) -> None:
+        prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(_build_key(job))
+        run = Run(
+            id=uuid.uuid4().hex[:12],
+            device=job.device.name,
+            model=job.model.name,
+            profile=job.device.profile.name,
+            url=job.device.url,
+            started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            verdict=verdict,
+            reason=reason,
+            artifact_digest=artifact.digest if isinstance(artifact, Artifact) else None,
+            samples=samples,
+            latency=stats.latency(samples.seconds) if samples and samples.seconds else None,
+            reference_correct=prepared.reference_correct if isinstance(prepared, Prepared) else None,
+            reference_total=prepared.reference_total if isinstance(prepared, Prepared) else None,
+            versions={"farm": __version__, **builder.versions()},
+            failure=error.as_failure() if error else None,
+        )
+        self.keep.keep(run)
+        self._runs[job.device.name, job.model.name] = run
+        stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE) else Stage.DONE
+        self.show(Event(job.device.name, job.model.name, stage, reason, 1.0, run))
+
+    def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
+        note, fraction = (progress.note, progress.fraction) if progress else ("", None)
+        self.show(Event(job.device.name, job.model.name, stage, note, fraction))
+
+
+def _needs(job: Job) -> list[Key]:
+    needs: list[Key] = [("prepare", job.model.name), _build_key(job)]
+    if job.device.on_this_machine and job.device.profile.agent:
+        needs.insert(0, ("agent", job.device.profile.agent))
+    return needs
+
+
+def _build_key(job: Job) -> Key:
+    return ("build", *job.build)
+
+
+def _in_order(keys: Iterable[Key]) -> list[Key]:
+    """Each key once. Agents first, which take longest, then what others wait for."""
+    return sorted(dict.fromkeys(keys), key=lambda key: ("agent", "prepare", "build").index(key[0]))

@@ -1,0 +1,70 @@
+"""What the lanes are given to do: module-level functions, their rooms imported in the worker's process and not in ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from farm.deadline import Deadline
+from farm.parallel import Desk
+from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Samples, Stage
+
+PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
+
+
+def agent_task(desk: Desk, machine: str, cache: Path, deadline_s: float) -> Path:
+    """The native agent's executable for a machine."""
+    from farm.agent import build
+
+    def note(text: str, fraction: float | None) -> None:
+        desk.note(Progress(Stage.AGENT, text, fraction))
+
+    executable: Path = build.ensure(machine, cache, note, Deadline(deadline_s))
+    return executable
+
+
+def prepare_task(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
+    """The imported and checked model."""
+    from farm.prepare import prepare
+
+    return prepare(desk, model, host, cache)
+
+
+def build_task(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact:
+    """The library for a profile."""
+    from farm.compiler.build import build
+
+    return build(desk, prepared, profile, cache)
+
+
+def measure_task(
+    desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan, cache: Path
+) -> Samples:
+    """One job on a device."""
+    from farm import executor
+
+    return executor.measure(desk, device_at_home(device, cache), model, prepared, artifact, agent, plan)
+
+
+def infer_task(
+    desk: Desk, device: Device, artifact: Artifact, agent: Path | None, inputs: dict[str, Any], deadline_s: float, cache: Path
+) -> list[Any]:
+    """The outputs for one input."""
+    from farm import executor
+
+    return executor.infer(desk, device_at_home(device, cache), artifact, agent, inputs, deadline_s)
+
+
+def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
+    """What a device says of itself."""
+    from farm import executor
+
+    return executor.facts(desk, device, agent, timeout_s)
+
+
+def device_at_home(device: Device, cache: Path) -> Device:
+    """A device on this machine keeps what it was sent in the cache, unless it has a place of its own."""
+    if not device.on_this_machine or "store" in device.options:
+        return device
+    options = {**device.options, "store": str(cache / "devices" / device.name)}
+    return Device(device.name, device.profile, device.url, device.tags, options)

@@ -1,0 +1,135 @@
+"""Run a program on this machine: to its end, or for as long as a block lasts. The only user of subprocess.
+
+A program leads a process group of its own or joins that of the `Crew` worker that starts it: either way it can be ended with its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from farm.deadline import Deadline
+from farm.errors import BuildError, DeadlineError
+
+GRACE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+def run(command: Sequence[str | Path], *, deadline: Deadline, what: str, fix: str = "", env: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end and return what it printed on both streams.
+
+    Raises BuildError when it is missing or fails (with the last of what it printed), DeadlineError when it takes too long.
+    """
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=deadline.remaining,
+            env={**os.environ, **(env or {})},
+            text=True,
+            errors="replace",
+        )
+    except FileNotFoundError as exc:
+        raise BuildError(f"{what}: {words[0]} is not installed", str(exc), fix or f"install {words[0]} or name another tool") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise DeadlineError(f"{what}: no end after {deadline.seconds:.0f} s", " ".join(words)[:500], fix) from exc
+    if done.returncode:
+        raise BuildError(f"{what} failed with exit code {done.returncode}", last_lines(done.stdout) or " ".join(words)[:500], fix)
+    return done.stdout
+
+
+def last_lines(text: str, count: int = 8, width: int = 400) -> str:
+    """The end of a program's output, as much as helps."""
+    return "\n".join(line[:width] for line in text.strip().splitlines()[-count:])
+
+
+def start(
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    own_group: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a program whose output goes to the end of a file. `own_group` makes it the leader of a session of its own."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            pass_fds=tuple(pass_fds),
+            start_new_session=own_group,
+        )
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs for as long as the block does."""
+    child = start(command, log=log, env=env)
+    try:
+        yield child
+    finally:
+        end(child)
+
+
+def end(child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float = GRACE_S) -> None:
+    """Ask a program to end, then make it; with `group`, everything in its process group."""
+    send(child, signal.SIGTERM, group=group)
+    send(child, signal.SIGCONT, group=group)  # one that is stopped cannot act on SIGTERM
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(grace_s)
+    if group:
+        _wait_for_group(child.pid, grace_s)
+    send(child, signal.SIGKILL, group=group)
+    child.wait()
+
+
+def _wait_for_group(group: int, seconds: float) -> None:
+    deadline = Deadline(seconds)
+    while not deadline.expired:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.01)
+
+
+def send(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool) -> None:
+    """Send a signal to a program that may be gone already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(child.pid, number)
+        elif child.poll() is None:
+            child.send_signal(number)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that happens (Linux only, see prctl(2))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def find(*names: str) -> str | None:
+    """The first of the programs that is installed."""
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def replace(command: Sequence[str | Path]) -> None:
+    """Become another program; does not return."""
+    words = [str(word) for word in command]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(words[0], words)

@@ -1,0 +1,75 @@
+"""Runs as strict JSON and back, exactly. Numbers that JSON lacks are the strings "inf", "-inf" and "nan"."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from farm.errors import FarmError
+from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+
+SCHEMA = "farm/run/1"
+
+
+def run_to_json(run: Run) -> dict[str, Any]:
+    """All of a run in the shape of its dataclasses, and `emulated`: then its seconds are an emulator's, and no benchmark."""
+    return {"schema": SCHEMA, "emulated": run.emulated, **_strict(run)}
+
+
+def run_from_json(body: Mapping[str, Any]) -> Run:
+    """What `run_to_json` was given. Unknown keys are ignored. Raises FarmError for what is no run, or one of another schema."""
+    if body.get("schema") != SCHEMA:
+        raise FarmError(f"a run of schema {body.get('schema')!r} cannot be read", f"this farm reads {SCHEMA!r}", "install a newer farm")
+    try:
+        return Run(
+            **{
+                **_known(Run, body),
+                "verdict": Verdict(body["verdict"]),
+                "samples": _samples(body["samples"]) if body["samples"] is not None else None,
+                "latency": _latency(body["latency"]) if body["latency"] is not None else None,
+                "failure": Failure(**_known(Failure, body["failure"])) if body["failure"] is not None else None,
+            }
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise FarmError("a run cannot be read", f"{type(exc).__name__}: {exc}", "") from exc
+
+
+def _samples(body: Mapping[str, Any]) -> Samples:
+    agreement = _known(Agreement, body["agreement"])
+    numbers = {name: float(agreement[name]) for name in ("max_abs", "snr_db")}
+    return Samples(
+        **{
+            **_known(Samples, body),
+            "seconds": tuple(float(s) for s in body["seconds"]),
+            "first_s": float(body["first_s"]),
+            "agreement": Agreement(**{**agreement, **numbers}),
+            "ledger": {part: float(s) for part, s in body["ledger"].items()},
+        }
+    )
+
+
+def _latency(body: Mapping[str, Any]) -> Latency:
+    numbers: dict[str, Any] = {name: None if value is None else float(value) for name, value in _known(Latency, body).items()}
+    return Latency(**{**numbers, "count": body["count"]})
+
+
+def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in body.items() if name in names}
+
+
+def _strict(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return value

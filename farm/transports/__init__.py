@@ -1,0 +1,96 @@
+"""How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
+
+Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession`, and
+`state(device)`, which tells without waiting whether it is there; and one line in the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.errors import UsageError, did_you_mean
+from farm.types import Device
+
+_TRANSPORTS = {
+    "local": "farm.transports.agent_process",
+    "qemu": "farm.transports.agent_process",
+    "rpc": "farm.transports.direct",
+    "tracker": "farm.transports.tracker",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An open session with a device. `native` tells our agent, which keeps files by digest and knows facts, from TVM's own server."""
+
+    session: Any
+    native: bool
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the device by its global name."""
+        return self.session.get_function(name)(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Whether a device can be used now: a word (`ready`, `emulated`, `unavailable`, ...), the reason where it cannot, and the cure."""
+
+    word: str
+    usable: bool
+    why: str = ""
+    fix: str = ""
+
+
+@contextlib.contextmanager
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:  # noqa: A001
+    """A session with a device. The device ends it by itself after `timeout_s`.
+
+    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError.
+    """
+    from farm.transports.errors import translated
+
+    with translated(device), _transport(device).open(device, agent, scratch, timeout_s) as session:
+        link = Link(session, native=_is_native(session))
+        try:
+            yield link
+        finally:
+            _close(session)
+
+
+def state(device: Device) -> State:
+    """Whether the device can be used, as far as can be told within a second and without a session."""
+    result: State = _transport(device).state(device)
+    return result
+
+
+def _transport(device: Device) -> Any:
+    if device.scheme not in _TRANSPORTS:
+        raise UsageError(
+            f"{device.name}: devices cannot be reached by {device.scheme}: yet",
+            did_you_mean(device.scheme, _TRANSPORTS),
+            f"start an agent on the board (farm agent) and use rpc://{_host(device)}:9090 through an SSH tunnel",
+        )
+    return importlib.import_module(_TRANSPORTS[device.scheme])
+
+
+def _host(device: Device) -> str:
+    return device.url.partition("://")[2].rpartition("@")[2].partition("/")[0].partition(":")[0]
+
+
+def _is_native(session: Any) -> bool:
+    try:
+        session.get_function("farm.agent.facts")
+    except Exception:  # TVM's server says so in different words in each version
+        return False
+    return True
+
+
+def _close(session: Any) -> None:
+    """End the session now: waiting for the last remote handle to be collected would keep the device busy."""
+    with contextlib.suppress(Exception):  # a broken connection is closed already
+        session.get_function("CloseRPCConnection")()

@@ -1,0 +1,82 @@
+"""`local:` and `qemu:`: the native agent as a process on this machine, for one session, as itself or under qemu's user-mode emulation.
+
+It listens on loopback, on a port of the kernel's choice, under a key that nobody else knows, and ends with us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import secrets
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from farm import process
+from farm.deadline import Deadline
+from farm.errors import DeviceError
+from farm.transports import State
+from farm.transports.rpc_client import connect
+from farm.types import Device
+
+_START_S = 20.0
+_QEMU = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64", "riscv64": "qemu-riscv64", "x86_64": "qemu-x86_64"}
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
+
+
+@contextlib.contextmanager
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+    """Start the agent, connect, and end the agent when the block ends."""
+    there = state(device)
+    if agent is None or not there.usable:
+        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+    log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
+    port_file.unlink(missing_ok=True)
+    command: list[str | Path] = [*_launcher(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file, "--key", key]
+    command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
+    command += ["--exit-with-parent"]
+    if "threads" in device.options:
+        command += ["--threads", str(device.options["threads"])]
+    with process.running(command, log=log) as child:
+        yield connect("127.0.0.1", _port(device, child, port_file, log), key, timeout_s)
+
+
+def state(device: Device) -> State:
+    """Ready if the agent can run here: natively, or with qemu installed."""
+    architecture = device.profile.agent
+    if architecture is None:
+        return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
+    if device.scheme == "local":
+        here = _MACHINES.get(platform.machine().lower())
+        if here == architecture or "launcher" in device.options:
+            return State("ready", True)
+        why = f"this machine is {platform.machine()}, the profile {device.profile.name} is for {architecture}"
+        return State("unavailable", False, why, 'use url = "qemu:" to emulate it')
+    if process.find(_QEMU[architecture]):
+        return State("emulated", True)
+    return State("unavailable", False, f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user")
+
+
+def _launcher(device: Device) -> list[str]:
+    given = shlex.split(str(device.options.get("launcher", "")))
+    if device.scheme == "qemu" and not given:
+        return [process.find(_QEMU[device.profile.agent or ""]) or ""]
+    return given
+
+
+def _folder(device: Device, option: str, default: Path) -> Path:
+    folder = Path(str(device.options.get(option, default)))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _port(device: Device, child: Any, port_file: Path, log: Path) -> int:
+    deadline = Deadline(_START_S)
+    while not port_file.exists():
+        if child.poll() is not None or deadline.expired:
+            how = f"ended with status {child.returncode}" if child.poll() is not None else f"did not start within {_START_S:.0f} s"
+            raise DeviceError(f"the agent of {device.name} {how}", process.last_lines(log.read_text(errors="replace")), "farm devices -v")
+        time.sleep(0.005)
+    return int(port_file.read_text())

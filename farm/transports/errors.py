@@ -1,0 +1,87 @@
+"""The one place where errors of TVM's RPC and of sockets become ours.
+
+TVM raises few classes for many causes; what it says tells them apart. The first row that fits wins, the last fits all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from farm.errors import BuildError, DeadlineError, DeviceError, FarmError
+from farm.types import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An error's class name and message, as regular expressions, and what it means to the user."""
+
+    kind: str
+    message: str
+    error: type[FarmError]
+    what: str
+    fix: str
+
+
+_STACK = re.compile(r"File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call")
+_ANY = r"\w*"
+_LONGER = "give it longer with --deadline SECONDS"
+_LOOK = "check that the board is on and what it says: farm devices -v"
+_START = "start the agent there (farm agent), or correct `url` of {name}"
+
+ROWS = (
+    Row("RPCSessionTimeoutError", "", DeadlineError, "the session on {name} ran out of time", _LONGER),
+    Row(_ANY, "session has expired", DeadlineError, "the session on {name} ran out of time", _LONGER),
+    Row(_ANY, "No space left", DeviceError, "the disk of {name} is full", "free space there, or set `store` and `work_dir` in its options"),
+    Row(_ANY, "cannot load library|soft-float|library is for", BuildError, "{name} refuses the library", "correct `profile` of {name}"),
+    Row(
+        _ANY,
+        "digest|sha-?256",
+        DeviceError,
+        "what arrived on {name} is not what was sent",
+        "run the command again, then suspect its memory",
+    ),
+    Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
+    Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
+    Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
+    Row("Connection(Reset|Aborted)Error|BrokenPipeError|EOFError", "", DeviceError, "the connection to {name} broke", _LOOK),
+    Row(_ANY, "kShutdown|[Cc]onnection (closed|reset)|Channel closes", DeviceError, "the agent of {name}, or its session, ended", _LOOK),
+    Row(_ANY, "[Cc]annot connect|[Cc]onnection refused|[Uu]nable to connect", DeviceError, "{url} cannot be reached", _START),
+    Row(
+        _ANY, "mismatch|wrong key|Cannot request|is not RPC", DeviceError, "the server at {url} is none for {name}", "check `url` and `key`"
+    ),
+    Row("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
+    Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK),
+)
+
+
+def translate(device: Device, cause: Exception) -> FarmError:
+    """The FarmError for a foreign one."""
+    kind, message = type(cause).__name__, str(cause)
+    row = next(row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message))
+    names = {"name": device.name, "url": device.url}
+    return row.error(row.what.format(**names), f"{kind}: {essence(message)}", row.fix.format(**names))
+
+
+@contextlib.contextmanager
+def translated(device: Device) -> Iterator[None]:
+    """Turn whatever a block raises while it talks to a device into a FarmError."""
+    try:
+        yield
+    except FarmError:
+        raise
+    except Exception as exc:
+        raise translate(device, exc) from exc
+
+
+def essence(message: str, width: int = 500) -> str:
+    """What a message of TVM says, without its stack."""
+    lines = [line.strip() for line in message.strip().splitlines()]
+    telling = [
+        line
+        for line in lines
+        if line and not re.match(r"(File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call)", line)
+    ]
+    return " ".join(telling)[-width:]

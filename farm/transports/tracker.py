@@ -1,0 +1,44 @@
+"""`tracker://host:port/key`: a device that a TVM tracker hands out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from farm.errors import DeviceError
+from farm.transports import State, direct
+from farm.transports.rpc_client import tvm_rpc
+from farm.types import Device
+
+
+@contextlib.contextmanager
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001, ARG001
+    """Ask the tracker for a device of the key, waiting while all are in use. Raises DeviceError where it has none: TVM waits for ever."""
+    host, port = direct.address(device)
+    direct.probe(host, port)
+    key = urlsplit(device.url).path.lstrip("/")
+    tracker = tvm_rpc().connect_tracker(host, port)
+    try:
+        known = sorted({server["key"].partition(":")[2] for server in tracker.summary()["server_info"]})
+        if key not in known:
+            raise DeviceError(
+                f"the tracker at {host}:{port} has no device {key!r}",
+                f"it has: {', '.join(known)}" if known else "no device has registered with it",
+                f"on the board: farm agent --tracker {host}:{port} --key {key}",
+            )
+        yield tracker.request(key, session_timeout=timeout_s, max_retry=1)
+    finally:
+        tracker.close()
+
+
+def state(device: Device) -> State:
+    """Ready if the tracker answers; whether it has a device of the key is known when one is asked for."""
+    host, port = direct.address(device)
+    try:
+        direct.probe(host, port)
+    except OSError as exc:
+        return State("offline", False, f"tracker {host}:{port}: {exc.strerror or exc}", f"start it there: farm tracker --port {port}")
+    return State("ready", True)

@@ -1,0 +1,223 @@
+"""Runs and devices as tables for people and documents for programs. Pure functions; the caller prints.
+
+No table shows a latency of an emulated device. Text from devices, models and errors is plain text, never markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from farm import stats, words
+from farm.types import Kernel, Run, Verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Row = TypeVar("Row")
+
+STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "unavailable": "red", "unknown": "bright_black"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device as `farm devices` shows it. `facts` are shown below its note."""
+
+    name: str
+    profile: str
+    url: str
+    tags: tuple[str, ...] = ()
+    state: str = "unknown"
+    note: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One of the largest scores: the index of its class, the class's label (its index where it has none) and the score as it is."""
+
+    index: int
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Column(Generic[Row]):
+    """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row."""
+
+    title: str
+    cell: Callable[[Row], str | Text]
+    from_width: int = 0
+    right: bool = False
+    style: str = ""
+
+
+def final_table(runs: Sequence[Run], width: int) -> Table:
+    """What came of each job. In less than 140 cells the reasons of those that failed are below the table."""
+    columns: list[_Column[Run]] = [
+        _Column("device", lambda run: run.device, style="bold"),
+        _Column("profile", lambda run: run.profile, 90, style="bright_black"),
+        _Column("model", lambda run: run.model),
+        _Column("verdict", _verdict),
+        _Column("p50 ms", _p50, right=True),
+        _Column("IQR %", _iqr, right=True),
+        _Column("p90 ms", _p90, 90, right=True),
+        _Column("p99 ms", _p99, 100, right=True),
+        _Column("samples", lambda run: str(run.latency.count) if run.latency else "", 110, right=True),
+        _Column("top-1 %", _top1, right=True),
+        _Column("ref %", _reference_top1, 100, right=True),
+        _Column("max err", _max_error, right=True),
+        _Column("why", words.why, 140, style="bright_black"),
+    ]
+    table = _table(columns, runs, width)
+    bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE)]
+    if bad and width < 140:
+        lines = words.complaints((run.device, run.model, words.why(run)) for run in bad)
+        table.caption = Text("\n".join(words.plain(f"✗ {whose}: {error}") for whose, error in lines), "red")
+        table.caption_justify = "left"
+    return table
+
+
+def history_table(runs: Sequence[Run], width: int) -> Table:
+    """Runs in the order given, a line each. The digest is the artifact's, as much as tells it apart."""
+    columns: list[_Column[Run]] = [
+        _Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
+        _Column("device", lambda run: run.device, style="bold"),
+        _Column("model", lambda run: run.model),
+        _Column("verdict", _verdict),
+        _Column("p50 ms", _p50, right=True),
+        _Column("IQR %", _iqr, 90, right=True),
+        _Column("top-1 %", _top1, 90, right=True),
+        _Column("max err", _max_error, right=True),
+        _Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
+        _Column("why", words.why, 140, style="bright_black"),
+    ]
+    return _table(columns, runs, width)
+
+
+def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
+    """The devices of a farm and how they are."""
+    columns: list[_Column[DeviceRow]] = [
+        _Column("device", lambda row: row.name, style="bold"),
+        _Column("profile", lambda row: row.profile),
+        _Column("state", lambda row: Text(row.state, STATE_STYLE.get(row.state, ""))),
+        _Column("url", lambda row: row.url),
+        _Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
+        _Column("note", _note),
+    ]
+    return _table(columns, rows, width)
+
+
+def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
+    """The fused kernels of a build and the schedule that each got."""
+    columns: list[_Column[Kernel]] = [
+        _Column("kernel", lambda kernel: kernel.name, style="bold"),
+        _Column("rule", lambda kernel: kernel.rule),
+        _Column("note", lambda kernel: kernel.note, style="yellow"),
+    ]
+    return _table(columns, kernels, width)
+
+
+def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
+    """Where the time went, in seconds: a row for each lane, a column for each part. The smallest parts that do not fit are one, "other"."""
+    parts = list(dict.fromkeys(part for lane in ledger.values() for part in lane))
+    totals = {part: sum(lane.get(part, 0.0) for lane in ledger.values()) for part in parts}
+    room = width - 2 - max(map(cell_len, ["seconds", *ledger])) - 2 * (3 + 6)  # for "other" and "total", gaps of 3
+    shown: set[str] = set()
+    for part in sorted(parts, key=lambda part: -totals[part]):
+        room -= max(6, cell_len(part)) + 3
+        if room >= 0:
+            shown.add(part)
+    columns: list[_Column[tuple[str, Mapping[str, float]]]] = [_Column("seconds", lambda row: row[0], style="bold")]
+    columns += [_Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
+    columns.append(_Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
+    columns.append(_Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
+    return _table(columns, list(ledger.items()), width)
+
+
+def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--json` prints: the body under the name of its schema. A change that would break a reader raises the number."""
+    return {"schema": f"farm/{kind}/1", **body}
+
+
+def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5) -> list[Score]:
+    """The k largest of a vector of scores (N, or 1 x N), the largest first, the lower index first among equals; NaN last."""
+    import numpy as np
+
+    if scores.size != scores.shape[-1]:
+        raise ValueError(f"no vector of scores: shape {scores.shape}")
+    values = scores.reshape(-1).astype(np.float64)
+    order = [int(index) for index in np.argsort(-values, kind="stable")[:k]]
+    return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
+
+
+def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
+    filled = []
+    for column in columns:
+        cells = [column.cell(row) for row in rows]
+        if width >= column.from_width and (any(cells) or not rows):
+            table.add_column(column.title, style=column.style, justify="right" if column.right else "left", overflow="fold")
+            filled.append([cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in cells])
+    for line in zip(*filled, strict=True):
+        table.add_row(*line)
+    return table
+
+
+def _verdict(run: Run) -> Text:
+    return Text(run.verdict.value, words.VERDICT_STYLE[run.verdict])
+
+
+def _p50(run: Run) -> str:
+    if run.latency is None:
+        return ""
+    return "emulated" if run.emulated else words.digits(run.latency.p50_ms)
+
+
+def _iqr(run: Run) -> str:
+    if run.latency is None or run.emulated or run.latency.count < stats.JUDGED_COUNT or run.latency.p50_ms == 0:
+        return ""
+    return f"{100 * stats.spread(run.latency):.1f}"
+
+
+def _p90(run: Run) -> str:
+    return "" if run.emulated or run.latency is None or run.latency.p90_ms is None else words.digits(run.latency.p90_ms)
+
+
+def _p99(run: Run) -> str:
+    return "" if run.emulated or run.latency is None or run.latency.p99_ms is None else words.digits(run.latency.p99_ms)
+
+
+def _top1(run: Run) -> str:
+    if run.samples is None or not run.samples.total or run.samples.correct is None:
+        return ""
+    return f"{100 * run.samples.correct / run.samples.total:.1f}"
+
+
+def _reference_top1(run: Run) -> str:
+    if not run.reference_total or run.reference_correct is None:
+        return ""
+    return f"{100 * run.reference_correct / run.reference_total:.1f}"
+
+
+def _max_error(run: Run) -> str:
+    return words.error_figure(run.samples) if run.samples else ""
+
+
+def _note(row: DeviceRow) -> Text:
+    note = Text(words.plain(row.note))
+    for name, value in row.facts.items():
+        note.append("\n" if note else "").append(words.plain(f"{name}: {value}"), "bright_black")
+    return note
+
+
+def _seconds(value: float | None) -> str:
+    if not value:
+        return ""
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}" if value >= 0.005 else "<0.01"

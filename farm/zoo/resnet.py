@@ -1,0 +1,82 @@
+"""ResNet-18 and ResNet-50: He et al., "Deep Residual Learning for Image Recognition", 2015 (https://arxiv.org/abs/1512.03385), table 1.
+
+As in nearly all implementations since, a bottleneck block strides in its 3x3 convolution, where the paper strides in the first 1x1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from farm.zoo.weights import BranchEnd, build_with_weights, example_image
+
+_WIDTHS = (64, 128, 256, 512)
+
+
+class Residual(nn.Module):  # type: ignore[misc]
+    """relu(branch(x) + shortcut(x)); the shortcut is the identity, or a 1x1 convolution where the shapes differ."""
+
+    def __init__(self, branch: nn.Module, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.branch = branch
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.branch(x) + self.shortcut(x))
+
+
+def basic(inputs: int, width: int, stride: int) -> Residual:
+    """Two 3x3 convolutions; `width` channels out."""
+    branch = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.Conv2d(width, width, 3, 1, 1, bias=False), BranchEnd(width))
+    return Residual(branch, inputs, width, stride)
+
+
+def bottleneck(inputs: int, width: int, stride: int) -> Residual:
+    """1x1, 3x3, 1x1 convolutions; 4 x `width` channels out."""
+    outputs = 4 * width
+    branch = nn.Sequential(
+        *_convolution(inputs, width, 1),
+        *_convolution(width, width, 3, stride),
+        nn.Conv2d(width, outputs, 1, bias=False),
+        BranchEnd(outputs),
+    )
+    return Residual(branch, inputs, outputs, stride)
+
+
+class ResNet(nn.Module):  # type: ignore[misc]
+    """1x3x224x224 images to 1x1000 scores. `counts` is the number of blocks in each of the four stages."""
+
+    def __init__(self, block: Callable[[int, int, int], Residual], expansion: int, counts: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        channels = 64
+        layers: list[nn.Module] = [*_convolution(3, channels, 7, 2), nn.MaxPool2d(3, 2, 1)]
+        for stage, (width, count) in enumerate(zip(_WIDTHS, counts, strict=True)):
+            for index in range(count):
+                layers.append(block(channels, width, 2 if stage > 0 and index == 0 else 1))
+                channels = width * expansion
+        self.features = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(channels, 1000)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.classifier(torch.flatten(self.pool(self.features(image)), 1))
+        return scores
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The network with its seeded weights, and an example image."""
+    return build_with_weights(partial(ResNet, basic, 1, (2, 2, 2, 2)), seed=18), (example_image(),)
+
+
+def build_resnet50() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The network with its seeded weights, and an example image."""
+    return build_with_weights(partial(ResNet, bottleneck, 4, (3, 4, 6, 3)), seed=50), (example_image(),)

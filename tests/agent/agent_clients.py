@@ -1,0 +1,199 @@
+"""Clients of an agent, each TVM's own Python client in a process of its own: a call that hangs cannot be interrupted from within.
+
+    python agent_clients.py NAME JSON      calls the function NAME(**JSON) and prints what it returns, as JSON
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, rpc
+
+KEY = "board"
+SESSION_S = 60.0
+
+
+def connect(port: int, session_s: float = SESSION_S, key: str = KEY) -> Any:
+    return rpc.connect("127.0.0.1", port, key, session_timeout=session_s)
+
+
+def close(session: Any) -> None:
+    session.get_function("CloseRPCConnection")()
+
+
+def error_of(call: Any, *arguments: Any) -> str:
+    """The text of the error that a call ends with; empty when it ends well."""
+    try:
+        call(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def start_vm(session: Any, library: str) -> Any:
+    session.upload(library, "model.so")
+    return relax.VirtualMachine(session.load_module("model.so"), session.cpu(0))
+
+
+def run(session: Any, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
+    """The small model, fed from the device's tensor cache, against numpy's numbers."""
+    device = session.cpu(0)
+    vm = start_vm(session, library)
+    for file in Path(parameters).iterdir():
+        session.upload(str(file), f"parameters/{file.name}")
+    folder = session.get_function("tvm.rpc.server.workpath")("parameters")
+    session.get_function("vm.builtin.tensor_cache.load")(folder, device.dlpack_device_type() % rpc.base.RPC_SESS_MASK, 0)
+    cached = [session.get_function("vm.builtin.tensor_cache.get")(name) for name in ("param_0", "param_1")]
+    vm.set_input("main", tvm.runtime.tensor(np.load(x), device=device), *cached)
+    vm.invoke_stateful("main")
+    out = vm.get_outputs("main").numpy()
+    samples = vm.time_evaluator("invoke_stateful", device, number=1, repeat=5)("main").results
+    error = float(np.abs(out - np.load(expected)).max())
+    params = session.get_function("vm.builtin.param_module_from_cache")("param", 2)
+    return {"max_abs": error, "samples": list(samples), "kind": params.type_key if hasattr(params, "type_key") else "module"}
+
+
+def everything(port: int, **model: str) -> dict[str, Any]:
+    """One session that does what a bench does."""
+    session = connect(port)
+    result = run(session, **model)
+    session.upload(bytearray(b"hello"), "folder/greeting")
+    result["listed"] = session.listdir(".")
+    result["downloaded"] = session.download("folder/greeting").decode()
+    session.remove("folder/greeting")
+    result["listed_after_remove"] = session.listdir("folder")
+    result["facts"] = json.loads(session.get_function("farm.agent.facts")())
+    close(session)
+    return result
+
+
+def through_tracker(host: str, port: int, sessions: int, **model: str) -> list[float]:
+    """The small model, in several sessions one after the other."""
+    tracker = rpc.connect_tracker(host, port)
+    errors = []
+    for _ in range(sessions):
+        session = tracker.request(KEY, session_timeout=SESSION_S)
+        errors.append(run(session, **model)["max_abs"])
+        close(session)
+    return errors
+
+
+def take_and_leave(host: str, port: int) -> str:
+    """Asks the tracker for a device and never goes there; returns the key it got."""
+    from tvm.rpc import base
+
+    tracker = rpc.connect_tracker(host, port)
+    base.sendjson(tracker._sock, [base.TrackerCode.REQUEST, KEY, "", 1])
+    return str(base.recvjson(tracker._sock)[1][2])
+
+
+def through_pipe(program: str, **model: str) -> float:
+    session = rpc.PopenSession(program)
+    error: float = run(session, **model)["max_abs"]
+    close(session)
+    return error
+
+
+def list_files(port: int, session_s: float = SESSION_S, key: str = KEY) -> str:
+    session = connect(port, session_s, key)
+    names: str = session.listdir(".")
+    close(session)
+    return names
+
+
+def connect_error(port: int, key: str) -> str:
+    return error_of(connect, port, SESSION_S, key)
+
+
+def outlive(port: int, session_s: float) -> str:
+    """What a client meets that keeps its session for longer than it asked for."""
+    session = connect(port, session_s)
+    time.sleep(session_s + 1)
+    return error_of(session.listdir, ".")
+
+
+def compute_for_ever(port: int, library: str, x: str, started: str) -> None:
+    """Keeps the device busy in one call that lasts for minutes; `started` appears just before."""
+    session = connect(port)
+    device = session.cpu(0)
+    vm = start_vm(session, library)
+    inputs = [np.load(x), np.zeros((64, 10), "float32"), np.zeros(10, "float32")]
+    vm.set_input("main", *[tvm.runtime.tensor(value, device=device) for value in inputs])
+    evaluator = vm.time_evaluator("invoke_stateful", device, number=1_000_000_000, repeat=1)
+    Path(started).touch()
+    evaluator("main")
+
+
+def load_errors(port: int, paths: list[str]) -> list[str]:
+    """What loading each file as a library ends with, in one session."""
+    session = connect(port)
+    errors = []
+    for path in paths:
+        session.upload(path, "model.so")
+        errors.append(error_of(session.load_module, "model.so"))
+    close(session)
+    return errors
+
+
+def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
+    """Loads a library `count` times with some bytes changed, in half of them among the headers and tables at its start."""
+    whole = Path(library).read_bytes()
+    chance = random.Random(1)
+    counts = {"loaded": 0, "refused": 0, "died": 0}
+    session = connect(port, 600)
+    for round_ in range(count):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(2048 if round_ % 2 else len(damaged))] = chance.randrange(256)
+        session.upload(damaged, "model.so")
+        error = error_of(session.load_module, "model.so")
+        kind = "loaded" if not error else "refused" if "RPCError" in error else "died"
+        counts[kind] += 1
+        if kind == "died":
+            session = connect(port, 600)
+    close(session)
+    return counts
+
+
+def use_store(port: int, calls: list[list[Any]]) -> list[Any]:
+    """A session of calls: ["upload", name, text], ["download", name], ["zeros", name, nbytes], or [global function, arguments...]."""
+    session = connect(port)
+    results: list[Any] = []
+    for name, *arguments in calls:
+        with contextlib.suppress(_Refused):
+            results.append(_call(session, results, name, *arguments))
+    close(session)
+    return results
+
+
+class _Refused(Exception):
+    pass
+
+
+def _call(session: Any, results: list[Any], name: str, *arguments: Any) -> Any:
+    try:
+        if name == "upload":
+            return session.upload(bytearray(arguments[1].encode()), arguments[0])
+        if name == "zeros":
+            return session.upload(bytearray(arguments[1]), arguments[0])
+        if name == "download":
+            return session.download(arguments[0]).decode()
+        if name == "listdir":
+            return session.listdir(arguments[0])
+        return session.get_function(name)(*arguments)
+    except Exception as error:
+        results.append(f"{type(error).__name__}: {error}")
+        raise _Refused from error
+
+
+if __name__ == "__main__":
+    answer = globals()[sys.argv[1]](**json.loads(sys.argv[2]))
+    print(f"\n{json.dumps(answer)}", flush=True)

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farm import config
+from farm.config import Fleet
+from farm.errors import ModelError, UsageError
+from farm.types import Plan, Preprocess
+
+Load = Callable[[str], Fleet]
+BOARDS = """
+[devices.a]
+profile = "x86"
+url = "local:"
+tags = ["real", "fast"]
+options = { deadline_s = 5, threads = 2, launcher = "taskset -c 0", store = "kept", work_dir = "/tmp/w", key = "k" }
+[devices.b]
+profile = "rasp3b"
+url = "rpc://b:9090"
+tags = ["real"]
+options.store = "kept"
+[devices.c]
+profile = "mine"
+url = "qemu:"
+[profiles.mine]
+inherits = "rasp4-64"
+description = "mine"
+target.mcpu = "cortex-a76"
+linker = ["gcc", "-v"]
+[profiles.rasp3b]
+target = { kind = "llvm", mtriple = "armv7l-linux-gnueabihf" }
+[profiles.yours]
+inherits = "mine"
+"""
+
+
+def test_devices_are_chosen_by_name_tag_or_all(load: Load) -> None:
+    fleet = load(BOARDS)
+
+    def names(*arguments: object, **options: object) -> list[str]:
+        return [device.name for device in fleet.select_devices(*arguments, **options)]  # type: ignore[arg-type]
+
+    assert names(["b", "a", "b"]) == ["b", "a"]
+    assert names((), ["real"]) == ["a", "b"]
+    assert names(["c"], ["fast"]) == ["c", "a"]
+    assert names(all=True) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("names", "tags", "what", "why"),
+    [
+        ([], [], "no device was chosen", "known: a, b, c"),
+        ([], ["reel"], "no device has the tag 'reel'", "did you mean 'real'?"),
+        (["d"], [], "unknown device 'd'", "known: a, b, c"),
+    ],
+)
+def test_a_wrong_choice_of_devices_is_told(load: Load, names: list[str], tags: list[str], what: str, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(BOARDS).select_devices(names, tags)
+    assert (caught.value.what, caught.value.why) == (what, why)
+    assert caught.value.fix
+
+
+def test_all_of_no_devices_is_told(load: Load) -> None:
+    with pytest.raises(UsageError, match="there are no devices"):
+        load("[devices]").select_devices(all=True)
+
+
+def test_unknown_names_bring_the_nearest(load: Load) -> None:
+    fleet = load(BOARDS + "[models.lenet]\nsource = 'python:a.b:c'\n")
+    for look_up, name, near in [(fleet.profile, "rasp3", "rasp3b"), (fleet.model, "lenett", "lenet"), (config.load().device, "pi33", "a")]:
+        with pytest.raises(UsageError) as caught:
+            look_up(name)
+        assert near in caught.value.why
+        assert name in caught.value.what
+
+
+def test_a_profile_takes_the_rest_from_what_it_inherits(load: Load) -> None:
+    fleet = load(BOARDS)
+    base, mine, yours = fleet.profile("rasp4-64"), fleet.device("c").profile, fleet.profile("yours")
+    assert mine.target == {**base.target, "mcpu": "cortex-a76"}
+    assert (mine.triple, mine.agent, mine.linker) == (base.triple, base.agent, ("gcc", "-v"))
+    assert (yours.name, yours.target, yours.linker) == ("yours", mine.target, mine.linker)
+
+
+def test_overriding_a_built_in_profile_keeps_what_is_not_stated(load: Load) -> None:
+    profile = load(BOARDS).device("b").profile
+    assert profile.target == {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf"}  # a target with a kind is whole
+    assert (profile.triple, profile.agent) == ("arm-linux-gnueabihf", "armv7")
+
+
+def test_options_keep_their_types_and_paths_are_relative_to_the_file(load: Load, folder: Path) -> None:
+    fleet = load(BOARDS)
+    assert fleet.device("a").options == {
+        "deadline_s": 5.0,
+        "threads": 2,
+        "launcher": "taskset -c 0",
+        "key": "k",
+        "store": str(folder / "kept"),
+        "work_dir": "/tmp/w",
+    }
+    assert fleet.device("b").options == {"store": "kept"}  # a path on the board
+
+
+def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path) -> None:
+    for name in ("m.onnx", "labels.txt", "data.npz"):
+        (folder / name).touch()
+    text = """
+    [models.m]
+    source = "m.onnx"
+    shapes = { x = [1, 3, 8, 8], s = [] }
+    labels = "labels.txt"
+    dataset = "data.npz"
+    preprocess = { kind = "imagenet", layout = "NHWC", std = [2] }
+    [models.raw]
+    source = "python:a.b:c"
+    preprocess = "none"
+    """
+    fleet = load(text)
+    model = fleet.model("m")
+    assert (model.source, model.labels, model.dataset) == (str(folder / "m.onnx"), folder / "labels.txt", folder / "data.npz")
+    assert model.shapes == {"x": (1, 3, 8, 8), "s": ()}
+    assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB")
+    raw = fleet.model("raw").preprocess
+    assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
+    assert fleet.bench.models == ("m", "raw")  # none named: all
+    assert fleet.bench.plan == Plan()
+
+
+def test_bench_and_tracker_are_read(load: Load) -> None:
+    fleet = load("[models.m]\nsource='python:a:b'\n[models.n]\nsource='python:a:c'\n"
+                 "[bench]\nmodels=['n']\nwarmup=0\ncount=7\nminimum_s=0\nmaximum_s=2\ndeadline_s=9\ndataset_limit=0\n"
+                 "[tracker]\nhost='::1'\nport=9500\n")  # fmt: skip
+    assert fleet.bench == config.BenchSettings(("n",), Plan(0, 7, 0.0, 2.0, 9.0, 0))
+    assert fleet.tracker == config.TrackerSettings("::1", 9500, 9509)
+
+
+def test_a_model_that_is_not_configured_is_made_of_its_file_or_function(load: Load, folder: Path) -> None:
+    (folder / "deep").mkdir()
+    for name in ("net.onnx", "deep/other.pt2", "plain"):
+        (folder / name).touch()
+    fleet = load("[models.net]\nsource = 'net.onnx'\n[models.other]\nsource = 'python:a:b'\n")
+    assert fleet.model("plain").source == str(folder / "plain")
+    made = fleet.model("python:my.zoo:tiny")
+    assert (made.name, made.source) == ("tiny", "python:my.zoo:tiny")
+    assert fleet.model("net.onnx") is fleet.model("net")  # the very source that is configured
+    clash = fleet.model("deep/other.pt2")
+    assert (clash.name, clash.source) == ("other.pt2", str(folder / "deep/other.pt2"))
+    assert fleet.model("package:zoo/digits/digits.onnx").name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ned.onnx", "no file ned.onnx; that folder has net.onnx"),
+        ("nowhere/net.onnx", "no file nowhere/net.onnx: there is no folder nowhere"),
+        ("deep/", "deep is a folder, not a file"),
+        ("python:net", "'python:net' is not of the form python:package.module:function"),
+        ("~nobody-of-this-name/x.onnx", "names the home of an unknown user"),
+        ("x" * 5000 + ".onnx", "cannot look at"),
+    ],
+)
+def test_a_missing_model_file_is_told_with_its_path(load: Load, folder: Path, text: str, why: str) -> None:
+    (folder / "net.onnx").touch()
+    (folder / "deep").mkdir()
+    with pytest.raises(ModelError) as caught:
+        load("").model(text)
+    assert why in caught.value.why
+    assert caught.value.fix
+
+
+def test_the_fleet_can_be_sent_to_another_process(load: Load) -> None:
+    fleet = load(BOARDS)
+    assert pickle.loads(pickle.dumps(fleet)) == fleet
+
+
+def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
+    fleet = config.load()
+    assert {device.name: (device.profile.name, device.url) for device in fleet.devices.values()} == {
+        "host": ("x86", "local:"),
+        "pi3": ("rasp3b", "qemu:"),
+        "rk3399": ("rk3399", "qemu:"),
+    }
+    assert fleet.bench.models == ("digits", "mobilenet_v2", "resnet18")
+    assert all(fleet.device(name).profile.agent for name in fleet.devices)
+    digits = fleet.model("digits")
+    assert digits.labels is not None
+    assert digits.dataset is not None
+    assert digits.preprocess.channels == "L"

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from farm.config import Url, parse_url
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("local:", Url("local")),
+        ("qemu:", Url("qemu")),
+        ("rpc://pi3.local:9090", Url("rpc", "pi3.local", 9090)),
+        ("rpc://[::1]:9090", Url("rpc", "::1", 9090)),
+        ("rpc://10.0.0.7:65535/", Url("rpc", "10.0.0.7", 65535)),
+        ("tracker://lab:9190/rasp3b", Url("tracker", "lab", 9190, key="rasp3b")),
+        ("ssh://pi@board", Url("ssh", "board", None, "pi")),
+        ("ssh://pi@[fe80::1]:2222", Url("ssh", "fe80::1", 2222, "pi")),
+        ("ssh://board", Url("ssh", "board")),
+    ],
+)
+def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
+    assert parse_url(text) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("local", "did you mean 'local:'?"),
+        ("board", "names no transport"),
+        ("", "names no transport"),
+        ("trakcer://lab:9190/x", "did you mean 'tracker'?"),
+        ("local:x", "nothing may follow"),
+        ("local://", "nothing may follow"),
+        ("qemu:aarch64", "nothing may follow"),
+        ("rpc:host:9090", "no host"),
+        ("rpc://:9090", "no host"),
+        ("rpc://host", "no port"),
+        ("rpc://host:", "no port"),
+        ("ssh://pi@host:", "no port"),
+        ("rpc://host:0", "from 1 to 65535"),
+        ("rpc://host:65536", "from 1 to 65535"),
+        ("rpc://host:00655350", "from 1 to 65535"),
+        ("rpc://host:-1", "from 1 to 65535"),
+        ("rpc://host:http", "from 1 to 65535"),
+        ("rpc://host:9090/key", "nothing after the host and port"),
+        ("rpc://me@host:9090", "knows no users"),
+        ("rpc://host:9090?timeout=3", "takes no '?'"),
+        ("rpc://host:9090#x", "takes no '?'"),
+        ("rpc://ho st:9090", "space"),
+        ("rpc://host\n:9090", "unprintable"),
+        ("rpc://[::1:9090", "IPv6"),
+        ("rpc://a,b:9090", "no host name"),
+        ("tracker://lab:9190", "no key"),
+        ("tracker://lab:9190/", "no key"),
+        ("tracker://lab:9190/a/b", "has a '/'"),
+        ("tracker://lab/rasp3b", "no port"),
+        ("ssh://pi:raspberry@host", "password"),
+        ("ssh://@host", "no user"),
+    ],
+)
+def test_a_bad_url_is_refused_in_words(text: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_url(text)
+    assert words in str(caught.value)

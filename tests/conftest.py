@@ -1,0 +1,25 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farm.agent.build import ensure
+from farm.deadline import Deadline
+
+_BUILD_S = 1200.0
+
+
+@pytest.fixture(scope="session")
+def agents() -> Callable[[str], Path]:
+    """Architecture -> the path of its agent, built at the first use and kept in the farm's cache."""
+    cache = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm")
+
+    def executable(arch: str) -> Path:
+        return ensure(arch, cache, lambda _text, _fraction: None, Deadline(_BUILD_S))
+
+    return executable

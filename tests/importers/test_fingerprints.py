@@ -1,0 +1,82 @@
+"""Fingerprints of files: they change with whatever the model depends on, and cost no framework."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from farm import importers
+from farm.errors import ModelError
+from farm.types import Model
+
+
+@pytest.fixture
+def external(graph, tmp_path):
+    """A model with its weights in weights.bin."""
+    model = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"y": [2, 9]}, {"w": np.ones((3, 9), np.float32)})
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return Model("m", str(tmp_path / "model.onnx"))
+
+
+@pytest.fixture
+def model(onnx_file):
+    return Model("m", str(onnx_file([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 2]}, {"y": ["n", 2]})))
+
+
+def test_a_fingerprint_is_a_digest_of_the_content_not_of_the_names(model, cache, tmp_path):
+    key = importers.fingerprint(model, cache)
+    assert key is not None and len(key) == 64 and int(key, 16)
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes((tmp_path / "model.onnx").read_bytes())
+    assert importers.fingerprint(Model("other", str(copy)), cache) == key
+
+
+def test_bytes_and_shapes_count(model, cache, tmp_path):
+    key = importers.fingerprint(model, cache)
+    assert importers.fingerprint(replace(model, shapes={"x": (3, 2)}), cache) != key
+    with (tmp_path / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    assert importers.fingerprint(model, cache) != key
+
+
+def test_external_weights_count(external, cache, tmp_path):
+    key = importers.fingerprint(external, cache)
+    data = tmp_path / "weights.bin"
+    data.write_bytes(b"\1" + data.read_bytes()[1:])
+    assert importers.fingerprint(external, cache) != key
+
+
+def test_missing_external_weights_are_reported(external, cache, tmp_path):
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match="external weights"):
+        importers.fingerprint(external, cache)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_missing_file_is_reported_at_once(suffix, cache, tmp_path):
+    with pytest.raises(ModelError, match="no file"):
+        importers.fingerprint(Model("m", str(tmp_path / f"m{suffix}")), cache)
+
+
+def test_no_framework_is_imported(tmp_path):
+    (tmp_path / "m.pt2").write_bytes(b"anything")
+    code = f"""
+import sys
+from pathlib import Path
+from farm import importers, zoo
+from farm.types import Model
+cache = Path({str(tmp_path)!r})
+assert importers.fingerprint(zoo.digits(), cache)
+assert importers.fingerprint(Model("m", {str(tmp_path / "m.pt2")!r}), cache)
+assert importers.fingerprint(Model("m", "python:farm.zoo:resnet18"), cache) is None
+import farm.importers.feed
+print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

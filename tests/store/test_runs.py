@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.errors import FarmError, InternalError
+from farm.store import RunStore, run_from_json, run_to_json
+from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+
+SPAWN = multiprocessing.get_context("spawn")
+
+TEXTS = st.text(max_size=8) | st.just("models/\udcff.onnx")  # a file name that is no UTF-8
+FACTS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+COUNTS = st.none() | st.integers(0, 10**6)
+FLOATS = st.floats()
+AGREEMENTS = st.builds(Agreement, FLOATS, FLOATS, st.none() | st.booleans(), st.booleans())
+SAMPLES = st.builds(
+    Samples,
+    seconds=st.lists(FLOATS, max_size=5).map(tuple),
+    first_s=FLOATS,
+    agreement=AGREEMENTS,
+    correct=COUNTS,
+    total=COUNTS,
+    facts_before=FACTS,
+    facts_after=FACTS,
+    ledger=st.dictionaries(TEXTS, FLOATS, max_size=3),
+    uploaded=st.integers(0, 2**63),
+)
+RUNS = st.builds(
+    Run,
+    started_at=st.datetimes().map(lambda moment: moment.isoformat()),
+    **dict.fromkeys(("id", "device", "model", "profile", "url", "reason"), TEXTS),
+    verdict=st.sampled_from(Verdict),
+    artifact_digest=st.none() | TEXTS,
+    samples=st.none() | SAMPLES,
+    latency=st.none() | st.builds(Latency, st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
+    reference_correct=COUNTS,
+    reference_total=COUNTS,
+    versions=FACTS,
+    failure=st.none() | st.builds(Failure, TEXTS, TEXTS, TEXTS, TEXTS, st.integers(1, 255)),
+)
+
+
+def a_run(id: str, device: str = "host", model: str = "digits", started_at: str = "2026-07-01T12:00:00+00:00") -> Run:  # noqa: A002
+    return Run(id, device, model, "x86", "local:", started_at, Verdict.STABLE, "")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "data" / "runs.sqlite")
+
+
+@settings(deadline=None)
+@given(RUNS)
+def test_a_run_survives_strict_json_exactly(run: Run) -> None:
+    document = json.dumps(run_to_json(run), allow_nan=False)
+    assert repr(run_from_json(json.loads(document))) == repr(run)  # by repr: NaN is NaN, and 0.0 is not -0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(RUNS)
+def test_a_run_survives_the_store_exactly(run: Run) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore(Path(folder) / "runs.sqlite")
+        store.keep(run)
+        assert repr(store.get(run.id)) == repr(run)
+        assert repr(store.runs(model=run.model, device=run.device)) == repr([run])
+
+
+def test_json_of_an_emulated_run_carries_its_samples_and_says_what_they_are() -> None:
+    samples = Samples((0.25, 0.5), 1.0, Agreement(math.inf, -math.inf, None, False), None, None, {}, {}, {}, 0)
+    run = dataclasses.replace(a_run("1"), url="qemu:", samples=samples)
+    body = run_to_json(run)
+    assert (body["schema"], body["emulated"], body["verdict"]) == ("farm/run/1", True, "STABLE")
+    assert body["samples"]["seconds"] == [0.25, 0.5]
+    assert body["samples"]["agreement"] == {"max_abs": "inf", "snr_db": "-inf", "same_top1": None, "right": False}
+    assert run_to_json(a_run("1"))["emulated"] is False
+
+
+@pytest.mark.parametrize(
+    "change", [{"schema": "farm/run/2"}, {"verdict": "GOOD"}, {"samples": {}}, {"latency": [1]}, {"failure": {"what": "x"}}]
+)
+def test_what_is_no_run_of_ours_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(FarmError, match="cannot be read"):
+        run_from_json({**run_to_json(a_run("1")), **change})
+
+
+def test_runs_come_newest_first_and_are_chosen_by_model_and_device(store: RunStore) -> None:
+    for run in (
+        a_run("old", started_at="2026-07-01T12:00:00+00:00"),
+        a_run("new", started_at="2026-07-03T12:00:00+00:00"),
+        a_run("pi3", device="pi3", started_at="2026-07-02T12:00:00+00:00"),
+        a_run("resnet18", model="resnet18", started_at="2026-07-02T12:00:00+00:00"),
+    ):
+        store.keep(run)
+
+    def ids(**choice: object) -> list[str]:
+        return [run.id for run in store.runs(**choice)]  # type: ignore[arg-type]
+
+    assert ids() == ["new", "resnet18", "pi3", "old"]  # at the same time: the one kept last is first
+    assert ids(limit=2) == ["new", "resnet18"]
+    assert ids(limit=0) == []
+    assert ids(model="digits", device="host") == ["new", "old"]
+    assert ids(device="PI3") == []
+
+
+def test_a_failed_run_is_kept_like_any_other(store: RunStore) -> None:
+    failure = Failure("DeadlineError", "pi3 did not answer", "frozen", "farm devices -v", 6)
+    run = dataclasses.replace(a_run("1"), verdict=Verdict.FAILED, failure=failure)
+    store.keep(run)
+    assert store.runs() == [run]
+
+
+def test_asking_before_anything_is_kept_finds_nothing_and_makes_no_file(store: RunStore) -> None:
+    assert (store.runs(), store.get("1")) == ([], None)
+    assert not store.path.parent.exists()
+
+
+def test_a_run_is_kept_once(store: RunStore) -> None:
+    store.keep(a_run("1"))
+    with pytest.raises(InternalError, match="1 is kept already"):
+        store.keep(a_run("1"))
+    assert len(store.runs()) == 1
+
+
+def test_a_name_is_never_sql(store: RunStore) -> None:
+    name = "x'; DROP TABLE runs; --"
+    store.keep(a_run("1", model=name))
+    assert [run.model for run in store.runs(model=name)] == [name]
+
+
+def keep_many(path: Path, name: str) -> None:
+    for number in range(25):
+        RunStore(path).keep(a_run(f"{name}-{number}", device=name))
+
+
+def test_processes_keep_runs_at_once_from_the_very_first(store: RunStore) -> None:
+    children = [SPAWN.Process(target=keep_many, args=(store.path, f"lane{number}")) for number in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 4
+    assert {run.id for run in store.runs()} == {f"lane{lane}-{number}" for lane in range(4) for number in range(25)}
+
+
+def test_a_record_that_is_no_database_is_reported_with_how_to_move_it_away(store: RunStore) -> None:
+    store.path.parent.mkdir()
+    store.path.write_bytes(b"not SQLite at all" * 100)
+    for use in (store.runs, lambda: store.keep(a_run("1"))):
+        with pytest.raises(FarmError) as caught:
+            use()
+        assert "not a database" in caught.value.why
+        assert f"mv {store.path} {store.path}.broken" in caught.value.fix
+
+
+def test_a_damaged_database_is_reported(store: RunStore) -> None:
+    for number in range(50):
+        store.keep(a_run(f"{number}"))
+    whole = store.path.read_bytes()
+    store.path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(FarmError) as caught:
+        store.runs()
+    assert "malformed" in caught.value.why
+    assert ".broken" in caught.value.fix
+
+
+def test_a_damaged_row_is_reported(store: RunStore) -> None:
+    store.keep(a_run("1"))
+    with sqlite3.connect(store.path) as db:
+        db.execute("UPDATE runs SET body = '{'")
+    with pytest.raises(FarmError, match="cannot be used"):
+        store.runs()
+
+
+def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "runs.sqlite", tmp_path, Path("/sys/farm/runs.sqlite")):  # not even root may write to sysfs
+        with pytest.raises(FarmError) as caught:
+            RunStore(path).keep(a_run("1"))
+        assert str(path) in caught.value.why
+        assert "FARM_DATA" in caught.value.fix
+
+
+def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore) -> None:
+    store.keep(a_run("1"))
+    with sqlite3.connect(store.path) as db:
+        db.execute("PRAGMA user_version = 2")
+    for use in (store.runs, lambda: store.keep(a_run("2"))):
+        with pytest.raises(FarmError, match="newer farm"):
+            use()
+    with sqlite3.connect(store.path) as db:
+        assert db.execute("SELECT COUNT(*) FROM runs").fetchone() == (1,)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from farm import views
+from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+
+SAMPLES = Samples((0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
+LATENCY = Latency(700, 42.1, 43.7, 43.9, 1.748, 47.5, 51.2)
+STABLE = Run(
+    id="1",
+    device="host",
+    model="digits",
+    profile="x86",
+    url="local:",
+    started_at="2026-07-01T12:34:56.789+00:00",
+    verdict=Verdict.STABLE,
+    reason="steady",
+    artifact_digest="abcdef0123" * 6,
+    samples=SAMPLES,
+    latency=LATENCY,
+)
+EMULATED = dataclasses.replace(STABLE, device="pi3", url="qemu:", verdict=Verdict.EMULATED, reason="no benchmark")
+DIED = Failure("DeviceError", "the agent died\nof \x1b[31msignal 9", "", "", 5)
+FAILED = Run("3", "rk3399", "[b]net[/b]", "rk3399", "ssh://x", "2026-07-01T12:00:00+00:00", Verdict.FAILED, "died", failure=DIED)
+
+
+def shown(table: Table, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def row(text: str, name: str) -> str:
+    """The line that begins with a word, its words one space apart."""
+    return next(" ".join(line.split()) for line in text.splitlines() if line.split()[:1] == [name])
+
+
+def test_the_final_table_has_units_in_its_header_and_three_digits_in_its_figures() -> None:
+    text = shown(views.final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160), 160)
+    header = "device profile model verdict p50 ms IQR % p90 ms p99 ms samples top-1 % ref % max err why"
+    assert row(text, "device") == header
+    assert row(text, "host") == "host x86 digits STABLE 43.7 4.0 47.5 51.2 700 97.8 97.6 3.1e-7 steady"
+
+
+def test_at_80_columns_the_verdict_and_the_main_figures_remain_on_one_line() -> None:
+    text = shown(views.final_table([STABLE, EMULATED], 80), 80)
+    assert row(text, "host") == "host digits STABLE 43.7 4.0 97.8 3.1e-7"
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+@pytest.mark.parametrize("table", [views.final_table, views.history_table])
+def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: Verdict) -> None:
+    run = dataclasses.replace(EMULATED, verdict=verdict)
+    text = shown(table([run], 200), 200)  # type: ignore[operator]
+    assert "emulated" in text
+    assert verdict.value in text
+    for figure in ("43.7", "4.0", "47.5", "51.2"):
+        assert figure not in text
+
+
+def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() -> None:
+    narrow = shown(views.final_table([STABLE, FAILED], 80), 80)
+    assert row(narrow, "rk3399") == "rk3399 [b]net[/b] FAILED"
+    assert "✗ rk3399 [b]net[/b]: the agent died of signal 9" in narrow
+    wide = shown(views.final_table([STABLE, FAILED], 160), 160)
+    assert row(wide, "rk3399").endswith(" the agent died of signal 9")
+    assert "✗" not in wide
+
+
+def test_a_column_that_nothing_fills_is_left_out() -> None:
+    text = shown(views.final_table([FAILED], 200), 200)
+    assert row(text, "device") == "device profile model verdict why"
+
+
+def test_history_shows_when_what_and_which_build() -> None:
+    text = shown(views.history_table([STABLE], 100), 100)
+    assert row(text, "2026-07-01") == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01"
+
+
+def test_empty_tables_have_their_headers() -> None:
+    assert row(shown(views.history_table([], 100), 100), "date").endswith(" digest")
+    assert row(shown(views.devices_table([], 100), 100), "device").endswith(" note")
+
+
+LEDGER = {"builds": {"import": 3.214, "compile": 41.2, "link": 0.8}, "host": {"upload": 0.001, "run": 123.4}}
+
+
+def test_the_ledger_adds_up_each_lane() -> None:
+    text = shown(views.ledger_table(LEDGER, 80), 80)
+    assert row(text, "seconds") == "seconds import compile link upload run total"
+    assert row(text, "builds") == "builds 3.21 41.2 0.80 45.2"
+    assert row(text, "host") == "host <0.01 123 123"
+
+
+def test_a_narrow_ledger_adds_its_smallest_parts_into_one() -> None:
+    text = shown(views.ledger_table(LEDGER, 48), 48)
+    assert row(text, "seconds") == "seconds compile run other total"
+    assert row(text, "builds") == "builds 41.2 4.01 45.2"
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["host", "pi3", "builds"]),
+        st.dictionaries(st.sampled_from([f"part{'x' * n}" for n in range(12)]), st.floats(0, 99999)),
+    ),
+    st.integers(60, 200),
+)
+def test_a_ledger_never_breaks_a_word(ledger: dict[str, dict[str, float]], width: int) -> None:
+    lines = shown(views.ledger_table(ledger, width), width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    for lane in ledger:
+        assert sum(lane in line for line in lines) == 1
+    assert sum(bool(line.strip()) for line in lines) == 2 + len(ledger)
+
+
+def test_devices_show_how_they_are_and_their_facts_below_the_note() -> None:
+    facts = {"cpu": "Cortex-A72", "memory": "3.8 GB"}
+    rows = [
+        views.DeviceRow("host", "x86", "local:", state="ready"),
+        views.DeviceRow(
+            "[i]lab[/i]", "rk3399", "ssh://lab", ("arm", "ci"), "unavailable", "no route", {"cpu": "Cortex-A72", "memory": "3.8 GB"}
+        ),
+    ]
+    text = shown(views.devices_table(rows, 120), 120)
+    assert row(text, "host") == "host x86 ready local:"
+    assert row(text, "[i]lab[/i]") == "[i]lab[/i] rk3399 unavailable ssh://lab arm, ci no route"
+    assert [line.strip() for line in text.splitlines()[-3:-1]] == ["cpu: Cortex-A72", "memory: 3.8 GB"]
+
+
+def test_a_document_says_its_schema_first() -> None:
+    assert json.dumps(views.document("bench", {"runs": []})) == '{"schema": "farm/bench/1", "runs": []}'
+
+
+def test_the_largest_scores_come_first_with_their_labels() -> None:
+    scores = np.array([[0.1, 0.7, np.nan, 0.7, 0.2]], np.float32)
+    found = views.top_k(scores, ["zero", "one", "two"], k=4)
+    assert [(score.index, score.label) for score in found] == [(1, "one"), (3, "3"), (4, "4"), (0, "zero")]
+    assert found[0].score == pytest.approx(0.7)
+    assert [score.index for score in views.top_k(np.array([0, 255, 7], np.uint8))] == [1, 2, 0]
+
+
+def test_what_is_no_vector_of_scores_has_no_largest_ones() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 3\)"):
+        views.top_k(np.zeros((2, 3)))
