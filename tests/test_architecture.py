@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_every_module_keeps_to_its_layer_and_its_borders() -> None:
 def test_every_layer_and_exception_is_of_use() -> None:
     rooms = {room(module) for module in ours()}
     assert (set(LEVEL) | HEAVY_ROOMS | RICH | SPEAKING) - rooms == set()
+
+
+def test_the_guide_shows_the_layers_as_they_are() -> None:
+    guide = Path(farm.__file__).parents[1] / "CONTRIBUTING.md"
+    rows = re.findall(r"^\| ([a-z, ]+) \|", guide.read_text("utf-8"), re.MULTILINE)
+    shown = [room for row in rows for room in re.findall(r"[a-z]+", row)]
+    assert [room for room in shown if room not in ("rooms", "then")] == [room for room in LEVEL if room != "__main__"]
 
 
 @pytest.mark.parametrize(

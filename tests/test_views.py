@@ -129,9 +129,7 @@ def test_devices_show_how_they_are_and_their_facts_below_the_note() -> None:
     facts = {"cpu": "Cortex-A72", "memory": "3.8 GB"}
     rows = [
         views.DeviceRow("host", "x86", "local:", state="ready"),
-        views.DeviceRow(
-            "[i]lab[/i]", "rk3399", "ssh://lab", ("arm", "ci"), "unavailable", "no route", {"cpu": "Cortex-A72", "memory": "3.8 GB"}
-        ),
+        views.DeviceRow("[i]lab[/i]", "rk3399", "ssh://lab", ("arm", "ci"), "unavailable", "no route", facts),
     ]
     text = shown(views.devices_table(rows, 120), 120)
     assert row(text, "host") == "host x86 ready local:"

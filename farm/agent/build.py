@@ -62,12 +62,19 @@ _COMPILE_FLAGS = (
 )
 _LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
 
-_TVM_SOURCES = """const_loader_module cpu_device_api device_api file_utils logging module static_library tensor
-thread_pool threading_backend timer workspace_pool memory/memory_manager rpc/rpc_channel rpc/rpc_device_api rpc/rpc_endpoint
-rpc/rpc_event_impl rpc/rpc_local_session rpc/rpc_module rpc/rpc_session vm/vm vm/executable vm/bytecode vm/builtin
-vm/tensor_cache_support""".split()
-_FFI_SOURCES = """backtrace object error function tensor dtype container init_once custom_allocator extra/json_parser
-extra/json_writer extra/module extra/library_module extra/library_module_system_lib extra/env_context extra/env_c_api""".split()
+# The part of TVM's runtime that a device needs, and of its FFI: no disco, no GPU, no client side of RPC, no sockets but ours.
+_TVM_SOURCES = (
+    *("const_loader_module", "cpu_device_api", "device_api", "file_utils", "logging", "module", "static_library", "tensor"),
+    *("thread_pool", "threading_backend", "timer", "workspace_pool", "memory/memory_manager"),
+    *("rpc/rpc_channel", "rpc/rpc_device_api", "rpc/rpc_endpoint", "rpc/rpc_event_impl", "rpc/rpc_local_session"),
+    *("rpc/rpc_module", "rpc/rpc_session"),
+    *("vm/vm", "vm/executable", "vm/bytecode", "vm/builtin", "vm/tensor_cache_support"),
+)
+_FFI_SOURCES = (
+    *("backtrace", "object", "error", "function", "tensor", "dtype", "container", "init_once", "custom_allocator"),
+    *("extra/json_parser", "extra/json_writer", "extra/module", "extra/library_module", "extra/library_module_system_lib"),
+    *("extra/env_context", "extra/env_c_api"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,9 @@ def _run_together(
 def _check(arch: str, step: _Step, child: Popen[bytes], log: Path) -> None:
     if child.returncode:
         why = process.last_lines(log.read_text(errors="replace")) or f"exit code {child.returncode}"
-        raise BuildError(f"compiling the agent for {arch} failed ({step.name})", why, "check the free disk space, and the installed ziglang")
+        raise BuildError(
+            f"compiling the agent for {arch} failed ({step.name})", why, "check the free disk space, and the installed ziglang"
+        )
 
 
 @contextlib.contextmanager
@@ -256,7 +265,13 @@ def _tvm_unit(scratch: Path) -> str:
 
 def _include_flags(scratch: Path) -> list[str]:
     tvm, ffi = _package("apache-tvm", "tvm"), _package("apache-tvm-ffi", "tvm_ffi")
-    folders = [HERE / "shim" / "include", tvm / "include", ffi / "include", scratch / "src" / "runtime" / "rpc", ffi / "src" / "ffi" / "extra"]
+    folders = [
+        HERE / "shim" / "include",
+        tvm / "include",
+        ffi / "include",
+        scratch / "src" / "runtime" / "rpc",
+        ffi / "src" / "ffi" / "extra",
+    ]
     flags = [word for folder in folders for word in ("-isystem" if folder.is_relative_to(tvm.parent) else "-I", str(folder))]
     # Neither this machine's folders nor its user's name belong into the executable.
     return [*flags, *(f"-ffile-prefix-map={folder}=." for folder in (scratch, HERE, tvm.parent, ffi.parent))]
@@ -269,7 +284,9 @@ def _definitions() -> list[str]:
 def _package(distribution: str, package: str) -> Path:
     path = Path(str(_distribution(distribution).locate_file(package))).resolve()
     if not (path / "src").is_dir():
-        raise BuildError(f"the {distribution} package carries no sources", f"{path / 'src'} is missing", f"pip install --force-reinstall {distribution}")
+        raise BuildError(
+            f"the {distribution} package carries no sources", f"{path / 'src'} is missing", f"pip install --force-reinstall {distribution}"
+        )
     return path
 
 

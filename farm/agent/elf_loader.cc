@@ -1,6 +1,7 @@
 #include "elf_loader.h"
 
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -33,6 +33,12 @@ double Now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+std::string InSeconds(double seconds) {
+  char text[40];
+  snprintf(text, sizeof(text), "%.1f s", seconds);
+  return text;
+}
+
 int Fd::Release() {
   int fd = fd_;
   fd_ = -1;
@@ -124,7 +130,7 @@ void CopyFile(const std::string& from, const std::string& to) {
 void MakeDirectories(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     std::string part = path.substr(0, end);
-    if (!part.empty() && mkdir(part.c_str(), 0777) && errno != EEXIST) Fail("cannot make directory " + part);
+    if (!part.empty() && mkdir(part.c_str(), 0700) && errno != EEXIST) Fail("cannot make directory " + part);
     if (end == std::string::npos) return;
   }
 }

@@ -23,6 +23,9 @@ void Log(const std::string& text);
 // Seconds of the monotonic clock.
 double Now();
 
+// "1.5 s"
+std::string InSeconds(double seconds);
+
 // Owns a descriptor.
 class Fd {
  public:
@@ -59,6 +62,7 @@ void WriteFile(const std::string& path, const void* data, size_t size);
 // Copies a file the same way.
 void CopyFile(const std::string& from, const std::string& to);
 
+// Makes a directory and those above it, for this user only; one that exists stays as it is.
 void MakeDirectories(const std::string& path);
 
 // The names in a directory, without those that start with a dot, sorted. Empty when there is no such directory.

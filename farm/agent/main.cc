@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
@@ -89,11 +90,21 @@ std::string Absolute(const std::string& path) {
   return absolute;
 }
 
+// In a folder that everybody may write to, the name that we would use may be somebody else's already.
+std::string OwnFolder(const std::string& parent) {
+  std::string path = parent + "/farm-agent-" + std::to_string(geteuid());
+  struct stat info;
+  mkdir(path.c_str(), 0700);
+  if (lstat(path.c_str(), &info)) Fail("cannot make " + path);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid()) throw IoError(path + " is not this user's folder; name another by --work-dir");
+  return path;
+}
+
 ServerOptions OptionsFrom(std::map<std::string, std::string> given) {
   ServerOptions options;
   auto value = [&given](const char* name, const std::string& otherwise) { return given.count(name) ? given[name] : otherwise; };
   const char* temporary = getenv("TMPDIR");
-  std::string work = std::string(temporary && *temporary ? temporary : "/tmp") + "/farm-agent-" + std::to_string(geteuid());
+  std::string parent = temporary && *temporary ? temporary : "/tmp";
   options.host = value("--host", options.host);
   options.port = std::to_string(Number("--port", value("--port", "0"), 65535));
   options.port_file = value("--port-file", "");
@@ -102,7 +113,7 @@ ServerOptions OptionsFrom(std::map<std::string, std::string> given) {
   if (!options.tracker.empty() && options.tracker.find(':') == std::string::npos) throw UsageError("--tracker wants HOST:PORT");
   options.custom_address = Plain("--custom-addr", value("--custom-addr", ""));
   options.open_to_network = given.count("--open-to-network");
-  options.session.work_base = Absolute(value("--work-dir", work));
+  options.session.work_base = Absolute(given.count("--work-dir") ? given["--work-dir"] : OwnFolder(parent));
   options.session.store = Absolute(value("--store", options.session.work_base + "/store"));
   options.session.threads = Number("--threads", value("--threads", "0"), 1024);
   return options;

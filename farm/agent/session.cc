@@ -23,6 +23,7 @@ namespace farm {
 namespace {
 
 constexpr double kGoneGraceS = 3;  // for a child to notice by itself that its client is gone
+constexpr double kTickS = 1;       // a session with a timeout is looked at this often
 const char kPrefix[] = "farm-session-";
 
 class DescriptorChannel final : public tvm::runtime::RPCChannel {
@@ -71,7 +72,7 @@ std::string ExceptionPacket(const std::string& message) {
 }  // namespace
 
 Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child)
-    : in_(std::move(in)), out_(std::move(out)), timeout_s_(timeout_s), started_(Now()) {
+    : in_(std::move(in)), out_(std::move(out)), timeout_s_(timeout_s), started_(Now()), ticked_at_(started_) {
   directory_ = options.work_base + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
   if (!mkdtemp(&directory_[0])) Fail("cannot make a work directory " + directory_);
   const pid_t agent = getpid();
@@ -86,7 +87,7 @@ Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s,
     in_child();
     _exit(Serve(in_.get(), out_.valid() ? out_.get() : in_.get(), directory_, options));
   }
-  Log("session " + std::to_string(child_) + " begins" + (timeout_s > 0 ? ", at most " + std::to_string(timeout_s) + " s" : ""));
+  Log("session " + std::to_string(child_) + " begins" + (timeout_s > 0 ? ", at most " + InSeconds(timeout_s) : ""));
 }
 
 Session::~Session() {
@@ -102,18 +103,25 @@ void Session::ClientIsGone() { gone_at_ = Now(); }
 
 double Session::deadline() const {
   double at = std::numeric_limits<double>::infinity();
-  if (timeout_s_ > 0) at = started_ + timeout_s_;
+  if (timeout_s_ > 0) at = std::min(started_ + timeout_s_, ticked_at_ + kTickS);
   if (gone_at_) at = std::min(at, gone_at_ + kGoneGraceS);
   return at;
 }
 
+bool Session::IsOverdue(double now) const {
+  return (timeout_s_ > 0 && now >= started_ + timeout_s_) || (gone_at_ && now >= gone_at_ + kGoneGraceS);
+}
+
 bool Session::Tick() {
+  const double now = Now(), late = now - ticked_at_ - kTickS;
+  if (timeout_s_ > 0 && late > kTickS) started_ += late;  // somebody had stopped us, and the child with us
+  ticked_at_ = now;
   int status = 0;
   std::string how;
   if (waitpid(child_, &status, WNOHANG) == child_) {
     how = WIFSIGNALED(status) ? std::string("died of ") + strsignal(WTERMSIG(status))
                               : "exit code " + std::to_string(WEXITSTATUS(status));
-  } else if (Now() < deadline()) {
+  } else if (!IsOverdue(now)) {
     return false;
   } else {
     if (!gone_at_) Expire();
@@ -122,7 +130,7 @@ bool Session::Tick() {
     }
     how = expired_ ? "its time was up" : "its client has gone";
   }
-  Log("session " + std::to_string(child_) + " is over after " + std::to_string(Now() - started_) + " s: " + how);
+  Log("session " + std::to_string(child_) + " is over after " + InSeconds(now - started_) + ": " + how);
   child_ = -1;
   return true;
 }
@@ -131,8 +139,8 @@ void Session::Expire() {
   expired_ = true;
   // Stopped first, so that the message cannot land in the middle of an answer that is being written.
   kill(child_, SIGSTOP);
-  std::string packet = ExceptionPacket("RPCSessionTimeoutError: the session's " + std::to_string(timeout_s_) +
-                                       " s are over; try a larger \"session_timeout\"");
+  std::string packet = ExceptionPacket("RPCSessionTimeoutError: the session's " + InSeconds(timeout_s_) +
+                                       " are over; try a larger \"session_timeout\"");
   if (out_.valid()) {
     pollfd writable{out_.get(), POLLOUT, 0};
     if (poll(&writable, 1, 0) > 0) write(out_.get(), packet.data(), packet.size());

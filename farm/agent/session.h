@@ -30,7 +30,7 @@ class Session {
   int watched() const { return gone_at_ ? -1 : in_.get(); }
   void ClientIsGone();
 
-  // When Tick is due, on the clock of Now().
+  // When Tick is due, on the clock of Now(). Time in which the agent itself was stopped does not count for the session.
   double deadline() const;
 
   // True when the session is over.
@@ -40,11 +40,12 @@ class Session {
   Fd TakeConnection();
 
  private:
+  bool IsOverdue(double now) const;
   void Expire();
 
   Fd in_, out_;
   std::string directory_;
-  double timeout_s_, started_ = 0, gone_at_ = 0;
+  double timeout_s_, started_, ticked_at_, gone_at_ = 0;
   bool expired_ = false;
   pid_t child_ = -1;
 };

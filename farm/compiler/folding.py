@@ -27,17 +27,27 @@ def _broadcast(values: list[Array], call: Call) -> Array:
     return np.broadcast_to(values[0], tuple(int(extent) for extent in call.ty.shape))
 
 
-_OPERATORS: dict[str, Callable[[list[Array], Call], Array]] = {
-    "relax.add": lambda values, _: values[0] + values[1],
-    "relax.subtract": lambda values, _: values[0] - values[1],
-    "relax.multiply": lambda values, _: values[0] * values[1],
-    "relax.divide": lambda values, _: values[0] / values[1],
-    "relax.negative": lambda values, _: -values[0],
-    "relax.sqrt": lambda values, _: np.sqrt(values[0]),
-    "relax.rsqrt": lambda values, _: 1 / np.sqrt(values[0]),
-    "relax.maximum": lambda values, _: np.maximum(values[0], values[1]),
-    "relax.minimum": lambda values, _: np.minimum(values[0], values[1]),
-    "relax.astype": lambda values, call: values[0].astype(str(call.ty.dtype)),
+def _converted(values: list[Array], call: Call) -> Array:
+    dtype = np.dtype(str(call.ty.dtype))
+    if values[0].dtype.kind == "f" and dtype.kind != "f":
+        raise TypeError("what becomes of NaN and of what is out of range is up to each machine")
+    return values[0].astype(dtype)
+
+
+# On floating point, TVM and numpy agree to the bit. Integers are left to TVM: its division truncates, numpy's does not.
+_ARITHMETIC: dict[str, Callable[..., Array]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.divide": np.divide,
+    "relax.negative": np.negative,
+    "relax.sqrt": np.sqrt,
+    "relax.rsqrt": lambda value: np.reciprocal(np.sqrt(value)),
+    "relax.maximum": lambda left, right: np.where(left > right, left, right),  # of NaN too: np.maximum would keep it, TVM does not
+    "relax.minimum": lambda left, right: np.where(left < right, left, right),
+}
+_CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
+    "relax.astype": _converted,
     "relax.reshape": _reshaped,
     "relax.expand_dims": _reshaped,
     "relax.squeeze": _reshaped,
@@ -56,24 +66,34 @@ def constant(expression: relax.Expr) -> Array | None:
     return None
 
 
+def _computed(name: str, values: list[Array], call: Call) -> Array:
+    if name in _CONVERSIONS:
+        return _CONVERSIONS[name](values, call)
+    if any(value.dtype.kind != "f" for value in values):
+        raise TypeError("not floating point")
+    with np.errstate(all="ignore"):
+        return _ARITHMETIC[name](*values)
+
+
 @mutator
 class _Folder(PyExprMutator):  # type: ignore[misc]
     """Replaces calls on constants by their value."""
 
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        compute = _OPERATORS.get(getattr(call.op, "name", ""))
-        if compute is None or not isinstance(call.ty, relax.TensorType):
+        name = getattr(call.op, "name", "")
+        if name not in _ARITHMETIC and name not in _CONVERSIONS or not isinstance(call.ty, relax.TensorType):
             return call
-        operands = [argument for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
-        values = [self._value(operand) for operand in operands]
-        if not values or any(value is None for value in values):
+        operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
+        values = [value for value in operands if value is not None]
+        if not values or len(values) < len(operands):
             return call
         try:
-            result = compute([value for value in values if value is not None], call)
-        except (TypeError, ValueError):  # a symbolic shape: not constant after all
+            result = _computed(name, values, call)
+        except (TypeError, ValueError):  # a symbolic shape, or arithmetic that is left to TVM
             return call
-        return relax.const(np.ascontiguousarray(result, dtype=str(call.ty.dtype)))
+        dtype = str(call.ty.dtype)
+        return relax.const(np.asarray(result, dtype, order="C"), dtype)  # without its dtype, TVM narrows 64 bits to 32
 
     def _value(self, expression: relax.Expr) -> Array | None:
         if isinstance(expression, relax.Var):

@@ -20,6 +20,7 @@ from farm.types import Kernel
 _WEIGHTS_IN_CACHE = 512 * 1024  # bytes: a larger weight is walked block by block, so that a block stays in the L2 cache
 _WORTH_A_THREAD = 16 * 1024  # loop iterations: handing less to other threads costs more than it gains
 _DEPTHWISE_PIXELS = 8
+GENERAL = "general"
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
 
@@ -37,19 +38,27 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
-    work = Schedule(tvm.IRModule({"main": function}))
-    names = {work.get(block).name_hint for block in work.get_child_blocks(work.get_sblock("root"))}
-    special = next((main for main in _RULES if main in names), None)
+    blocks = _block_names(Schedule(tvm.IRModule({"main": function})))
     failure = ""
-    for rule in filter(None, (special, "general")):
-        attempt = Schedule(tvm.IRModule({"main": function}))
+    for rule in (rule for rule in _RULES if rule in blocks or rule == GENERAL):
+        work = Schedule(tvm.IRModule({"main": function}))
         try:
-            _RULES.get(rule, _general)(attempt, core)
-        except (tvm.error.TVMError, ValueError) as exc:  # ScheduleError is a TVMError
-            failure = f"{rule}: {str(exc).strip().splitlines()[-1][:200]}"
+            _RULES[rule](work, core)
+        except Exception as exc:  # a step of the schedule that does not apply, in whatever words
+            failure = f"{rule}: {_reason(exc)}"
             continue
-        return attempt.mod["main"], Kernel(name, rule, failure)
+        return work.mod["main"], Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _block_names(work: Schedule) -> list[str]:
+    return [_name(work, block) for block in work.get_child_blocks(work.get_sblock("root"))]
+
+
+def _reason(error: Exception) -> str:
+    """What TVM says in its last line of words; the rest is its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
 
 
 def _convolution(work: Schedule, core: Core) -> None:
@@ -143,7 +152,7 @@ def _general(work: Schedule, core: Core) -> None:
         _spread(work, block, core)
 
 
-_RULES = {CONVOLUTION: _convolution, DEPTHWISE: _depthwise, DENSE: _dense}
+_RULES = {CONVOLUTION: _convolution, DEPTHWISE: _depthwise, DENSE: _dense, GENERAL: _general}
 
 
 def _required(tile: Tile | None) -> Tile:

@@ -128,7 +128,7 @@ def _titles(layout: Layout) -> Text:
 
 def _row(row: Row, layout: Layout, now: float) -> Text:
     mark, style = _mark(row, now)
-    elapsed = words.elapsed(row.elapsed(now)) if row.began is not None else ""
+    elapsed = words.elapsed(row.elapsed(now)) if row.began is not None and row.state != "unavailable" else ""
     cells = {
         "mark": Text(mark, style),
         "device": Text(words.plain(row.device), "bold"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from farm.importers.relax_module import detach_weights, hushed, one_line, output
 from farm.types import Model, TensorSpec
 
 _ERRORS_ONLY = 3
+_SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")  # the C++ function that ONNX Runtime puts before its message
 
 
 def load(source: Model) -> Imported:
@@ -88,7 +90,9 @@ def _session(path: Path) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as exc:
         fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
-        raise ModelError(f"{path.name}: ONNX Runtime, which is the reference, refuses the model", one_line(exc), fix) from exc
+        raise ModelError(
+            f"{path.name}: ONNX Runtime, which is the reference, refuses the model", _SIGNATURE.sub("", one_line(exc)), fix
+        ) from exc
 
 
 def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -> Any:

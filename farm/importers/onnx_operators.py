@@ -31,7 +31,7 @@ def check_operators(model: onnx.ModelProto, what: str) -> None:
     unknown: dict[str, list[str]] = defaultdict(list)
     for node in _nodes(model.graph):
         if not _has_converter(node):
-            unknown[f"{node.domain}::{node.op_type}" if node.domain else node.op_type].append(node.name or f"(makes {node.output[0]})")
+            unknown[f"{node.domain}::{node.op_type}" if node.domain else node.op_type].append(node.name or f"-> {node.output[0]}")
     if unknown:
         listed = "; ".join(f"{operator} x{len(nodes)} ({_some(nodes)})" for operator, nodes in sorted(unknown.items()))
         raise ModelError(

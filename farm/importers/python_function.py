@@ -89,7 +89,7 @@ def _function(module_name: str, function_name: str, what: str) -> Callable[[], A
         raise _failed(f"{what}: the module fails while it is imported", exc) from exc
     function = getattr(module, function_name, None)
     if not callable(function):
-        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        known = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module_name and callable(value)]
         raise ModelError(f"{what}: {module_name} has no function {function_name!r}", did_you_mean(function_name, known), _FORM)
     return function  # type: ignore[no-any-return]
 

@@ -18,7 +18,7 @@ from farm.errors import ModelError
 from farm.types import TensorSpec
 
 _FEWEST_WEIGHTS = 64
-_END = 200
+_END = 300
 
 
 def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list[np.ndarray]]:

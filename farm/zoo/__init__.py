@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def mobilenet_v2() -> Network:
-    """MobileNetV2 at width 1.0 for 1x3x224x224 images and 1000 classes (see farm.zoo.mobilenet_v2)."""
-    from farm.zoo.mobilenet_v2 import build
+    """MobileNetV2 at width 1.0 for 1x3x224x224 images and 1000 classes (see farm.zoo.mobilenet)."""
+    from farm.zoo.mobilenet import build
 
     return build()
 

@@ -1,11 +1,10 @@
 """Clients of an agent, each TVM's own Python client in a process of its own: a call that hangs cannot be interrupted from within.
 
-    python agent_clients.py NAME JSON      calls the function NAME(**JSON) and prints what it returns, as JSON
+python agent_clients.py NAME JSON      calls the function NAME(**JSON) and prints what it returns, as JSON
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
@@ -154,46 +153,30 @@ def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
         for _ in range(chance.randint(1, 4)):
             damaged[chance.randrange(2048 if round_ % 2 else len(damaged))] = chance.randrange(256)
         session.upload(damaged, "model.so")
-        error = error_of(session.load_module, "model.so")
-        kind = "loaded" if not error else "refused" if "RPCError" in error else "died"
-        counts[kind] += 1
-        if kind == "died":
+        kind = "refused" if error_of(session.load_module, "model.so") else "loaded"
+        if error_of(session.listdir, "."):
+            kind = "died"
             session = connect(port, 600)
+        counts[kind] += 1
     close(session)
     return counts
 
 
-def use_store(port: int, calls: list[list[Any]]) -> list[Any]:
-    """A session of calls: ["upload", name, text], ["download", name], ["zeros", name, nbytes], or [global function, arguments...]."""
+def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
+    """The results, or errors as text, of calls in one session: [global function, arguments...]; a dict {"zeros": n} stands for n bytes."""
     session = connect(port)
     results: list[Any] = []
     for name, *arguments in calls:
-        with contextlib.suppress(_Refused):
-            results.append(_call(session, results, name, *arguments))
+        values = [bytearray(value["zeros"]) if isinstance(value, dict) else value for value in arguments]
+        try:
+            result = session.get_function(name)(*values)
+            results.append(result.decode() if isinstance(result, bytearray | bytes) else result)
+        except Exception as error:
+            results.append(f"{type(error).__name__}: {error}")
     close(session)
     return results
 
 
-class _Refused(Exception):
-    pass
-
-
-def _call(session: Any, results: list[Any], name: str, *arguments: Any) -> Any:
-    try:
-        if name == "upload":
-            return session.upload(bytearray(arguments[1].encode()), arguments[0])
-        if name == "zeros":
-            return session.upload(bytearray(arguments[1]), arguments[0])
-        if name == "download":
-            return session.download(arguments[0]).decode()
-        if name == "listdir":
-            return session.listdir(arguments[0])
-        return session.get_function(name)(*arguments)
-    except Exception as error:
-        results.append(f"{type(error).__name__}: {error}")
-        raise _Refused from error
-
-
 if __name__ == "__main__":
     answer = globals()[sys.argv[1]](**json.loads(sys.argv[2]))
-    print(f"\n{json.dumps(answer)}", flush=True)
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")

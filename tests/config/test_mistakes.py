@@ -140,6 +140,12 @@ def test_a_missing_file_is_named_with_its_neighbours(mistakes: Mistakes, folder:
     assert "farm/zoo/nothing.npz" in lines[2]
 
 
+def test_a_mistake_takes_one_line_whatever_is_in_the_file(mistakes: Mistakes) -> None:
+    lines = mistakes('"a\\nb\\u001b[2J" = 1\n[models.m]\nsource = "no\\nwhere.onnx"\n')
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
 def test_what_hangs_on_a_broken_line_is_not_reported_too(mistakes: Mistakes) -> None:
     lines = mistakes("[devices.p]\nprofile = rasp3b\nurl: 'local:'\n[bench]\nmodels = ['m']\n[models.m]\nsource = m.onnx\n")
     assert [line.split(":")[1] for line in lines] == ["2", "3", "7"]

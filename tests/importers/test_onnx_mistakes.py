@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.backend.test.case.node import collect_testcases
 
 from farm.errors import ModelError
+from farm.importers.onnx_operators import _MICROSOFT
 
 Relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
 
@@ -116,6 +118,28 @@ def test_inputs_that_are_not_numbers_are_refused(onnx_file, load):
     node = helper.make_node("Identity", ["x"], ["y"])
     error = failure(load, onnx_file([node], {"x": (TensorProto.STRING, [2])}, {"y": (TensorProto.STRING, [2])}))
     assert "input 'x' is a string tensor" in error.what
+
+
+def test_operators_of_onnxruntime_are_only_promised_where_tvm_has_a_converter():
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    assert set(_MICROSOFT) <= set(_get_convert_map())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model_error(load, tmp_path):
+    path, imported, failed = tmp_path / "model.onnx", 0, {}
+    for case in collect_testcases(None):
+        onnx.save(case.model, path)
+        try:
+            load(path)
+            imported += 1
+        except ModelError as error:
+            assert error.what and "Traceback" not in str(error)
+        except Exception as error:
+            failed[case.name] = repr(error)
+    assert failed == {}
+    assert imported > 400
 
 
 def test_an_unknown_kind_of_file_is_told_what_farm_reads(tmp_path, load):

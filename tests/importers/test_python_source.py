@@ -12,6 +12,7 @@ from farm.errors import ModelError
 from farm.types import Model, TensorSpec
 
 GOOD = """
+from pathlib import Path
 import torch
 from {name}_helper import SCALE
 
@@ -19,7 +20,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.dropout = torch.nn.Dropout(0.9)
-        self.factor = torch.nn.Parameter(torch.tensor(open("{folder}/factor.txt").read().split(), dtype=float).float())
+        self.factor = torch.nn.Parameter(torch.tensor([float(word) for word in Path("{folder}/factor.txt").read_text().split()]))
     def forward(self, x, y):
         return self.dropout(x) * self.factor * SCALE, x.sum(1) + y
 
@@ -94,12 +95,14 @@ def test_an_override_replaces_the_shape_of_the_example(project, load, agree):
     agree(imported)
 
 
-@pytest.mark.parametrize("source", ["python:", "python:module", "python:a.b", "python:a:b:c", "python:a/b.py:f", "python:a b:c", "python::f"])
+@pytest.mark.parametrize(
+    "source", ["python:", "python:module", "python:a.b", "python:a:b:c", "python:a/b.py:f", "python:a b:c", "python::f"]
+)
 def test_a_source_of_the_wrong_form_is_refused(source, load):
     assert "python:package.module:function" in failure(load, source).fix
 
 
-def test_a_module_that_is_not_there(project, load):
+def test_a_module_that_is_not_there(load):
     assert "no module named 'nowhere'" in failure(load, "python:nowhere.at_all:f").what
 
 
@@ -163,14 +166,14 @@ def test_an_edit_of_any_file_it_read_is_seen(changed, project, cache, load):
     assert key_of(project, cache) not in (None, first)
 
 
-def test_edited_code_is_run_anew_in_the_same_process(project, cache, load):
+def test_edited_code_is_run_anew_in_the_same_process(project, load):
     first = load(f"python:{project}:net")
     Path(f"{project}_helper.py").write_text("SCALE = 20.0\n")
     second = load(f"python:{project}:net")
     assert 10 * first.reference(first.example)[0] == pytest.approx(second.reference(second.example)[0])
 
 
-def test_modules_loaded_before_count_for_a_later_source_too(project, cache, load):
+def test_modules_loaded_before_count_for_a_later_source_too(project, load):
     load(f"python:{project}:net")
     imported = load(f"python:{project}:by_name")
     assert {file.name for file in imported.files} >= {f"{project}.py", f"{project}_helper.py", "factor.txt"}
@@ -202,7 +205,7 @@ def test_a_record_does_not_count_in_another_folder(project, cache, load, tmp_pat
     assert key_of(project, cache) is None
 
 
-def test_the_zoo_is_a_source_like_any_other(cache, tmp_path, monkeypatch, load):
+def test_the_zoo_is_a_source_like_any_other(tmp_path, monkeypatch, load):
     monkeypatch.chdir(tmp_path)
     imported = load("python:farm.zoo:resnet18")
     assert {file.name for file in imported.files} >= {"__init__.py", "resnet.py", "weights.py"}

@@ -1,0 +1,76 @@
+"""Agents that run, here or under qemu, and clients for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from farm import process
+from farm.deadline import Deadline
+
+CLIENTS = Path(__file__).with_name("agent_clients.py")
+QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}
+CLIENT_S = 120.0
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What the condition returns once it is true."""
+    deadline = Deadline(seconds)
+    while not (found := condition()):
+        assert not deadline.expired, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for task in Path(f"/proc/{pid}/task").glob("*/children") for word in task.read_text().split()]
+
+
+def client(name: str, **arguments: Any) -> Any:
+    """What a function of agent_clients returns, run in a process of its own."""
+    command = [sys.executable, CLIENTS, name, json.dumps(arguments)]
+    return json.loads(process.run(command, deadline=Deadline(CLIENT_S), what=f"the client {name}").splitlines()[-1])
+
+
+@dataclass
+class Agent:
+    command: list[str]
+    child: Popen[bytes]
+    folder: Path
+
+    @property
+    def port(self) -> int:
+        file = self.folder / "port"
+        wait_until(lambda: file.exists() or self.child.poll() is not None, 20, f"the agent opens its port ({self.log})")
+        return int(file.read_text())
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    @property
+    def session_folders(self) -> list[Path]:
+        return list((self.folder / "work").glob("farm-session-*"))
+
+    def end(self) -> int:
+        process.end(self.child, grace_s=5)
+        return self.child.returncode
+
+
+@contextlib.contextmanager
+def start_client(name: str, agent: Agent, **arguments: Any) -> Iterator[Popen[bytes]]:
+    """A client that runs beside the block, and is killed at its end."""
+    command = [sys.executable, CLIENTS, name, json.dumps({"port": agent.port, **arguments})]
+    child = process.start(command, log=agent.folder / "client.log")
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,169 @@
+"""TVM's own Python client drives the agent: here, under qemu, through TVM's own tracker, over a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_models import SmallModel
+from agent_running import Agent, children_of, client, start_client, wait_until
+
+from farm import __version__, process
+from farm.deadline import Deadline
+
+Start = Callable[..., Agent]
+Models = Callable[[str], SmallModel]
+RPC_MAGIC = 0xFF271
+
+
+def files(model: SmallModel) -> dict[str, str]:
+    return {name: str(path) for name, path in dataclasses.asdict(model).items()}
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
+def test_a_model_gives_the_numbers_of_numpy(arch: str, start: Start, models: Models) -> None:
+    agent = start(arch)
+    seen = client("everything", port=agent.port, **files(models(arch)))
+    assert seen["max_abs"] < 1e-6
+    assert len(seen["samples"]) == 5 and all(sample > 0 for sample in seen["samples"])
+    assert seen["listed"] == "folder,model.so,parameters"
+    assert (seen["downloaded"], seen["listed_after_remove"]) == ("hello", "")
+    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
+def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_line(arch: str, start: Start) -> None:
+    agent = start(arch)
+    import json
+
+    (by_rpc,) = client("call_all", port=agent.port, calls=[["farm.agent.facts"]])
+    printed = process.run([*agent.command, "--facts"], deadline=Deadline(20), what="--facts")
+    facts = json.loads(by_rpc)
+    assert facts.keys() == json.loads(printed).keys()
+    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == 1
+    assert facts["tvm"].startswith("0.27") and facts["kernel"] == os.uname().release
+    assert facts["cores"] == len(os.sched_getaffinity(0))
+    assert facts["memory_total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert facts["cpu"] is None or arch == "x86_64"  # under qemu, the machine below is not the device
+
+
+def test_a_client_with_another_key_is_refused_and_the_next_is_served(start: Start) -> None:
+    agent = start()
+    assert "key" in client("connect_error", port=agent.port, key="wrong")
+    assert client("list_files", port=agent.port) == ""
+
+
+def test_fifty_idle_and_garbage_connections_do_not_keep_a_client_out(start: Start) -> None:
+    agent = start()
+    address = ("127.0.0.1", agent.port)
+    idle = [socket.create_connection(address) for _ in range(50)]
+    garbage = [b"GET / HTTP/1.0\r\n\r\n", struct.pack("<ii", RPC_MAGIC, 0), struct.pack("<ii", RPC_MAGIC, -1), b"\x00"]
+    garbage += [struct.pack("<ii", RPC_MAGIC, 2**31 - 1), struct.pack("<ii", RPC_MAGIC, 100) + b"client:", os.urandom(4096)]
+    for words in garbage * 7:
+        idle.append(socket.create_connection(address))
+        idle[-1].sendall(words)
+    began = time.monotonic()
+    assert client("list_files", port=agent.port) == ""
+    assert time.monotonic() - began < 10, "served before the idle ones were given up"
+    for connection in idle:
+        connection.close()
+    assert client("list_files", port=agent.port) == ""
+
+
+def test_an_idle_connection_is_closed_after_ten_seconds(start: Start) -> None:
+    agent = start()
+    with socket.create_connection(("127.0.0.1", agent.port), timeout=15) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_a_second_client_is_served_when_the_first_is_done(start: Start) -> None:
+    agent = start()
+    with start_client("outlive", agent, session_s=3) as first:
+        wait_until(lambda: agent.session_folders, 20, "the first session")
+        assert client("list_files", port=agent.port) == ""
+    assert first.returncode is not None
+    assert agent.log.index("its time was up") < agent.log.rindex("begins")
+
+
+def test_a_session_ends_when_its_time_is_up_and_the_client_is_told(start: Start) -> None:
+    agent = start()
+    error = client("outlive", port=agent.port, session_s=1)
+    assert error.startswith("RPCSessionTimeoutError") and "session_timeout" in error
+    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+    assert client("list_files", port=agent.port) == ""
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "armv7"])
+def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: str, start: Start, models: Models, tmp_path: Path) -> None:
+    agent = start(arch)
+    started = tmp_path / "started"
+    model = models(arch)
+    with start_client("compute_for_ever", agent, library=str(model.library), x=str(model.x), started=str(started)) as vanishing:
+        wait_until(started.exists, 60, "the call")
+        time.sleep(0.5)
+        (session,) = children_of(agent.child.pid)
+        vanishing.send_signal(signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{session}").exists(), 5, "the session has ended")
+    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+    assert client("list_files", port=agent.port) == ""
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "armv7"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, number: signal.Signals, start: Start) -> None:
+    agent = start(arch)
+    with start_client("outlive", agent, session_s=60):
+        wait_until(lambda: agent.session_folders, 30, "the session")
+        (session,) = children_of(agent.child.pid)
+        agent.child.send_signal(number)
+        assert agent.child.wait(5) == 0
+        assert not Path(f"/proc/{session}").exists()
+    assert not agent.session_folders and not (agent.folder / "port").exists()
+
+
+def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
+    agent = start()
+    with start_client("outlive", agent, session_s=60):
+        wait_until(lambda: agent.session_folders, 20, "the session")
+        agent.child.kill()
+        agent.child.wait()
+    (left,) = agent.session_folders
+    mine = left.with_name(f"farm-session-{os.getpid()}-other")
+    mine.mkdir()
+    other = start("x86_64", "--work-dir", str(left.parent))
+    assert other.port
+    assert not left.exists() and mine.exists()
+
+
+def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:
+    port = tmp_path / "port"
+    command = (
+        f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{tmp_path}/pid"; sleep 60'
+    )
+    shell = process.start(["/bin/sh", "-c", command], log=tmp_path / "log")
+    wait_until(port.exists, 20, "the agent")
+    shell.kill()
+    shell.wait()
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), 5, "the agent ends")
+
+
+def test_a_session_on_standard_streams_needs_no_port(agents: Callable[[str], Path], models: Models, tmp_path: Path) -> None:
+    program = tmp_path / "agent-on-a-pipe"
+    program.write_text(f'#!/bin/sh\nexec "{agents("x86_64")}" --stdio --work-dir "{tmp_path}/work" <&"$1" >&"$2"\n')
+    program.chmod(0o755)
+    assert client("through_pipe", program=str(program), **files(models("x86_64"))) < 1e-6
+    wait_until(lambda: not list((tmp_path / "work").glob("farm-session-*")), 5, "the work directory is gone")
+
+
+def test_an_address_open_to_the_network_must_be_asked_for(agents: Callable[[str], Path], tmp_path: Path) -> None:
+    agent = process.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
+    assert agent.wait(10) == 1
+    assert "--open-to-network" in (tmp_path / "log").read_text()

@@ -1,0 +1,254 @@
+"""Lanes: real processes that work, fail, die, hang, and are paused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farm.errors import BuildError, DeadlineError, FarmError, InternalError
+from farm.parallel import Crew, Desk, Kind, Message, together
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with Crew(tmp_path / "scratch") as crew:
+        yield crew
+
+
+def finish(crew: Crew, *lanes: str, seconds: float = 30) -> dict[str, Message]:
+    """The last message of each lane."""
+    ends: dict[str, Message] = {}
+    limit = time.monotonic() + seconds
+    while set(lanes) - set(ends):
+        assert time.monotonic() < limit, f"no end of {set(lanes) - set(ends)}"
+        for message in crew.messages(0.1):
+            if message.kind is not Kind.NOTE:
+                ends[message.lane] = message
+    return ends
+
+
+def add(_: Desk, a: int, b: int) -> int:
+    return a + b
+
+
+def process_id(_: Desk) -> int:
+    return os.getpid()
+
+
+def fail(_: Desk) -> None:
+    raise BuildError("what", "why", "fix")
+
+
+def blunder(_: Desk) -> None:
+    raise KeyError("a bug")
+
+
+def die(_: Desk) -> None:
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(desk: Desk, note: Path) -> None:
+    note.write_text(f"{os.getpid()}")
+    (desk.scratch / "left").write_text("x")
+    time.sleep(600)
+
+
+def spawn_and_hang(_: Desk, note: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    note.write_text(f"{os.getpid()} {child}")
+    time.sleep(600)
+
+
+def count_up(desk: Desk, note: Path, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    with note.open("w") as file:
+        while time.monotonic() < end:
+            file.write(f"{time.monotonic()}\n")
+            file.flush()
+            time.sleep(0.005)
+
+
+def quiet_span(desk: Desk, seconds: float) -> tuple[float, float]:
+    with desk.quiet():
+        begin = time.monotonic()
+        time.sleep(seconds)
+        return begin, time.monotonic()
+
+
+def notes(desk: Desk) -> None:
+    for number in range(3):
+        desk.note(number)
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def gone(process: int, seconds: float = 10) -> bool:
+    limit = time.monotonic() + seconds
+    while alive(process):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def read_when_there(path: Path) -> str:
+    limit = time.monotonic() + 20
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_a_task_returns_its_value_and_the_lane_is_used_again(crew: Crew) -> None:
+    crew.assign("a", process_id, deadline_s=30, task="first")
+    first = finish(crew, "a")["a"]
+    crew.assign("a", process_id, deadline_s=30, task="second")
+    assert finish(crew, "a")["a"] == first
+    assert first.value != os.getpid()
+
+
+def test_lanes_work_at_the_same_time(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("a", hang, tmp_path / "a", deadline_s=60, task="a")
+    crew.assign("b", add, 1, 2, deadline_s=30, task="b")
+    assert finish(crew, "b")["b"].value == 3
+    assert not crew.idle("a")
+    assert crew.idle("b")
+
+
+def test_notes_arrive_in_order_before_the_end(crew: Crew) -> None:
+    crew.assign("a", notes, deadline_s=30, task="a")
+    heard: list[Message] = []
+    while not heard or heard[-1].kind is Kind.NOTE:
+        heard += crew.messages(1)
+    assert [message.value for message in heard] == [0, 1, 2, None]
+
+
+def test_an_error_arrives_as_it_was_raised(crew: Crew) -> None:
+    crew.assign("a", fail, deadline_s=30, task="a")
+    message = finish(crew, "a")["a"]
+    assert message.kind is Kind.FAILED
+    assert isinstance(message.value, BuildError)
+    assert message.value.parts() == ("what", "why", "fix")
+
+
+def test_an_unexpected_exception_is_an_internal_error_with_its_traceback(crew: Crew) -> None:
+    crew.assign("a", blunder, deadline_s=30, task="a")
+    error = finish(crew, "a")["a"].value
+    assert isinstance(error, InternalError)
+    assert "a bug" in error.what
+    assert "in blunder" in error.why
+
+
+def test_a_worker_that_crashes_says_how_and_the_lane_gets_another(crew: Crew) -> None:
+    crew.assign("a", die, deadline_s=30, task="compiling x")
+    error = finish(crew, "a")["a"].value
+    assert isinstance(error, FarmError)
+    assert "compiling x" in error.what
+    assert f"signal {signal.SIGSEGV.value}" in error.what
+    assert "last words" in error.why
+    crew.assign("a", add, 1, 1, deadline_s=30, task="again")
+    assert finish(crew, "a")["a"].value == 2
+
+
+def test_a_task_past_its_deadline_is_ended_with_all_it_started(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=3, task="x on pi3")
+    crew.assign("b", add, 1, 2, deadline_s=30, task="b")
+    ends = finish(crew, "a", "b")
+    assert isinstance(ends["a"].value, DeadlineError)
+    assert "x on pi3" in ends["a"].value.what
+    assert ends["b"].value == 3
+    assert all(gone(int(process)) for process in read_when_there(tmp_path / "pids").split())
+
+
+def test_a_frozen_worker_is_ended_at_its_deadline(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("a", hang, tmp_path / "pid", deadline_s=3, task="a")
+    process = int(read_when_there(tmp_path / "pid"))
+    os.kill(process, signal.SIGSTOP)
+    assert isinstance(finish(crew, "a")["a"].value, DeadlineError)
+    assert gone(process)
+
+
+def test_leaving_ends_every_worker_and_removes_its_scratch(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Crew(tmp_path / "scratch") as crew:
+        crew.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=60, task="a")
+        crew.assign("b", hang, tmp_path / "pid", deadline_s=60, task="b")
+        processes = [*read_when_there(tmp_path / "pids").split(), read_when_there(tmp_path / "pid")]
+        raise KeyboardInterrupt
+    assert all(gone(int(process)) for process in processes)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = os.fork()
+    if parent == 0:
+        with Crew(tmp_path / "scratch") as crew:
+            crew.assign("a", hang, tmp_path / "pid", deadline_s=60, task="a")
+            time.sleep(600)
+    process = int(read_when_there(tmp_path / "pid"))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert gone(process)
+
+
+def longest_pause(path: Path, begin: float, end: float) -> float:
+    moments = [float(line) for line in path.read_text().splitlines()]
+    inside = [begin, *(moment for moment in moments if begin <= moment <= end), end]
+    return max(later - earlier for earlier, later in zip(inside, inside[1:], strict=False))
+
+
+def test_quiet_pauses_the_other_lanes_on_this_machine_and_no_remote_one(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("here", count_up, tmp_path / "here", 4.0, deadline_s=60, task="here")
+    crew.assign("remote", count_up, tmp_path / "remote", 4.0, deadline_s=60, task="remote", here=False)
+    read_when_there(tmp_path / "here"), read_when_there(tmp_path / "remote")
+    crew.assign("quiet", quiet_span, 0.8, deadline_s=60, task="quiet")
+    ends = finish(crew, "here", "remote", "quiet")
+    begin, end = ends["quiet"].value
+    assert longest_pause(tmp_path / "here", begin, end) > 0.7
+    assert longest_pause(tmp_path / "remote", begin, end) < 0.5
+
+
+def test_quiet_is_given_to_one_lane_at_a_time_and_all_finish(crew: Crew) -> None:
+    for lane in "abc":
+        crew.assign(lane, quiet_span, 0.3, deadline_s=60, task=lane)
+    spans = sorted(message.value for message in finish(crew, "a", "b", "c").values())
+    assert all(earlier[1] <= later[0] for earlier, later in zip(spans, spans[1:], strict=False))
+
+
+def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("here", count_up, tmp_path / "here", 0.5, deadline_s=4, task="here")
+    read_when_there(tmp_path / "here")
+    crew.assign("quiet", quiet_span, 5.0, deadline_s=60, task="quiet")
+    assert finish(crew, "here", "quiet")["here"].kind is Kind.DONE
+
+
+def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(crew: Crew, tmp_path: Path) -> None:
+    crew.assign("here", count_up, tmp_path / "here", 1.0, deadline_s=60, task="here")
+    read_when_there(tmp_path / "here")
+    crew.assign("quiet", die_in_quiet, deadline_s=60, task="quiet")
+    ends = finish(crew, "here", "quiet")
+    assert ends["quiet"].kind is Kind.FAILED
+    assert ends["here"].kind is Kind.DONE
+
+
+def die_in_quiet(desk: Desk) -> None:
+    with desk.quiet():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_together_keeps_the_order() -> None:
+    assert together(lambda number: number * number, [3, 1, 2]) == [9, 1, 4]
