@@ -38,6 +38,8 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _TICK_S = 0.1
+# A worker imports from where we import. (`python -m` would look in the working directory first, where a user's file may have any name.)
+_START = "import sys; sys.path[:] = {path!r}; from farm import parallel; parallel.main()"
 
 
 class Kind(str, Enum):
@@ -131,10 +133,10 @@ class Crew:
             if worker is not None:
                 self._dismiss(lane)
             worker = self._workers[lane] = self._hire(lane, here)
+        worker.connection.send((function, arguments))
         worker.deadline, worker.task = Deadline(deadline_s), task
         if self._quiet not in (None, lane):
             self._pause(worker)
-        worker.connection.send((function, arguments))
 
     def messages(self, timeout_s: float) -> list[Message]:
         """What the lanes said, waiting at most `timeout_s` for the first of it. Lanes past their deadline are ended, and fail."""
@@ -150,7 +152,7 @@ class Crew:
         ours, theirs = Pipe()
         with theirs:
             child = process.start(
-                [sys.executable, "-m", "farm.parallel", str(theirs.fileno()), scratch],
+                [sys.executable, "-c", _START.format(path=[entry for entry in sys.path if entry]), str(theirs.fileno()), scratch],
                 log=log,
                 env={"TMPDIR": str(scratch)},
                 pass_fds=[theirs.fileno()],
@@ -262,10 +264,9 @@ def _work(connection: Connection, desk: Desk) -> None:
     while True:
         try:
             function, arguments = connection.recv()
+            answer = (Kind.DONE, function(desk, *arguments))
         except EOFError:
             return
-        try:
-            answer = (Kind.DONE, function(desk, *arguments))
         except FarmError as error:
             answer = (Kind.FAILED, error)
         except Exception as error:
@@ -275,17 +276,10 @@ def _work(connection: Connection, desk: Desk) -> None:
 
 
 def main() -> None:
-    """The worker's process: `python -m farm.parallel DESCRIPTOR SCRATCH`."""
+    """The worker's process, its arguments a descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     process.die_with_parent()
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError):
         _work(connection, Desk(Path(sys.argv[2]), connection))
     os._exit(0)  # TVM's and torch's threads have nothing left to say
-
-
-if __name__ == "__main__":
-    # Functions arrive by their module's name; this module must be known by its own.
-    from farm import parallel
-
-    parallel.main()

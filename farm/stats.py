@@ -146,7 +146,7 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     if device_emulated:
         return Verdict.EMULATED, "latency under emulation is no benchmark"
     if latency is None:
-        return Verdict.NOISY, "no samples: an answer, not a benchmark"
+        return Verdict.RIGHT, "the answer is right; it was not timed"
     if latency.count == 1:
         return Verdict.NOISY, "1 sample: an answer, not a benchmark"
     if latency.count < JUDGED_COUNT:

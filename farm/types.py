@@ -221,8 +221,9 @@ class Latency:
 
 
 class Verdict(str, Enum):
-    """What a run is worth."""
+    """What a run is worth. RIGHT is the verdict of a run that was not timed."""
 
+    RIGHT = "RIGHT"
     STABLE = "STABLE"
     NOISY = "NOISY"
     EMULATED = "EMULATED"

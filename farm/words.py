@@ -10,6 +10,7 @@ from farm import stats
 from farm.types import Latency, Run, Samples, Verdict
 
 VERDICT_STYLE = {
+    Verdict.RIGHT: "bold green",
     Verdict.STABLE: "bold green",
     Verdict.NOISY: "bold yellow",
     Verdict.EMULATED: "bold magenta",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import PicklingError
 
 import pytest
 
@@ -146,6 +147,13 @@ def test_an_error_arrives_as_it_was_raised(crew: Crew) -> None:
     assert message.value.parts() == ("what", "why", "fix")
 
 
+def test_a_task_that_the_worker_cannot_import_is_an_error_not_a_silence(crew: Crew) -> None:
+    def local(_: Desk) -> None: ...
+
+    with pytest.raises((AttributeError, PicklingError)):
+        crew.assign("a", local, deadline_s=30, task="a")
+
+
 def test_an_unexpected_exception_is_an_internal_error_with_its_traceback(crew: Crew) -> None:
     crew.assign("a", blunder, deadline_s=30, task="a")
     error = finish(crew, "a")["a"].value
@@ -199,9 +207,11 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         with Crew(tmp_path / "scratch") as crew:
             crew.assign("a", hang, tmp_path / "pid", deadline_s=60, task="a")
             time.sleep(600)
-    process = int(read_when_there(tmp_path / "pid"))
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+    try:
+        process = int(read_when_there(tmp_path / "pid"))
+    finally:
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
     assert gone(process)
 
 

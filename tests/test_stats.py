@@ -191,7 +191,7 @@ def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
 @pytest.mark.parametrize(
     ("latency", "verdict", "reason"),
     [
-        (None, Verdict.NOISY, "no samples: an answer, not a benchmark"),
+        (None, Verdict.RIGHT, "the answer is right; it was not timed"),
         (measured(1, 2.0, 0.0), Verdict.NOISY, "1 sample: an answer, not a benchmark"),
         (measured(9, 2.0, 0.0), Verdict.NOISY, "9 samples: too few to judge, 10 are needed"),
         (measured(10, 2.0, 0.2), Verdict.STABLE, "IQR 10.0 % of the median, 10 samples"),

@@ -43,13 +43,12 @@ bool Visitor::Read() {
     if (head[1] <= 0 || head[1] > kMaxKeyBytes) return false;
     wanted_ = kHeadBytes + static_cast<size_t>(head[1]);
   }
-  return true;
+  return said_.compare(kHeadBytes, sizeof(kClient) - 1, kClient) == 0;
 }
 
 std::string Visitor::key() const {
-  std::string hello = said_.substr(kHeadBytes);
-  hello = hello.substr(0, hello.find(' '));
-  return hello.compare(0, sizeof(kClient) - 1, kClient) ? "" : hello.substr(sizeof(kClient) - 1);
+  std::string key = said_.substr(kHeadBytes + sizeof(kClient) - 1);
+  return key.substr(0, key.find(' '));
 }
 
 double Visitor::session_timeout_s() const {

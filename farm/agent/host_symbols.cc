@@ -9,20 +9,20 @@
   X(erf) X(erfc) X(cbrt) X(pow) X(atan2) X(fmod) X(hypot) X(fmin) X(fmax) X(copysign) X(nextafter) X(remainder) X(fma) X(ldexp) \
   X(frexp) X(modf) X(tgamma) X(lgamma)
 // Half precision, where the target has no instruction for it.
-#define HALF_FUNCTIONS(X) X(__extendhfsf2) X(__truncsfhf2) X(__truncdfhf2) X(__gnu_h2f_ieee) X(__gnu_f2h_ieee)
+#define HALF_FUNCTIONS(X) X(__extendhfsf2) X(__truncsfhf2) X(__truncdfhf2)
 #define OTHER_FUNCTIONS(X)                                                                                                      \
   X(TVMFFIErrorSetRaised) X(TVMFFIErrorSetRaisedFromCStr) X(TVMFFIErrorSetRaisedFromCStrParts) X(TVMFFIErrorMoveFromRaised)     \
   X(TVMFFIFunctionCall) X(TVMFFIFunctionGetGlobal) X(TVMFFIEnvModLookupFromImports) X(TVMFFIHandleInitOnce)                     \
   X(TVMBackendParallelLaunch) X(TVMBackendParallelBarrier) X(TVMBackendAllocWorkspace) X(TVMBackendFreeWorkspace)               \
   X(memcpy) X(memset) X(memmove) X(memcmp) X(bcmp) X(strcmp) X(strlen) X(malloc) X(free) X(abort)
-#if defined(__arm__)
+#if defined(__arm__)  // the run-time ABI for the Arm architecture (RTABI32), and GNU's names for half precision
 #define MACHINE_FUNCTIONS(X)                                                                                                    \
   X(__aeabi_memcpy) X(__aeabi_memcpy4) X(__aeabi_memcpy8) X(__aeabi_memset) X(__aeabi_memset4) X(__aeabi_memset8)               \
   X(__aeabi_memclr) X(__aeabi_memclr4) X(__aeabi_memclr8) X(__aeabi_memmove) X(__aeabi_memmove4) X(__aeabi_memmove8)            \
   X(__aeabi_idiv) X(__aeabi_uidiv) X(__aeabi_idivmod) X(__aeabi_uidivmod) X(__aeabi_ldivmod) X(__aeabi_uldivmod)                \
   X(__aeabi_l2f) X(__aeabi_l2d) X(__aeabi_ul2f) X(__aeabi_ul2d) X(__aeabi_f2lz) X(__aeabi_d2lz) X(__aeabi_f2ulz)                \
   X(__aeabi_d2ulz) X(__aeabi_lmul) X(__aeabi_llsl) X(__aeabi_llsr) X(__aeabi_lasr) X(__aeabi_unwind_cpp_pr0)                    \
-  X(__aeabi_unwind_cpp_pr1)
+  X(__aeabi_unwind_cpp_pr1) X(__gnu_h2f_ieee) X(__gnu_f2h_ieee)
 #else
 #define MACHINE_FUNCTIONS(X)
 #endif

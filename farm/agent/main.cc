@@ -16,6 +16,7 @@
 #include "facts.h"
 #include "server.h"
 #include "signals.h"
+#include "store.h"
 
 namespace farm {
 namespace {
@@ -136,6 +137,7 @@ int Main(int argc, char** argv) {
   if (given.count("--exit-with-parent")) ExitWithParent(parent);
   MakeDirectories(options.session.work_base);
   SweepWorkDirectories(options.session.work_base);
+  SweepStore(options.session.store);
   RegisterElfLoader();
   if (given.count("--stdio")) return ServeStandardStreams(options.session);
   Server(options).Run();

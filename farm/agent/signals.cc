@@ -30,7 +30,12 @@ void CatchSignals() {
   struct sigaction action {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
-  for (int number : kCaught) sigaction(number, &action, nullptr);
+  for (int number : kCaught) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    // nohup and shells' "&" have us ignore some; that stands.
+    if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaction(number, &action, nullptr);
+  }
 }
 
 int signal_descriptor() { return signal_pipe[0]; }
@@ -45,7 +50,11 @@ bool EndIsWanted() {
 }
 
 void ReleaseSignals() {
-  for (int number : kCaught) signal(number, SIG_DFL);
+  for (int number : kCaught) {
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    if (now.sa_handler == OnSignal) signal(number, SIG_DFL);
+  }
   close(signal_pipe[0]);
   close(signal_pipe[1]);
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "io.h"
@@ -12,6 +13,7 @@ namespace farm {
 namespace {
 
 constexpr size_t kDigestDigits = 64;
+constexpr time_t kHalfWrittenS = 3600;  // no write takes this long
 
 // Another name for the same bytes where the file system allows it, else a copy. Takes the place of `to`, if there is one.
 void LinkOrCopy(const std::string& from, const std::string& to) {
@@ -65,6 +67,15 @@ void Store::Keep(const std::string& name, const std::string& digest) const {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid() || fsync(file.get())) Fail("cannot keep " + name);
   LinkOrCopy(path, kept);
+}
+
+void SweepStore(const std::string& directory) {
+  for (const std::string& name : ListDirectory(directory)) {
+    std::string path = directory + "/" + name;
+    struct stat info;
+    bool half = name.size() > kDigestDigits && lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+    if (half && time(nullptr) - info.st_mtime > kHalfWrittenS) unlink(path.c_str());
+  }
 }
 
 }  // namespace farm

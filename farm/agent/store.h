@@ -26,4 +26,7 @@ class Store {
   std::string directory_, work_;
 };
 
+// Removes what sessions that were killed have left half-written in a store.
+void SweepStore(const std::string& directory);
+
 }  // namespace farm

@@ -69,10 +69,12 @@ void Tracker::OnReady() {
 // Looking up a host's name may take seconds; that is why this is done between sessions only.
 void Tracker::Connect() {
   size_t colon = address_.rfind(':');
+  std::string host = address_.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   retry_at_ = Now() + kRetryS;
-  if (int error = getaddrinfo(address_.substr(0, colon).c_str(), address_.substr(colon + 1).c_str(), &hints, &found)) {
+  if (int error = getaddrinfo(host.c_str(), address_.substr(colon + 1).c_str(), &hints, &found)) {
     return Disconnect(gai_strerror(error));
   }
   socket_.Reset(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -110,8 +112,7 @@ void Tracker::Receive() {
       state_ = State::kReady;
       Ask(Request::kInfo, "[" + Code(TrackerCode::kUpdateInfo) + ", {\"key\": \"server:" + key_ + "\", \"addr\": [" +
                               custom_address_ + ", " + std::to_string(port_) + "]}]");
-      match_key_.clear();
-      Offer();
+      match_key_.clear();  // the next Tick offers us, if there is no session by now
       continue;
     }
     if (head < 0 || static_cast<size_t>(head) > kMaxMessageBytes) return Disconnect("a message of " + std::to_string(head) + " bytes");

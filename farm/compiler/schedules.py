@@ -162,16 +162,21 @@ def _required(tile: Tile | None) -> Tile:
 
 
 def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
-    """Inline what follows the main block into its last block, and return that; a main block that ends the kernel gets a copy to end it."""
+    """Inline all that follows the main block into the kernel's last block, and return that; a main block that ends it gets a copy to end it.
+
+    Raises where that cannot be done, as when a kernel has several results.
+    """
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
-    while True:
-        consumers = work.get_consumers(main)
-        if len(consumers) != 1:
-            raise ValueError("the main block's result is used more than once")
-        if not work.get_consumers(consumers[0]):
-            return consumers[0]
-        work.compute_inline(consumers[0])
+    first = {_name(work, block) for block in (main, *work.get_producers(main))}
+    *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if _name(work, block) not in first]
+    for block in between:
+        work.compute_inline(block)
+    return last
+
+
+def _name(work: Schedule, block: SBlockRV) -> str:
+    return str(work.get(block).name_hint)
 
 
 def _unroll_vectorize(work: Schedule, loops: list[LoopRV], lanes: LoopRV) -> None:

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.digests import digest_of, digest_of_file
+from farm.store import digest_of, file_digest
 from farm.importers.files import check_file
 from farm.types import Model
 
@@ -33,14 +33,14 @@ def fingerprint_onnx(model: Model, _: Path) -> str:
     path = Path(model.source)
     check_file(path)
     files = [path, *_external_files(path)]
-    return _digest(model, [digest_of_file(file) for file in files], _ONNX)
+    return _digest(model, [file_digest(file) for file in files], _ONNX)
 
 
 def fingerprint_torch_file(model: Model, _: Path) -> str:
     """The bytes of the file, the shapes, and the version of torch."""
     path = Path(model.source)
     check_file(path)
-    return _digest(model, [digest_of_file(path)], _TORCH)
+    return _digest(model, [file_digest(path)], _TORCH)
 
 
 def fingerprint_python(model: Model, cache: Path) -> str | None:
@@ -50,7 +50,7 @@ def fingerprint_python(model: Model, cache: Path) -> str | None:
         known = json.loads(record.read_text())
         files: dict[str, str] = known["files"]
         packages: list[str] = known["packages"]
-        if any(digest_of_file(Path(file)) != digest for file, digest in files.items()):
+        if any(file_digest(Path(file)) != digest for file, digest in files.items()):
             return None
     except (OSError, ValueError, KeyError):
         return None
@@ -60,7 +60,7 @@ def fingerprint_python(model: Model, cache: Path) -> str | None:
 
 def remember(model: Model, cache: Path, files: Iterable[Path]) -> None:
     """Keep what a `python:` source was made of. The record is written whole or not at all."""
-    digests = {str(file): digest_of_file(file) for file in files}
+    digests = {str(file): file_digest(file) for file in files}
     record = _record(model, cache)
     record.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=record.parent, prefix=".", suffix=".part")
@@ -75,13 +75,13 @@ def remember(model: Model, cache: Path, files: Iterable[Path]) -> None:
 
 def _record(model: Model, cache: Path) -> Path:
     """One record for a source in a working directory, from which its module is found."""
-    return cache / "python-sources" / f"{digest_of([model.source, str(Path.cwd())])}.json"
+    return cache / "python-sources" / f"{digest_of(model.source, str(Path.cwd()))}.json"
 
 
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
-    importers = [digest_of_file(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
-    return digest_of([content, {name: list(shape) for name, shape in model.shapes.items()}, versions, importers])
+    importers = [file_digest(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
+    return digest_of({"content": content, "shapes": model.shapes, "versions": versions, "importers": importers})
 
 
 def _version(package: str) -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from farm.importers.digests import digest_of_file
+from farm.store import file_digest
 
 _MARK = "__farm_read__"  # on modules: {path: digest} of what was read while they were imported
 _FARM = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ class Recorder:
     def _read(self) -> set[Path]:
         opened = {path for path in map(Path, self._opened) if counts(path)}
         modules = dict(_user_modules())
-        read = {str(path): digest_of_file(path) for path in opened | set(modules.values())}
+        read = {str(path): file_digest(path) for path in opened | set(modules.values())}
         for name in modules.keys() - self._before:
             setattr(sys.modules[name], _MARK, read)
         return {Path(path) for _, mark in _marked() for path in mark} | {Path(path) for path in read}
@@ -98,4 +98,4 @@ def _modules() -> Iterable[tuple[str, ModuleType]]:
 
 
 def _unchanged(path: Path, digest: str) -> bool:
-    return path.is_file() and digest_of_file(path) == digest
+    return path.is_file() and file_digest(path) == digest

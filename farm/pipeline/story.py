@@ -21,7 +21,7 @@ from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, measure_task, prepare_task
 from farm.store import RunStore, Store
-from farm.types import Artifact, Device, Event, Job, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
+from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
 _BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE)
@@ -128,7 +128,7 @@ class _Story:
                 self._start_build(lane, key)
         for job in list(self._waiting):
             lane = f"device-{job.device.name}"
-            if self.crew.idle(lane) and all(key in self._made for key in _needs(job)):
+            if self.crew.idle(lane) and self._has_parts(job):
                 self._waiting.remove(job)
                 self._start_job(lane, job)
 
@@ -145,6 +145,9 @@ class _Story:
             self._made[work] = message.value
             self._built = now - self._begin
             self._fail_dependents(work)
+            for job in self._waiting:
+                if work in _needs(job) and self._has_parts(job):
+                    self._tell(job, Stage.READY)
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
@@ -156,6 +159,9 @@ class _Story:
         runs = tuple(self._runs[job.device.name, job.model.name] for job in self.jobs)
         artifacts = tuple(made for made in self._made.values() if isinstance(made, Artifact))
         return Outcome(runs, artifacts, Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+
+    def _has_parts(self, job: Job) -> bool:
+        return all(key in self._made for key in _needs(job))
 
     def _ready(self, key: Key) -> bool:
         return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
@@ -203,11 +209,24 @@ class _Story:
             self._finish(job, Verdict.FAILED, error.what, error=error)
 
     def _judge(self, job: Job, samples: Samples) -> None:
-        latency = stats.latency(samples.seconds) if samples.seconds else None
+        try:
+            latency = stats.latency(samples.seconds) if samples.seconds else None
+        except FarmError as error:  # times that no clock gives
+            self._finish(job, Verdict.FAILED, error.what, error=error)
+            return
         verdict, reason = stats.verdict(job.device.emulated, samples.agreement, latency)
-        self._finish(job, verdict, reason, samples=samples)
+        self._finish(job, verdict, reason, samples=samples, latency=latency)
 
-    def _finish(self, job: Job, verdict: Verdict, reason: str, *, samples: Samples | None = None, error: FarmError | None = None) -> None:
+    def _finish(
+        self,
+        job: Job,
+        verdict: Verdict,
+        reason: str,
+        *,
+        samples: Samples | None = None,
+        latency: Latency | None = None,
+        error: FarmError | None = None,
+    ) -> None:
         prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(_build_key(job))
         run = Run(
             id=uuid.uuid4().hex[:12],
@@ -220,7 +239,7 @@ class _Story:
             reason=reason,
             artifact_digest=artifact.digest if isinstance(artifact, Artifact) else None,
             samples=samples,
-            latency=stats.latency(samples.seconds) if samples and samples.seconds else None,
+            latency=latency,
             reference_correct=prepared.reference_correct if isinstance(prepared, Prepared) else None,
             reference_total=prepared.reference_total if isinstance(prepared, Prepared) else None,
             versions={"farm": __version__, **builder.versions()},

@@ -1,0 +1,150 @@
+"""The agent's builder: what it takes for the same, where it looks, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farm.agent import build, recipe
+from farm.deadline import Deadline
+from farm.errors import BuildError, DeadlineError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def no_note(_text: str, _fraction: float | None) -> None:
+    pass
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("nothing had to be compiled")
+
+    monkeypatch.setattr(build, "build", fail)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
+def test_an_agent_is_one_static_file_of_about_three_megabytes(arch: str, agents: Callable[[str], Path]) -> None:
+    content = agents(arch).read_bytes()
+    assert 2e6 < len(content) < 4e6
+    assert content[:4] == b"\x7fELF" and content[16] == 2, "an executable that is not position independent has no interpreter"
+    assert b"ld-linux" not in content and b"ld-musl" not in content
+    assert str(ROOT).encode() not in content and str(Path.home()).encode() not in content
+
+
+def test_a_digest_belongs_to_an_architecture_and_its_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    digests = {build.digest(arch) for arch in build.ARCHITECTURES}
+    assert len(digests) == len(build.ARCHITECTURES) and all(len(digest) == 64 for digest in digests)
+    assert build.digest("armv7") in digests
+    (tmp_path / "main.cc").write_text("int main() {}")
+    monkeypatch.setattr(recipe, "HERE", tmp_path)
+    assert build.digest("armv7") not in digests
+
+
+def test_a_digest_is_had_without_tvm_and_torch() -> None:
+    code = "import sys; from farm.agent.build import digest; digest('armv7'); assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30, cwd=ROOT)
+
+
+def test_an_architecture_that_is_not_known_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as caught:
+        build.ensure("sparc", tmp_path, no_note, Deadline(5))
+    assert "'sparc'" in caught.value.what and "riscv64" in caught.value.fix
+
+
+def place(folder: Path, arch: str, digest: str, mode: int) -> Path:
+    path = folder / f"farm-agent-{arch}"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+    path.with_name(f"{path.name}.digest").write_text(f"{digest}\n")
+    return path
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    prebuilt = place(tmp_path, "armv7", build.digest("armv7"), 0o755)
+    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5)) == prebuilt
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_prebuilt_agent_that_lost_its_mode_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    place(tmp_path, "armv7", build.digest("armv7"), 0o644)
+    found = build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5))
+    assert found.is_relative_to(tmp_path / "cache") and os.access(found, os.X_OK)
+
+
+def test_a_prebuilt_agent_of_another_digest_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    place(tmp_path, "armv7", "0" * 64, 0o755)
+    made = tmp_path / "made"
+    made.write_text("made")
+    monkeypatch.setattr(build, "build", lambda *_: made)
+    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5)).read_text() == "made"
+
+
+def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls, notes, found = [], [], []
+
+    def slow(arch: str, scratch: Path, *_: object) -> Path:
+        calls.append(arch)
+        time.sleep(0.5)
+        made = scratch / "made"
+        made.write_text("made")
+        return made
+
+    monkeypatch.setattr(build, "build", slow)
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
+
+    def want() -> None:
+        found.append(build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(20)))
+
+    threads = [threading.Thread(target=want) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls == ["armv7"] and len(set(found)) == 1
+    assert any("another process" in note for note in notes)
+
+
+def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
+    monkeypatch.setattr(recipe, "_definitions", lambda: ["-DFARM_VERSION=nonsense"])
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    with pytest.raises(BuildError) as caught:
+        build.ensure("x86_64", tmp_path, no_note, Deadline(120))
+    assert "failed (agent)" in caught.value.what and "error" in caught.value.why
+    assert not list(tmp_path.glob("agents/*/farm-agent"))
+
+
+def test_a_build_past_its_deadline_ends_with_its_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    notes: list[tuple[str, float | None]] = []
+    with pytest.raises(DeadlineError) as caught:
+        build.ensure("x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(3))
+    assert "tools/build-agents x86_64" in caught.value.fix
+    assert len(notes) >= 3 and "C++ library" in notes[0][0]
+    assert not list(tmp_path.glob("farm-agent-*")), "the scratch folder is gone"
+    time.sleep(0.2)
+    mine = [line for line in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(line)]
+    assert not mine
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
