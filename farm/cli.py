@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
+import signal
 import sys
 import traceback
+from dataclasses import asdict
 from datetime import datetime
 from typing import NoReturn
 
 import click
 
-from farm import __version__
+from farm import __version__, interrupts
 from farm.commands import bench, completion, deploy, devices, history, run, serve
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
@@ -43,7 +48,7 @@ def cli() -> None:
 
     \b
     Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model; 4 the build;
-    5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 130 interrupted.
+    5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 128 and a signal's number when that stopped it: Ctrl-C gives 130.
     """
 
 
@@ -56,33 +61,55 @@ for command in (
 
 def main() -> NoReturn:
     """The entry point."""
+    interrupts.catch()
     try:
-        cli.main(standalone_mode=False, prog_name="farm")
-        code = 0
-    except FarmError as error:
-        code = _fail(error)
-    except click.ClickException as error:
-        code = _fail(_usage_error(error))
-    except (KeyboardInterrupt, click.Abort):
-        code = _fail(Interrupted("interrupted", "", ""))
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 0
-    except BrokenPipeError:
+        code = _run()
+    except BrokenPipeError:  # whoever read us, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it exits
-        code = 0
-    except Exception as error:
-        code = _fail(_internal_error(error))
+        code = 128 + signal.SIGPIPE
     sys.exit(code)
 
 
-def _fail(error: FarmError) -> int:
+def _run() -> int:
+    try:
+        cli.main(standalone_mode=False, prog_name="farm")
+    except FarmError as error:
+        return _fail(error)
+    except click.ClickException as error:
+        return _fail(_usage_error(error))
+    except interrupts.Stopped as stopped:
+        return _fail(Interrupted("interrupted"), stopped.exit_code)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _fail(_output_error(error) or _internal_error(error))
+    return 0
+
+
+def _fail(error: FarmError, code: int | None = None) -> int:
+    """Show an error; with --json, stdout gets its one document nevertheless."""
     show_error(error)
-    return error.exit_code
+    code = error.exit_code if code is None else code
+    if "--json" in sys.argv:
+        from farm.views import document
+
+        with contextlib.suppress(OSError):
+            click.echo(json.dumps(document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}}), indent=1))
+    return code
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     return UsageError(error.format_message(), "", f"{context.command_path if context else 'farm'} --help")
+
+
+def _output_error(error: Exception) -> FarmError | None:
+    """A disk that has no room for what we print. The errors of files have a name."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return FarmError("the output cannot be written", error.strerror or "", "free space on the disk that it goes to, or send it elsewhere")
+    return None
 
 
 def _internal_error(error: Exception) -> InternalError:

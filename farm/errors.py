@@ -8,7 +8,7 @@
     ├── DeviceError         5   a device cannot be reached, refused, or died
     │   └── DeadlineError   6   ... or did not answer in time
     ├── WrongAnswer         7   the device's answer is not the reference's
-    ├── Interrupted       130   Ctrl-C
+    ├── Interrupted       130   Ctrl-C; another signal gives 128 and its number
     └── InternalError      70   a bug of farm's own
 
 The number is the exit code of the command.

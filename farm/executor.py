@@ -47,7 +47,7 @@ class _Loaded:
         import numpy as np
         import tvm
 
-        tensors = [tvm.runtime.tensor(np.ascontiguousarray(inputs[spec.name]), device=self.device) for spec in self.artifact.inputs]
+        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.artifact.inputs]
         self.machine.set_input("main", *tensors, *self.parameters)
 
     def run(self) -> None:
@@ -75,7 +75,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
             begin = time.perf_counter()
             loaded.run()
             first_s = time.perf_counter() - begin
-            agreement = stats.agreement(loaded.outputs(), expected, prepare.TOLERANCE)
+            agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
         seconds = _sample(desk, device, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
         after = _facts(link)

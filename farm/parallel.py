@@ -12,41 +12,35 @@ other lane on this machine, so that a latency measured here is not a measure of 
 from __future__ import annotations
 
 import contextlib
-import os
+import pickle
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import Enum
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm import process
+from farm import interrupts, process
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, FarmError, InternalError
+from farm.errors import DeadlineError, InternalError
+from farm.worker import ANSWER, TASK, Desk, Kind
 
 if TYPE_CHECKING:
     from subprocess import Popen
+
+__all__ = ["Crew", "Desk", "Kind", "Message", "together"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _TICK_S = 0.1
 # A worker imports from where we import. (`python -m` would look in the working directory first, where a user's file may have any name.)
-_START = "import sys; sys.path[:] = {path!r}; from farm import parallel; parallel.main()"
-
-
-class Kind(str, Enum):
-    NOTE = "note"
-    DONE = "done"
-    FAILED = "failed"
-    QUIET = "quiet"  # between worker and crew only
+_START = "import sys; sys.path[:] = {path!r}; from farm import worker; worker.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +50,6 @@ class Message:
     lane: str
     kind: Kind
     value: Any
-
-
-class Desk:
-    """What a task has from its worker: somewhere to write, someone to tell, and silence on demand."""
-
-    def __init__(self, scratch: Path, connection: Connection | None = None) -> None:
-        self.scratch = scratch
-        self._connection = connection
-
-    def note(self, value: object) -> None:
-        """Tell the crew of progress. `value` must be picklable."""
-        if self._connection:
-            self._connection.send((Kind.NOTE, value))
-
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Run the block while every other lane on this machine stands still."""
-        if not self._connection:
-            yield
-            return
-        self._connection.send((Kind.QUIET, True))
-        self._connection.recv()
-        try:
-            yield
-        finally:
-            self._connection.send((Kind.QUIET, False))
 
 
 @dataclass
@@ -107,20 +75,18 @@ class Crew:
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _quiet: str | None = None
     _wants_quiet: list[str] = field(default_factory=list)
+    _heir: process.Heir = field(default_factory=process.Heir)
 
     def __enter__(self) -> Crew:
         self.scratch.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the cleaning up
-        try:
-            for worker in self._workers.values():
-                process.send(worker.child, signal.SIGTERM, group=True)
-            for lane in list(self._workers):
-                self._dismiss(lane)
-        finally:
-            signal.signal(signal.SIGINT, before)
+        for worker in self._workers.values():
+            process.send(worker.child, signal.SIGTERM, group=True)
+        for lane in list(self._workers):
+            self._dismiss(lane)
+        self._heir.close()
 
     def idle(self, lane: str) -> bool:
         worker = self._workers.get(lane)
@@ -133,15 +99,21 @@ class Crew:
             if worker is not None:
                 self._dismiss(lane)
             worker = self._workers[lane] = self._hire(lane, here)
-        worker.connection.send((function, arguments))
+        (worker.scratch / TASK).write_bytes(pickle.dumps((function, arguments)))
+        with contextlib.suppress(OSError):  # it has died this moment: the next `messages` will say so
+            worker.connection.send(None)
         worker.deadline, worker.task = Deadline(deadline_s), task
         if self._quiet not in (None, lane):
             self._pause(worker)
 
     def messages(self, timeout_s: float) -> list[Message]:
-        """What the lanes said, waiting at most `timeout_s` for the first of it. Lanes past their deadline are ended, and fail."""
+        """What the lanes said, waiting at most `timeout_s` for the first of it. Lanes past their deadline are ended, and fail.
+
+        Raises Stopped when a signal asks us to end.
+        """
         timeout = Deadline(timeout_s)
         while True:
+            interrupts.check()
             found = self._receive(min(_TICK_S, timeout.remaining)) + self._expire()
             if found or timeout.expired:
                 return found
@@ -158,11 +130,13 @@ class Crew:
                 pass_fds=[theirs.fileno()],
                 own_group=True,
             )
+        self._heir.know(child)
         return _Worker(child, ours, scratch, log, here)
 
     def _dismiss(self, lane: str) -> None:
         worker = self._workers.pop(lane)
         process.end(worker.child, group=True)
+        self._heir.forget(worker.child)
         worker.connection.close()
         shutil.rmtree(worker.scratch, ignore_errors=True)
         if lane in self._wants_quiet:
@@ -181,17 +155,22 @@ class Crew:
             lane = by_connection[connection]  # type: ignore[index]
             worker = self._workers[lane]
             try:
-                kind, value = worker.connection.recv()
+                while worker.connection.poll():
+                    found += self._hear(lane, *worker.connection.recv())
             except (EOFError, OSError):
                 found += self._died(lane)
-                continue
-            if kind is Kind.QUIET:
-                self._set_quiet(lane, value)
-                continue
-            if kind is not Kind.NOTE:
-                worker.deadline = None
-            found.append(Message(lane, kind, value))
         return found
+
+    def _hear(self, lane: str, kind: Kind, value: Any) -> list[Message]:
+        if kind is Kind.QUIET:
+            self._set_quiet(lane, value)
+            return []
+        worker = self._workers[lane]
+        if kind is not Kind.NOTE:
+            worker.deadline = None
+        if kind is Kind.DONE:
+            value = pickle.loads((worker.scratch / ANSWER).read_bytes())
+        return [Message(lane, kind, value)]
 
     def _died(self, lane: str) -> list[Message]:
         worker = self._workers[lane]
@@ -235,7 +214,8 @@ class Crew:
         for other, worker in self._workers.items():
             if other != self._quiet:
                 self._pause(worker)
-        self._workers[self._quiet].connection.send(True)
+        with contextlib.suppress(OSError):  # it has died this moment
+            self._workers[self._quiet].connection.send(True)
 
     def _end_quiet(self) -> None:
         self._quiet = None
@@ -258,28 +238,3 @@ def together(function: Callable[[Item], Answer], items: Sequence[Item], most: in
         return []
     with ThreadPoolExecutor(min(most, len(items))) as pool:
         return list(pool.map(function, items))
-
-
-def _work(connection: Connection, desk: Desk) -> None:
-    while True:
-        try:
-            function, arguments = connection.recv()
-            answer = (Kind.DONE, function(desk, *arguments))
-        except EOFError:
-            return
-        except FarmError as error:
-            answer = (Kind.FAILED, error)
-        except Exception as error:
-            traceback.print_exc()
-            answer = (Kind.FAILED, InternalError(f"{type(error).__name__}: {error}", traceback.format_exc()))
-        connection.send(answer)
-
-
-def main() -> None:
-    """The worker's process, its arguments a descriptor and a scratch folder."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.die_with_parent()
-    connection = Connection(int(sys.argv[1]))
-    with contextlib.suppress(BrokenPipeError):
-        _work(connection, Desk(Path(sys.argv[2]), connection))
-    os._exit(0)  # TVM's and torch's threads have nothing left to say

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-TOLERANCE = 1e-4  # of float32 outputs, see stats.agreement
-_FORMAT = "1"  # of what is kept; a change makes every kept model stale
+TOLERANCE = 1e-4  # see stats.agreement
+HALF_TOLERANCE = 1e-2  # where anything is computed in half precision, which has 3 decimal digits
+_FORMAT = "2"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
 
 
@@ -85,8 +86,12 @@ def _digest(model: Model, cache: Path) -> str | None:
     fingerprint = importers.fingerprint(model, cache)
     if fingerprint is None:
         return None
-    dataset = model.dataset.read_bytes() if model.dataset else b""
-    return digest_of(_FORMAT, fingerprint, dataset, versions())
+    try:
+        return digest_of(_FORMAT, fingerprint, model.dataset or "", versions())
+    except OSError as exc:
+        raise ModelError(
+            f"{model.name}: its data set cannot be read", f"{exc.strerror}: {model.dataset}", "correct `dataset` in devices.toml"
+        ) from exc
 
 
 def _prepare_into(
@@ -102,11 +107,12 @@ def _prepare_into(
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
         answers = _run_here(model, imported, host)
-    check = stats.agreement(answers, outputs, TOLERANCE)
+    tolerance = HALF_TOLERANCE if _half_precision(imported.module) else TOLERANCE
+    check = stats.agreement(answers, outputs, tolerance)
     if not check.right:
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
-            f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB, on this machine: no board is to blame",
+            f"{_difference(imported, answers, outputs, check)}, on this machine: no board is to blame",
             "export the model another way (ONNX instead of torch.export, or the other way round), or another opset",
         )
     (folder / "module.json").write_text(tvm.ir.save_json(imported.module))
@@ -120,11 +126,27 @@ def _prepare_into(
         "outputs": [asdict(spec) for spec in imported.outputs],
         "engine": imported.engine,
         "check": asdict(check),
+        "tolerance": tolerance,
         "reference_correct": correct,
         "reference_total": total,
         "seconds": seconds,
     }
     (folder / "prepared.json").write_text(json.dumps(content, indent=1))
+
+
+def _half_precision(module: Any) -> bool:
+    from tvm import relax
+
+    dtypes: set[str] = set()
+    relax.analysis.post_order_visit(module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", ""))))
+    return not dtypes.isdisjoint(("float16", "bfloat16"))
+
+
+def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:
+    for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} {list(other.shape)}"
+    return f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
 
 
 def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:

@@ -6,7 +6,6 @@ A program leads a process group of its own or joins that of the `Crew` worker th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -20,7 +19,18 @@ from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
 
 GRACE_S = 2.0
-_PR_SET_PDEATHSIG = 1
+# Lines "+group" and "-group"; the end of the input is the end of the process that wrote it.
+_HEIR = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 def run(command: Sequence[str | Path], *, deadline: Deadline, what: str, fix: str = "", env: Mapping[str, str] | None = None) -> str:
@@ -116,10 +126,39 @@ def send(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool)
             child.send_signal(number)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that happens (Linux only, see prctl(2))."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+class Heir:
+    """A process that survives ours for a moment: whichever of the known process groups is left when we end, however we end, it kills.
+
+    The kernel's own means (PR_SET_PDEATHSIG) reaches children, not theirs, and Linux only.
+    """
+
+    def __init__(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _HEIR],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+    def know(self, child: subprocess.Popen[bytes]) -> None:
+        """Remember a process that leads a group."""
+        self._tell(f"+{child.pid}")
+
+    def forget(self, child: subprocess.Popen[bytes]) -> None:
+        """Its group has ended; another may get the number."""
+        self._tell(f"-{child.pid}")
+
+    def close(self) -> None:
+        """End the heir, and what it still knows."""
+        self._child.communicate()
+
+    def _tell(self, line: str) -> None:
+        assert self._child.stdin
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+            self._child.stdin.write(f"{line}\n")
+            self._child.stdin.flush()
 
 
 def find(*names: str) -> str | None:

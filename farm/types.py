@@ -139,7 +139,8 @@ class Prepared:
     """An imported and checked model, kept in the store: the module every build starts from, and the reference.
 
     `directory` holds module.json, weights.npz and reference.npz. `engine` names what gave the reference. `check` is the agreement of
-    our host build with it; `reference_correct` counts the labelled samples that the reference gets right.
+    our host build with it, within `tolerance` (see `stats.agreement`); `reference_correct` counts the labelled samples that the
+    reference gets right.
     """
 
     model: str
@@ -149,6 +150,7 @@ class Prepared:
     outputs: tuple[TensorSpec, ...]
     engine: str
     check: Agreement
+    tolerance: float
     reference_correct: int | None
     reference_total: int | None
     seconds: Mapping[str, float]

@@ -16,7 +16,7 @@ import farm
 LAYERS = """
     types deadline clock
     errors
-    process stats
+    process stats interrupts worker
     parallel words
     config store
     importers zoo compiler transports agent

@@ -17,12 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import Popen
+from typing import TYPE_CHECKING
 
 from farm import process
 from farm.agent.recipe import ARCHITECTURES, HERE, Step, digest, steps
 from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 __all__ = ["ARCHITECTURES", "build", "digest", "ensure", "place_in_package"]
 

@@ -15,16 +15,33 @@
   X(TVMFFIFunctionCall) X(TVMFFIFunctionGetGlobal) X(TVMFFIEnvModLookupFromImports) X(TVMFFIHandleInitOnce)                     \
   X(TVMBackendParallelLaunch) X(TVMBackendParallelBarrier) X(TVMBackendAllocWorkspace) X(TVMBackendFreeWorkspace)               \
   X(memcpy) X(memset) X(memmove) X(memcmp) X(bcmp) X(strcmp) X(strlen) X(malloc) X(free) X(abort)
-#if defined(__arm__)  // the run-time ABI for the Arm architecture (RTABI32), and GNU's names for half precision
+#if defined(__arm__)  // the run-time ABI for the Arm architecture (RTABI32), and GNU's names, which LLVM calls for integers too
 #define MACHINE_FUNCTIONS(X)                                                                                                    \
   X(__aeabi_memcpy) X(__aeabi_memcpy4) X(__aeabi_memcpy8) X(__aeabi_memset) X(__aeabi_memset4) X(__aeabi_memset8)               \
   X(__aeabi_memclr) X(__aeabi_memclr4) X(__aeabi_memclr8) X(__aeabi_memmove) X(__aeabi_memmove4) X(__aeabi_memmove8)            \
   X(__aeabi_idiv) X(__aeabi_uidiv) X(__aeabi_idivmod) X(__aeabi_uidivmod) X(__aeabi_ldivmod) X(__aeabi_uldivmod)                \
   X(__aeabi_l2f) X(__aeabi_l2d) X(__aeabi_ul2f) X(__aeabi_ul2d) X(__aeabi_f2lz) X(__aeabi_d2lz) X(__aeabi_f2ulz)                \
   X(__aeabi_d2ulz) X(__aeabi_lmul) X(__aeabi_llsl) X(__aeabi_llsr) X(__aeabi_lasr) X(__aeabi_unwind_cpp_pr0)                    \
-  X(__aeabi_unwind_cpp_pr1) X(__gnu_h2f_ieee) X(__gnu_f2h_ieee)
+  X(__aeabi_unwind_cpp_pr1) X(__gnu_h2f_ieee) X(__gnu_f2h_ieee) X(__divsi3) X(__modsi3) X(__udivsi3) X(__umodsi3)               \
+  X(__divdi3) X(__moddi3) X(__udivdi3) X(__umoddi3) X(__fixsfdi) X(__fixdfdi) X(__fixunssfdi) X(__fixunsdfdi)                   \
+  X(__floatdisf) X(__floatdidf) X(__floatundisf) X(__floatundidf)
 #else
 #define MACHINE_FUNCTIONS(X)
+#endif
+
+#if defined(__arm__)  // what zig's compiler-rt has under its name of RTABI32 only
+extern "C" {
+int __divsi3(int a, int b) { return a / b; }
+unsigned __udivsi3(unsigned a, unsigned b) { return a / b; }
+long long __fixsfdi(float a) { return static_cast<long long>(a); }
+long long __fixdfdi(double a) { return static_cast<long long>(a); }
+unsigned long long __fixunssfdi(float a) { return static_cast<unsigned long long>(a); }
+unsigned long long __fixunsdfdi(double a) { return static_cast<unsigned long long>(a); }
+float __floatdisf(long long a) { return static_cast<float>(a); }
+double __floatdidf(long long a) { return static_cast<double>(a); }
+float __floatundisf(unsigned long long a) { return static_cast<float>(a); }
+double __floatundidf(unsigned long long a) { return static_cast<double>(a); }
+}
 #endif
 
 // Declared as plain addresses, so that no prototype is needed.

@@ -61,11 +61,11 @@ def _plan(plan: Plan, given: dict[str, Any]) -> Plan:
 
 def run_jobs(session: Session, jobs: Sequence[Job]) -> Outcome:
     """Do the jobs under the live dashboard."""
-    from farm import dashboard
+    from farm import dashboard, interrupts
     from farm.pipeline import execute
     from farm.store import RunStore, Store, cache_root, data_root
 
-    with dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
+    with interrupts.deferred(), dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
         return execute(
             jobs,
             host=host_profile(session.fleet()),
@@ -133,7 +133,7 @@ def _show(session: Session, outcome: Outcome) -> None:
     built = sum(not made.cached for made in outcome.artifacts)
     sent = sum(run.samples.uploaded for run in outcome.runs if run.samples)
     click.echo(
-        f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} built, {len(outcome.artifacts) - built} from the store), "
+        f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} new, {len(outcome.artifacts) - built} kept), "
         f"slowest device {slowest[0]} {slowest[1]:.1f} s, {sent / 1e6:.1f} MB uploaded"
     )
     shown: set[tuple[str, str]] = set()

@@ -43,21 +43,28 @@ class Session:
 
     def out(self) -> Console:
         """Where tables for the reader go."""
-        from rich.console import Console
-
-        return Console(highlight=False, emoji=False)
+        return _console(stderr=False)
 
     def err(self) -> Console:
         """Where progress goes."""
-        from rich.console import Console
-
-        return Console(stderr=True, highlight=False, emoji=False)
+        return _console(stderr=True)
 
     def document(self, kind: str, body: Mapping[str, Any]) -> None:
         """Print one JSON document with its schema's name and version."""
         from farm.views import document
 
         click.echo(json.dumps(document(kind, body), indent=1, allow_nan=False))
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the command line hear of it; rich would exit as if something had failed."""
+            raise BrokenPipeError
+
+    return Piped(stderr=stderr, highlight=False, emoji=False)
 
 
 def shared(command: Command) -> Command:

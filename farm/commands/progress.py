@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from farm import interrupts
 from farm.commands.common import Session
 
 if TYPE_CHECKING:
@@ -20,15 +22,16 @@ class Spinner:
         live = session.verbosity >= 0 and self._console.is_terminal and not self._console.is_dumb_terminal
         self._quiet = session.verbosity < 0
         self._status = self._console.status(_plain(title)) if live else None
+        self._block = ExitStack()
 
     def __enter__(self) -> Spinner:
+        self._block.enter_context(interrupts.deferred())
         if self._status:
-            self._status.start()
+            self._block.enter_context(self._status)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._status:
-            self._status.stop()
+        self._block.__exit__(kind, error, trace)
 
     def show(self, progress: Progress) -> None:
         """Say where the work is."""

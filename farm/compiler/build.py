@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,17 @@ def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Arti
     """The artifact of a model for a profile: from the store, or built and put there. Raises BuildError."""
     store, digest = Store(cache), artifact_digest(prepared, profile)
     if kept := store.find(KIND, digest):
-        return load(kept, cached=True)
+        return _named(load(kept, cached=True), prepared, profile)
     with store.publish(KIND, digest) as folder:
         _build_into(folder, desk, prepared, profile, digest)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
-    return load(kept, cached=False)
+    return _named(load(kept, cached=False), prepared, profile)
+
+
+def _named(artifact: Artifact, prepared: Prepared, profile: Profile) -> Artifact:
+    """Under the names asked for: profiles with one target share what was built, and so do models that differ in names only."""
+    return replace(artifact, model=prepared.model, profile=profile.name, inputs=prepared.inputs, outputs=prepared.outputs)
 
 
 def load(folder: Path, *, cached: bool) -> Artifact:

@@ -34,6 +34,17 @@ def _converted(values: list[Array], call: Call) -> Array:
     return values[0].astype(dtype)
 
 
+def _larger(left: Array, right: Array) -> Array:
+    """As TVM has it: the right one where one of them is NaN, and the right zero of two."""
+    larger: Array = np.where(left > right, left, right)
+    return larger
+
+
+def _smaller(left: Array, right: Array) -> Array:
+    smaller: Array = np.where(left < right, left, right)
+    return smaller
+
+
 # On floating point, TVM and numpy agree to the bit. Integers are left to TVM: its division truncates, numpy's does not.
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
@@ -43,8 +54,8 @@ _ARITHMETIC: dict[str, Callable[..., Array]] = {
     "relax.negative": np.negative,
     "relax.sqrt": np.sqrt,
     "relax.rsqrt": lambda value: np.reciprocal(np.sqrt(value)),
-    "relax.maximum": lambda left, right: np.where(left > right, left, right),  # of NaN too: np.maximum would keep it, TVM does not
-    "relax.minimum": lambda left, right: np.where(left < right, left, right),
+    "relax.maximum": _larger,
+    "relax.minimum": _smaller,
 }
 _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.astype": _converted,
@@ -67,11 +78,11 @@ def constant(expression: relax.Expr) -> Array | None:
 
 
 def _computed(name: str, values: list[Array], call: Call) -> Array:
-    if name in _CONVERSIONS:
-        return _CONVERSIONS[name](values, call)
-    if any(value.dtype.kind != "f" for value in values):
-        raise TypeError("not floating point")
     with np.errstate(all="ignore"):
+        if name in _CONVERSIONS:
+            return _CONVERSIONS[name](values, call)
+        if any(value.dtype.kind != "f" for value in values):
+            raise TypeError("not floating point")
         return _ARITHMETIC[name](*values)
 
 
@@ -82,7 +93,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
-        if name not in _ARITHMETIC and name not in _CONVERSIONS or not isinstance(call.ty, relax.TensorType):
+        if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(call.ty, relax.TensorType):
             return call
         operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
         values = [value for value in operands if value is not None]
@@ -107,7 +118,13 @@ class FoldConstants:
     """Fold element-wise arithmetic and changes of shape and layout on constants."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                module.update_func(name, _Folder(module).visit_expr(function))
-        return relax.transform.CanonicalizeBindings()(module)
+        return relax.transform.CanonicalizeBindings()(rewritten(module, _Folder))
+
+
+def rewritten(module: tvm.IRModule, rewriter: type[PyExprMutator]) -> tvm.IRModule:
+    """A copy of a module with its Relax functions rewritten."""
+    result = module.clone()
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            result.update_func(name, rewriter(result).visit_expr(function))
+    return result

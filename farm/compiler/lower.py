@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
+from tvm import relax
 
 from farm.clock import timed
 from farm.compiler import passes, schedules
 from farm.compiler.core import core_of
 from farm.errors import BuildError
 from farm.types import Kernel, Profile
+
+# In every library: a model that needs no kernels at all would be exported as C source, which takes a C compiler to link.
+_NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "no_kernel")
+_ON_EVERY_DEVICE = "vm.builtin."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Lowered:
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
     """The profile's target, `native` replaced by the CPU of this machine."""
-    content = dict(profile.target)
+    content: dict[str, Any] = dict(profile.target)
     if content.get("kind") != "llvm":
         raise BuildError(
             f"{profile.name}: code for {content.get('kind')} cannot be built yet",
@@ -36,7 +42,15 @@ def resolve_target(profile: Profile) -> tvm.target.Target:
         )
     if content.get("mcpu") == "native":
         content["mcpu"] = tvm.get_global_func("target.llvm_get_system_cpu")()
+        content["mattr"] = [*content.get("mattr", ()), *_hidden_features(tvm.target.Target(content))]
     return tvm.target.Target(content)
+
+
+def _hidden_features(target: tvm.target.Target) -> list[str]:
+    """What the CPU's model has and this machine does not, as virtual machines may hide it: code with it would be an illegal instruction."""
+    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    implied = tvm.target.codegen.llvm_get_cpu_features(target)
+    return sorted(f"-{feature}" for feature in implied if feature in found and not found[feature])
 
 
 def lower(module: tvm.IRModule, weights: Sequence[np.ndarray[Any, Any]], target: tvm.target.Target, seconds: dict[str, float]) -> Lowered:
@@ -45,7 +59,30 @@ def lower(module: tvm.IRModule, weights: Sequence[np.ndarray[Any, Any]], target:
     with target:
         with timed(seconds, "graph"):
             module = passes.optimize(passes.bind(module, weights), core)
+        _check_functions(module)
         with timed(seconds, "schedule"):
             module, kernels = schedules.schedule(module, core)
         module, parameters = passes.lift_parameters(module)
+    module["no_kernel"] = _NOTHING
     return Lowered(module, parameters, tuple(kernels))
+
+
+def _check_functions(module: tvm.IRModule) -> None:
+    """Refuse a model that calls functions of TVM's Python or extra libraries: they are here, and on no board."""
+    called: set[str] = set()
+
+    def collect(node: Any) -> None:
+        if isinstance(node, relax.ExternFunc):
+            called.add(str(node.global_symbol))
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, collect)
+        elif not schedules.is_loop_nest(function):
+            called.update(re.findall(r'call_packed\("([^"]+)"', function.script()))
+    if missing := sorted(name for name in called if not name.startswith(_ON_EVERY_DEVICE)):
+        raise BuildError(
+            f"the model needs functions that the runtime on a board does not have: {', '.join(missing)}",
+            "they sort, or select by value, and are no compiled code",
+            "end the model before TopK, Sort, NonZero, Unique or NonMaxSuppression and do that step outside",
+        )

@@ -12,18 +12,20 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.core import Core
-from farm.compiler.folding import FoldConstants
+from farm.compiler.folding import FoldConstants, rewritten
 from farm.compiler.kernels import legalization
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
+_NHWC, _NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
+_HWIO = [2, 3, 1, 0]  # of OIHW
 
 
 def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     """Make the weights, the parameters of `main` after its inputs, constants."""
     main = module["main"]
-    names = [parameter.name for parameter in main.params[int(main.attrs["num_input"]) :]]
-    tensors = {name: tvm.runtime.tensor(value) for name, value in zip(names, weights, strict=True)}
+    parameters = main.params[int(main.attrs["num_input"]) :]  # bound as variables: an input may have the name of a weight
+    tensors = {parameter: tvm.runtime.tensor(value) for parameter, value in zip(parameters, weights, strict=True)}
     return relax.transform.BindParams("main", tensors)(module)
 
 
@@ -33,15 +35,16 @@ def optimize(module: tvm.IRModule, core: Core) -> tvm.IRModule:
     passes = [
         transform.FoldBatchnormToConv2D(),
         transform.DecomposeOpsForInference(),
-        _SplitClip(),
+        _Simplify(),
         FoldConstants(),
         transform.DeadCodeElimination(),
-        transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+        _ChannelsLast(),
         transform.Normalize(),
         FoldConstants(),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
+        relax.backend.DispatchSortScan(),
         transform.LegalizeOps(legalization(core)),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
@@ -89,23 +92,52 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         return self.variables[key]
 
 
-@mutator
-class _ClipSplitter(PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") != "relax.clip" or str(call.ty.dtype) != "float32":
-            return call
-        data, low, high = call.args
-        bounds = [relax.const(np.float32(bound.value)) for bound in (low, high)]
-        return relax.op.minimum(self.builder_.emit(relax.op.maximum(data, bounds[0])), bounds[1])
-
-
-@tvm.transform.module_pass(opt_level=0, name="farm.SplitClip")
-class _SplitClip:
-    """clip -> minimum(maximum()): ConvertLayout has no rule for clip and would put two transposes around each."""
+@tvm.transform.module_pass(opt_level=0, name="farm.Simplify")
+class _Simplify:
+    """Operators that ConvertLayout stumbles over, in terms of those it knows."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                module.update_func(name, _ClipSplitter(module).visit_expr(function))
-        return module
+        return rewritten(module, _Simplifier)
+
+
+@mutator
+class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    """clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones.
+
+    TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.
+    """
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        name = getattr(call.op, "name", "")
+        if name == "relax.nn.dropout":
+            return relax.Tuple([call.args[0], self.builder_.emit(relax.op.ones_like(call.args[0]))])
+        if name == "relax.clip" and str(call.ty.dtype).startswith("float"):
+            data, *bounds = call.args
+            low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)
+            return relax.op.minimum(high, self.builder_.emit(relax.op.maximum(low, data)))
+        return call
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.ChannelsLast")
+class _ChannelsLast:
+    """Convolutions over NHWC. TVM's pass moves the transposes out of the way; where it trips, each convolution has two of its own."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        try:
+            return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(module)
+        except Exception:  # stack, nonzero and others: each has another check that fails
+            return rewritten(module, _Transposer)
+
+
+@mutator
+class _Transposer(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        given = call.attrs
+        if getattr(call.op, "name", "") != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != ("NCHW", "OIHW"):
+            return call
+        data, weight = (self.builder_.emit(relax.op.permute_dims(call.args[index], axes)) for index, axes in ((0, _NHWC), (1, _HWIO)))
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": given.out_dtype}
+        result = relax.op.nn.conv2d(data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts)
+        return relax.op.permute_dims(self.builder_.emit(result), _NCHW)

@@ -38,9 +38,9 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
-    blocks = _block_names(Schedule(tvm.IRModule({"main": function})))
-    failure = ""
-    for rule in (rule for rule in _RULES if rule in blocks or rule == GENERAL):
+    blocks = _block_names(function)
+    failure = "" if blocks else "it is no loop nest"
+    for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
         work = Schedule(tvm.IRModule({"main": function}))
         try:
             _RULES[rule](work, core)
@@ -51,7 +51,16 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
     return function, Kernel(name, "none", failure)
 
 
-def _block_names(work: Schedule) -> list[str]:
+def is_loop_nest(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel is made of loops over blocks, as all are but TVM's sort and scan."""
+    body = getattr(function.body, "block", None)
+    return body is not None and body.name_hint == "root"
+
+
+def _block_names(function: tirx.PrimFunc) -> list[str]:
+    if not is_loop_nest(function):
+        return []
+    work = Schedule(tvm.IRModule({"main": function}))
     return [_name(work, block) for block in work.get_child_blocks(work.get_sblock("root"))]
 
 
@@ -162,7 +171,7 @@ def _required(tile: Tile | None) -> Tile:
 
 
 def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
-    """Inline all that follows the main block into the kernel's last block, and return that; a main block that ends it gets a copy to end it.
+    """Inline all that follows the main block into the last block, and return that; a main block that is the last gets a copy to follow it.
 
     Raises where that cannot be done, as when a kernel has several results.
     """

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.store import digest_of, file_digest
 from farm.importers.files import check_file
+from farm.store import digest_of, file_digest
 from farm.types import Model
 
 _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")

@@ -194,9 +194,10 @@ class _Story:
         )
 
     def _concerned(self, key: Key) -> list[Job]:
-        """The waiting jobs that a build task holds up; an agent only once nothing else does."""
-        concerned = [job for job in self._waiting if key in _needs(job)]
-        return [job for job in concerned if key[0] != "agent" or _build_key(job) in self._made]
+        """The waiting jobs that a build task holds up. An agent's progress is shown where nothing of the model is being worked on."""
+        busy = {other for other, _ in self._running.values() if not isinstance(other, Job) and other[0] != "agent"}
+        waiting = [job for job in self._waiting if key in _needs(job)]
+        return [job for job in waiting if key[0] != "agent" or not busy.intersection(_needs(job))]
 
     def _fail_dependents(self, key: Key) -> None:
         error = self._made[key]

@@ -112,9 +112,11 @@ def connect_error(port: int, key: str) -> str:
     return error_of(connect, port, SESSION_S, key)
 
 
-def outlive(port: int, session_s: float, kept_s: float | None = None) -> str:
-    """What a client meets that keeps its session for longer than it asked for, or for `kept_s`."""
+def outlive(port: int, session_s: float, kept_s: float | None = None, started: str | None = None) -> str:
+    """What a client meets that keeps its session for longer than it asked for, or for `kept_s`. `started` appears when it is connected."""
     session = connect(port, session_s)
+    if started:
+        Path(started).touch()
     time.sleep(kept_s or session_s + 1)
     return error_of(session.listdir, ".")
 

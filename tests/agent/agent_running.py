@@ -17,7 +17,7 @@ from farm.deadline import Deadline
 
 CLIENTS = Path(__file__).with_name("agent_clients.py")
 QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}
-CLIENT_S = 120.0
+CLIENT_S = 300.0
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -1,0 +1,64 @@
+"""Ctrl-C, SIGTERM and SIGHUP: the first one stops the command, and none after it disturbs the cleaning up.
+
+Outside of a `deferred` block a signal raises Stopped wherever the program is. Inside, where processes are started and the terminal is
+taken over, it waits for the next `check`, so that nothing is left half-started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """The command is to end: no error that anyone handles. The shell's exit code for it is 128 and the number of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+@dataclass
+class _State:
+    number: int = 0  # of the first signal
+    deferring: int = 0
+
+    def hear(self, number: int, _: FrameType | None) -> None:
+        if self.number:
+            return
+        self.number = number
+        if not self.deferring:
+            raise Stopped(number)
+
+
+_state = _State()  # a process has one disposition of its signals
+
+
+def catch() -> None:
+    """Have signals raise Stopped. Those that were ignored stay so: nohup and shells' `&` mean it."""
+    for number in _NUMBERS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _state.hear)
+
+
+def check() -> None:
+    """Raise Stopped if a signal has come."""
+    if _state.number:
+        raise Stopped(_state.number)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A block in which signals wait for the next `check`, or for the block's end."""
+    _state.deferring += 1
+    try:
+        yield
+    finally:
+        _state.deferring -= 1
+    if not _state.deferring:
+        check()

@@ -1,0 +1,117 @@
+"""A farm for each test, with agents and the small model's artifacts already there."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from farm_running import Farm
+from onnx import TensorProto, helper, numpy_helper
+
+from farm import process
+
+AGENTS = {"x86_64": "true", "armv7": "qemu-arm", "aarch64": "qemu-aarch64"}  # and the program that runs them
+QUICK = """
+[bench]
+models = ["digits"]
+warmup = 1
+count = 5
+minimum_s = 0.1
+maximum_s = 1.0
+dataset_limit = 20
+"""
+DEVICES = """
+[devices.host]
+profile = "x86"
+url = "local:"
+[devices.pi3]
+profile = "rasp3b"
+url = "qemu:"
+[devices.rk3399]
+profile = "rk3399"
+url = "qemu:"
+"""
+DIGITS = """
+[models.digits]
+source = "package:zoo/digits/digits.onnx"
+preprocess = "grey"
+labels = "package:zoo/digits/digits-labels.txt"
+dataset = "package:zoo/digits/digits-test.npz"
+"""
+
+
+@pytest.fixture(scope="session")
+def agents_folder(agents: Callable[[str], Path]) -> Path:
+    """The folder of the agents by digest, those that are needed here built."""
+    for arch, emulator in AGENTS.items():
+        if process.find(emulator):
+            agents(arch)
+    folder = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm") / "agents"
+    folder.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
+    return folder
+
+
+@pytest.fixture(scope="session")
+def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which digits and the slow model are imported and built for every device that they run on."""
+    folder = tmp_path_factory.mktemp("warm")
+    farm = _farm(folder, folder / "cache", agents_folder)
+    farm.configure(DEVICES + DIGITS + QUICK)
+    write_slow_model(folder / "slow.onnx")
+    assert farm.run("bench", "--all", seconds=300).code in (0, 1)  # 1: no emulators here
+    assert farm.run("compile", "slow.onnx", "--profile", "rasp3b").code == 0
+    farm.assert_nothing_is_left()
+    return farm.cache
+
+
+@pytest.fixture
+def farm(warm_cache: Path, tmp_path: Path) -> Iterator[Farm]:
+    """A farm with everything built: three devices, digits, quick measurements."""
+    farm = _farm(tmp_path, warm_cache)
+    farm.configure(DEVICES + DIGITS + QUICK)
+    (tmp_path / "slow.onnx").symlink_to(warm_cache.parent / "slow.onnx")
+    yield farm
+    farm.end()
+
+
+@pytest.fixture
+def fresh(agents_folder: Path, tmp_path: Path) -> Iterator[Farm]:
+    """A farm in which nothing but the agents is built."""
+    farm = _farm(tmp_path, tmp_path / "cache", agents_folder)
+    farm.configure(DEVICES + DIGITS + QUICK)
+    yield farm
+    farm.end()
+
+
+def write_slow_model(path: Path) -> None:
+    """Three convolutions, quickly built, whose 8 GFLOP keep an emulated board busy for half a minute."""
+    channels, size, count = 64, 192, 3
+    random = np.random.default_rng(0)
+    kernels = [(random.standard_normal((channels, channels, 3, 3)) / 24).astype("float32") for _ in range(count)]
+    names = ["x", *(f"t{number}" for number in range(1, count)), "y"]
+    nodes = [
+        helper.make_node("Conv", [before, f"w{number}"], [after], pads=[1, 1, 1, 1])
+        for number, (before, after) in enumerate(zip(names, names[1:], strict=False))
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in "xy"]
+    weights = [numpy_helper.from_array(kernel, f"w{number}") for number, kernel in enumerate(kernels)]
+    graph = helper.make_graph(nodes, "slow", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.fixture
+def emulators() -> None:
+    if not (process.find("qemu-arm") and process.find("qemu-aarch64")):
+        pytest.skip("qemu-user is not installed")
+
+
+def _farm(folder: Path, cache: Path, agents: Path | None = None) -> Farm:
+    cache.mkdir(exist_ok=True)
+    if agents:
+        (cache / "agents").symlink_to(agents)
+    return Farm(folder, cache, uuid.uuid4().hex)

@@ -1,0 +1,220 @@
+"""Convolutions of all kinds against torch in double precision, and which rule each of them gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, Answer, compute
+from torch.nn import functional
+from tvm import relax
+
+from farm.compiler import schedules
+from farm.compiler.core import core_of
+from farm.compiler.kernels import convolution_tile
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Of `batch` images of height x width; padding is top, left, bottom, right; `then` is what follows it."""
+
+    batch: int = 1
+    channels: int = 8
+    size: Pair = (6, 7)
+    outputs: int = 16
+    kernel: Pair = (3, 3)
+    strides: Pair = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    then: str = "nothing"
+
+    @property
+    def result(self) -> Pair:
+        padded = self.size[0] + self.padding[0] + self.padding[2], self.size[1] + self.padding[1] + self.padding[3]
+        taken = zip(padded, self.kernel, self.strides, self.dilation, strict=True)
+        height, width = ((extent - dilation * (kernel - 1) - 1) // stride + 1 for extent, kernel, stride, dilation in taken)
+        return height, width
+
+
+DEPTHWISE = Convolution(channels=16, outputs=16, groups=16)
+AFTER = {  # (convolution, bias, residual) -> results, in relax and in torch
+    "nothing": (lambda emit, y, b, r: y, lambda y, b, r: [y]),
+    "bias": (lambda emit, y, b, r: emit(relax.op.add(y, b)), lambda y, b, r: [y + b]),
+    "relu": (lambda emit, y, b, r: emit(relax.op.nn.relu(emit(relax.op.add(y, b)))), lambda y, b, r: [(y + b).relu()]),
+    "relu6": (lambda emit, y, b, r: emit(relax.op.clip(emit(relax.op.add(y, b)), 0, 6)), lambda y, b, r: [(y + b).clamp(0, 6)]),
+    "residual": (lambda emit, y, b, r: emit(relax.op.nn.relu(emit(relax.op.add(y, r)))), lambda y, b, r: [(y + r).relu()]),
+    "silu": (lambda emit, y, b, r: emit(relax.op.multiply(y, emit(relax.op.sigmoid(y)))), lambda y, b, r: [y * y.sigmoid()]),
+    "two results": (
+        lambda emit, y, b, r: [emit(relax.op.add(y, b)), emit(relax.op.nn.relu(y))],
+        lambda y, b, r: [y + b, y.relu()],
+    ),
+    "both": (lambda emit, y, b, r: [y, emit(relax.op.add(y, b))], lambda y, b, r: [y, y + b]),
+}
+
+
+def check(case: Convolution, cpu: str) -> Answer:
+    """Compile and run a convolution, and compare it with torch's."""
+    numbers = np.random.default_rng(0)
+
+    def draw(*shape: int) -> Any:
+        return numbers.standard_normal(shape).astype("float32")
+
+    x, residual = draw(case.batch, case.channels, *case.size), draw(case.batch, case.outputs, *case.result)
+    weight, bias = draw(case.outputs, case.channels // case.groups, *case.kernel), draw(1, case.outputs, 1, 1)
+    ours, theirs = AFTER[case.then]
+
+    def body(emit, x, r, w, b):
+        y = emit(relax.op.nn.conv2d(x, w, strides=case.strides, padding=case.padding, dilation=case.dilation, groups=case.groups))
+        return ours(emit, y, b, r)
+
+    answer = compute({"x": x, "r": residual}, body, {"w": weight, "b": bias}, cpu)
+    top, left, bottom, right = case.padding
+    padded = functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom))
+    exact = functional.conv2d(padded, torch.from_numpy(weight).double(), None, case.strides, 0, case.dilation, case.groups)
+    for got, wanted in zip(answer.outputs, theirs(exact, torch.from_numpy(bias), torch.from_numpy(residual)), strict=True):
+        np.testing.assert_allclose(got, wanted.numpy(), atol=1e-4, rtol=1e-4)
+    return answer
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution(),
+        Convolution(then="relu"),
+        Convolution(then="relu6", padding=(1, 1, 1, 1)),
+        Convolution(then="residual", padding=(1, 1, 1, 1)),
+        Convolution(then="silu"),
+        Convolution(channels=3, outputs=24, then="bias"),
+        Convolution(channels=5, outputs=48, size=(1, 1), kernel=(1, 1), then="relu"),
+        Convolution(kernel=(1, 1), strides=(3, 2)),
+        Convolution(padding=(0, 1, 2, 3), strides=(2, 1)),
+        Convolution(dilation=(2, 1), padding=(2, 0, 2, 0), size=(9, 9)),
+        Convolution(batch=3, then="relu"),
+        Convolution(channels=256, outputs=128, size=(4, 4), kernel=(3, 3), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
+    ],
+    ids=str,
+)
+def test_a_convolution_whose_channels_fill_vectors_gets_the_convolution_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        DEPTHWISE,
+        replace(DEPTHWISE, then="relu6", padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, then="silu", strides=(2, 2), padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, then="residual", padding=(0, 2, 1, 0)),
+        replace(DEPTHWISE, batch=3, dilation=(1, 2), then="bias"),
+        replace(DEPTHWISE, channels=17, outputs=17, groups=17, padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, channels=1, outputs=1, groups=1),
+        replace(DEPTHWISE, size=(3, 3)),
+        replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["depthwise"], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution(outputs=7, then="relu"),
+        Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
+        Convolution(channels=8, outputs=32, groups=8, then="relu"),  # depthwise with a multiplier
+        Convolution(channels=8, outputs=16, groups=4, padding=(1, 0, 0, 1)),
+    ],
+    ids=str,
+)
+def test_a_convolution_that_fits_no_tile_is_right_by_the_general_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == ([], [])
+
+
+@settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(data=some.data())
+def test_any_convolution_is_right(data):
+    def pair(low, high):
+        return some.tuples(some.integers(low, high), some.integers(low, high))
+
+    kind = data.draw(some.sampled_from(["full", "full", "depthwise", "multiplied", "grouped"]))
+    channels = data.draw(some.sampled_from([1, 2, 3, 5, 8, 16, 17]))
+    outputs, groups = {
+        "full": (data.draw(some.sampled_from([1, 3, 4, 8, 16, 24, 33, 64])), 1),
+        "depthwise": (channels, channels),
+        "multiplied": (2 * channels, channels),
+        "grouped": (6, 2),
+    }[kind]
+    channels = 2 * channels if kind == "grouped" else channels
+    case = Convolution(
+        batch=data.draw(some.sampled_from([1, 3])),
+        channels=channels,
+        size=data.draw(pair(1, 9)),
+        outputs=outputs,
+        kernel=data.draw(pair(1, 4)),
+        strides=data.draw(pair(1, 4)),
+        padding=data.draw(some.tuples(*[some.integers(0, 3)] * 4)),
+        dilation=data.draw(pair(1, 2)),
+        groups=groups,
+        then=data.draw(some.sampled_from(sorted(AFTER))),
+    )
+    if min(case.result) > 0:
+        answer = check(case, data.draw(some.sampled_from(CPUS)))
+        assert answer.notes == []
+
+
+def test_two_results_of_one_convolution_are_right_whatever_is_fused():
+    assert "none" not in check(Convolution(then="two results"), CPUS[0]).rules
+    assert "none" not in check(Convolution(then="both"), CPUS[0]).rules
+
+
+def test_a_rule_that_fails_leaves_the_kernel_to_the_general_one_with_the_reason(monkeypatch):
+    def fails(work, core):
+        work.get_sblock("no such block")
+
+    monkeypatch.setitem(schedules._RULES, "convolution", fails)
+    answer = check(Convolution(then="relu"), CPUS[0])
+    (note,) = answer.notes
+    assert answer.rules == []
+    assert note.startswith("convolution: ")
+    assert "no such block" in note
+
+
+def test_a_kernel_that_no_rule_takes_stays_as_it_is_and_right(monkeypatch):
+    def fails(work, core):
+        raise ValueError
+
+    for rule in schedules._RULES:
+        monkeypatch.setitem(schedules._RULES, rule, fails)
+    answer = check(Convolution(then="relu"), CPUS[0])
+    assert "none" in answer.rules
+    assert "general: ValueError" in answer.notes
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_accumulators_of_a_tile_stay_in_registers(cpu):
+    from relax_models import target
+
+    core = core_of(target(cpu))
+    for width in (1, 7, 14, 56, 112, 113):
+        for channels in (8, 16, 24, 32, 64, 96, 1280):
+            if (tile := convolution_tile(core, width, channels)) is None:
+                assert channels % core.widths[-1]
+                continue
+            assert width % tile.pixels == channels % tile.block == 0
+            assert tile.pixels * tile.vectors <= max(core.tile_budget(tile.lanes), tile.vectors)
+            assert tile.pixels * tile.block * 4 < 1024

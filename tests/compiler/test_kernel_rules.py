@@ -1,0 +1,166 @@
+"""Every kind of kernel but convolutions against torch and numpy, and which rule each of them gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from relax_models import CPUS, compute, const, lowered, module, run, target
+from torch.nn import functional
+from tvm import relax, tirx
+
+from farm.compiler.lower import lower
+
+numbers = np.random.default_rng(1)
+
+
+def draw(*shape: int, dtype: str = "float32") -> Any:
+    return numbers.standard_normal(shape).astype(dtype)
+
+
+def close(ours, theirs):
+    for one, other in zip(ours, theirs if isinstance(theirs, list) else [theirs], strict=True):
+        other = other.numpy() if isinstance(other, torch.Tensor) else np.asarray(other)
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("depth", "width", "rule"), [(16, 64, ["dense"]), (7, 8, ["dense"]), (33, 1000, ["dense"]), (5, 10, []), (1, 1, [])])
+def test_a_dense_layer(rows, depth, width, rule, cpu):
+    x, w, b = draw(rows, depth), draw(depth, width), draw(width)
+    answer = compute({"x": x}, lambda emit, x, w, b: emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b)))), {"w": w, "b": b}, cpu)
+    close(answer.outputs, np.maximum(x.astype("float64") @ w + b, 0))
+    assert (answer.rules, answer.notes) == (rule, [])
+
+
+def test_a_dense_layer_without_anything_after_it():
+    x, w = draw(3, 16), draw(16, 32)
+    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
+    close(answer.outputs, x @ w)
+    assert answer.rules == ["dense"]
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 16), (16, 32)), ((16,), (16, 32)), ((2, 4, 16), (2, 16, 8)), ((3, 16), (16,))], ids=str)
+def test_a_product_that_is_no_dense_layer(shapes):
+    x, w = (draw(*shape) for shape in shapes)
+    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
+    close(answer.outputs, x @ w)
+
+
+def test_a_product_of_two_inputs():
+    x, w = draw(3, 16), draw(16, 32)
+    close(compute({"x": x, "w": w}, lambda emit, x, w: emit(relax.op.matmul(x, w))).outputs, x @ w)
+
+
+IMAGE = draw(2, 5, 9, 7)
+ROWS = draw(3, 4, 10)
+KERNELS = {
+    "max pool": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1, 1, 1))),
+        lambda x: functional.max_pool2d(x, 3, 2, 1),
+    ),
+    "average pool": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.nn.avg_pool2d(x, (3, 2), (2, 1), (1, 0, 1, 0))),
+        lambda x: functional.avg_pool2d(x, (3, 2), (2, 1), (1, 0), count_include_pad=False),
+    ),
+    "global average pool": (IMAGE, lambda emit, x: emit(relax.op.nn.adaptive_avg_pool2d(x, (1, 1))), lambda x: x.mean((2, 3), True)),
+    "softmax": (ROWS, lambda emit, x: emit(relax.op.nn.softmax(x, -1)), lambda x: x.softmax(-1)),
+    "softmax over another axis": (ROWS, lambda emit, x: emit(relax.op.nn.softmax(x, 1)), lambda x: x.softmax(1)),
+    "log softmax": (ROWS, lambda emit, x: emit(relax.op.nn.log_softmax(x, -1)), lambda x: x.log_softmax(-1)),
+    "mean": (ROWS, lambda emit, x: emit(relax.op.mean(x, [1], keepdims=True)), lambda x: x.mean(1, True)),
+    "mean of everything": (ROWS, lambda emit, x: emit(relax.op.mean(x)), lambda x: x.mean()),
+    "variance": (ROWS, lambda emit, x: emit(relax.op.variance(x, [0, 2])), lambda x: x.var((0, 2), unbiased=False)),
+    "largest": (ROWS, lambda emit, x: emit(relax.op.max(x, [2])), lambda x: x.amax(2)),
+    "place of the largest": (ROWS, lambda emit, x: emit(relax.op.argmax(x, 1)), lambda x: x.argmax(1)),
+    "running sum": (ROWS, lambda emit, x: emit(relax.op.cumsum(x, 2)), lambda x: x.cumsum(2)),
+    "concatenation": (ROWS, lambda emit, x: emit(relax.op.concat([x, emit(relax.op.exp(x))], 1)), lambda x: torch.cat([x, x.exp()], 1)),
+    "split": (
+        ROWS,
+        lambda emit, x: [emit(relax.TupleGetItem(emit(relax.op.split(x, [3], axis=2)), part)) for part in (0, 1)],
+        lambda x: [x[:, :, :3], x[:, :, 3:]],
+    ),
+    "transpose": (IMAGE, lambda emit, x: emit(relax.op.permute_dims(x, [0, 3, 1, 2])), lambda x: x.permute(0, 3, 1, 2)),
+    "reshape": (IMAGE, lambda emit, x: emit(relax.op.reshape(x, (2, 45, 7))), lambda x: x.reshape(2, 45, 7)),
+    "nearest resize": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.image.resize2d(x, (18, 14), method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor")),
+        lambda x: functional.interpolate(x, scale_factor=2.0),
+    ),
+    "bilinear resize": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.image.resize2d(x, (13, 20), method="linear", coordinate_transformation_mode="half_pixel")),
+        lambda x: functional.interpolate(x, (13, 20), mode="bilinear"),
+    ),
+    "padding": (IMAGE, lambda emit, x: emit(relax.op.nn.pad(x, (0, 0, 0, 0, 1, 2, 3, 0))), lambda x: functional.pad(x, (3, 0, 1, 2))),
+    "slice": (ROWS, lambda emit, x: emit(relax.op.strided_slice(x, [2], [9], [-11], [-2])), lambda x: x.flip(2)[:, :, ::2]),
+    "gelu": (ROWS, lambda emit, x: emit(relax.op.nn.gelu(x)), lambda x: functional.gelu(x)),
+    "choice": (
+        ROWS,
+        lambda emit, x: emit(relax.op.where(emit(relax.op.greater(x, const(0))), x, emit(relax.op.negative(x)))),
+        lambda x: x.abs(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_right(name, cpu):
+    data, body, expected = KERNELS[name]
+    answer = compute({"x": data}, body, cpu=cpu)
+    close(answer.outputs, expected(torch.from_numpy(data)))
+    if name != "running sum":  # TVM's scan is no loop nest
+        assert (answer.rules, answer.notes) == ([], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_layer_norm(cpu):
+    x, gain, bias = draw(2, 3, 10), draw(10), draw(10)
+    answer = compute({"x": x}, lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, [-1], 1e-3)), {"g": gain, "b": bias}, cpu)
+    close(answer.outputs, functional.layer_norm(*map(torch.from_numpy, (x,)), (10,), torch.from_numpy(gain), torch.from_numpy(bias), 1e-3))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_transposed_convolution(cpu):
+    x, w = draw(1, 3, 5, 5), draw(3, 16, 3, 3)
+    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1, 1, 1), (1, 1))), {"w": w}, cpu)
+    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, 1))
+
+
+def test_an_embedding_with_indices_of_64_bits():
+    table, tokens = draw(20, 8), np.array([[0, 19, 7]])
+    close(compute({"tokens": tokens}, lambda emit, x, w: emit(relax.op.take(w, x, 0)), {"w": table}).outputs, table[tokens])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
+def test_other_types_than_float32_go_by_the_general_rule(dtype):
+    x, w = (np.asarray(8 * draw(*shape), dtype) for shape in ((3, 8), (8, 16)))
+    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
+    np.testing.assert_allclose(answer.outputs[0], x.astype("float64") @ w.astype("float64"), rtol=2e-2, atol=1 if dtype == "float16" else 1e-3)
+    assert answer.outputs[0].dtype == dtype
+    assert answer.rules == []
+
+
+def test_a_batch_of_open_size_is_right_at_every_size():
+    batch = tirx.Var("n", "int64")
+    weight = draw(16, 3, 3, 3)
+
+    def body(emit, x, w):
+        return emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w))))
+
+    low = lowered({"x": relax.TensorType((batch, 3, 8, 8), "float32")}, body, {"w": weight})
+    for count in (1, 3):
+        x = draw(count, 3, 8, 8)
+        close(run(low, [x]), functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight)).relu())
+
+
+def test_scheduling_leaves_the_module_that_it_was_given_as_it_was():
+    given = module({"x": IMAGE}, lambda emit, x: emit(relax.op.clip(x, 0, 1)))
+    before = given.script()
+    lower(given, [], target(), {})
+    assert given.script() == before
