@@ -16,10 +16,13 @@ from typing import NoReturn
 import click
 
 from farm import __version__, interrupts
-from farm.commands import bench, completion, deploy, devices, history, run, serve
+from farm.commands import bench, completion, deploy, devices, doctor, history, run, serve
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+
+
+_COMPLETE = "_FARM_COMPLETE"
 
 
 class _Group(click.Group):
@@ -53,7 +56,7 @@ def cli() -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history),
+    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):
     cli.add_command(command)
@@ -72,13 +75,15 @@ def main() -> NoReturn:
 
 def _run() -> int:
     try:
-        cli.main(standalone_mode=False, prog_name="farm")
+        _call()
     except FarmError as error:
         return _fail(error)
     except click.ClickException as error:
         return _fail(_usage_error(error))
     except interrupts.Stopped as stopped:
         return _fail(Interrupted("interrupted"), stopped.exit_code)
+    except click.exceptions.Exit as exit_:  # of --help and --version
+        return exit_.exit_code
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 0
     except BrokenPipeError:
@@ -86,6 +91,16 @@ def _run() -> int:
     except Exception as error:
         return _fail(_output_error(error) or _internal_error(error))
     return 0
+
+
+def _call() -> None:
+    """What click's own `main` does, less its treatment of errors, which hides a closed pipe and takes EOFError for Ctrl-C."""
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        raise SystemExit(shell_complete(cli, {}, "farm", _COMPLETE, instruction))
+    with cli.make_context("farm", sys.argv[1:]) as context:
+        cli.invoke(context)
 
 
 def _fail(error: FarmError, code: int | None = None) -> int:
@@ -108,7 +123,8 @@ def _usage_error(error: click.ClickException) -> UsageError:
 def _output_error(error: Exception) -> FarmError | None:
     """A disk that has no room for what we print. The errors of files have a name."""
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        return FarmError("the output cannot be written", error.strerror or "", "free space on the disk that it goes to, or send it elsewhere")
+        fix = "free space on the disk that it goes to, or send it elsewhere"
+        return FarmError("the output cannot be written", error.strerror or "", fix)
     return None
 
 

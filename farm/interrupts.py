@@ -29,9 +29,9 @@ class _State:
     deferring: int = 0
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        if self.number:
-            return
         self.number = number
+        for other in _NUMBERS:
+            signal.signal(other, signal.SIG_IGN)
         if not self.deferring:
             raise Stopped(number)
 

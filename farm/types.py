@@ -48,6 +48,11 @@ class Device:
     def on_this_machine(self) -> bool:
         return self.scheme in ("local", "qemu")
 
+    @property
+    def gets_agent(self) -> bool:
+        """Whether its transport puts and starts an agent of ours there; elsewhere somebody has."""
+        return self.scheme in ("local", "qemu", "ssh")
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "unavailable": "red", "unknown": "bright_black"}
+STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "offline": "red", "unavailable": "red", "unknown": "bright_black"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, right=True),
         _Column("p90 ms", _p90, 90, right=True),
-        _Column("p99 ms", _p99, 100, right=True),
-        _Column("samples", lambda run: str(run.latency.count) if run.latency else "", 110, right=True),
+        _Column("p99 ms", _p99, 120, right=True),
+        _Column("samples", lambda run: str(run.latency.count) if run.latency else "", 130, right=True),
         _Column("top-1 %", _top1, right=True),
-        _Column("ref %", _reference_top1, 100, right=True),
+        _Column("ref %", _reference_top1, 120, right=True),
         _Column("max err", _max_error, right=True),
         _Column("why", words.why, 140, style="bright_black"),
     ]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import farm
-from farm import config, errors
+from farm import config, errors, transports
 from farm.cli import cli
 from farm.importers.feed import read_image
 from farm.interrupts import Stopped
@@ -103,6 +103,10 @@ def config_file(folder: Path, text: str) -> Path:
 def test_a_configuration_of_the_readme_loads(text: str, folder: Path) -> None:
     fleet = config.load(config_file(folder, text))
     assert fleet.devices
+
+
+def test_the_readme_names_every_transport() -> None:
+    assert [row[0].partition(":")[0] for row in table("url")] == list(transports._TRANSPORTS)
 
 
 def test_the_readme_names_every_built_in_profile() -> None:

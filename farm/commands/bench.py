@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shared
+from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +22,18 @@ if TYPE_CHECKING:
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
 def bench(
-    session: Session, models: tuple[str, ...], devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, dry_run: bool, **plan: Any
+    session: Session,
+    models: tuple[str, ...],
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+    shapes: tuple[str, ...],
+    dry_run: bool,
+    **plan: Any,
 ) -> None:
     """Measure models on devices: latency, agreement with the reference, accuracy.
 
@@ -40,7 +48,7 @@ def bench(
     from farm.pipeline import expand
 
     fleet = session.fleet()
-    chosen = [fleet.model(name) for name in models or fleet.bench.models]
+    chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, _plan(fleet.bench.plan, plan))
     if dry_run:
         show_jobs(session, jobs)

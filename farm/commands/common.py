@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from farm.config import Fleet
-    from farm.types import Profile
+    from farm.types import Model, Profile
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 HOST_PROFILE = "x86"
@@ -116,6 +116,31 @@ def on_devices(command: Command) -> Command:
     for option in reversed(device_options):
         command = option(command)
     return command
+
+
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME:1,3,224,224",
+    help="The shape of an input that the model leaves open; may be repeated.",
+)
+
+
+def with_shapes(model: Model, shapes: tuple[str, ...]) -> Model:
+    """The model with what --shape says of its inputs. Raises UsageError for what is no name and shape."""
+    from farm.errors import UsageError
+
+    given = dict(model.shapes)
+    for text in shapes:
+        name, _, numbers = text.rpartition(":")
+        try:
+            given[name] = tuple(int(number) for number in numbers.split(","))
+        except ValueError:
+            name = ""
+        if not name or any(extent < 1 for extent in given[name]):
+            raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
+    return replace(model, shapes=given)
 
 
 def host_profile(fleet: Fleet) -> Profile:

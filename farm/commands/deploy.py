@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
-from farm.commands.common import Session, complete, on_devices, shared, show_error
+from farm.commands.common import Session, complete, on_devices, shape_option, shared, show_error, with_shapes
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
 def deploy(
@@ -27,6 +28,7 @@ def deploy(
     devices: tuple[str, ...],
     tags: tuple[str, ...],
     everywhere: bool,
+    shapes: tuple[str, ...],
     deadline_s: float | None,
     dry_run: bool,
 ) -> None:
@@ -44,7 +46,7 @@ def deploy(
 
     fleet = session.fleet()
     plan = replace(Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s)
-    chosen = [fleet.model(name) for name in models or fleet.bench.models]
+    chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan)
     if dry_run:
         show_jobs(session, jobs)

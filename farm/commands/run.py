@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shared
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,10 +24,13 @@ _TOP = 5
 @click.option(
     "-i", "--input", "source", required=True, type=click.Path(path_type=Path), help="An image, .npy, or .npz with the inputs by name."
 )
+@shape_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
-def run(session: Session, model: str, device_name: str, source: Path, output: Path | None, deadline_s: float | None) -> None:
+def run(
+    session: Session, model: str, device_name: str, source: Path, shapes: tuple[str, ...], output: Path | None, deadline_s: float | None
+) -> None:
     """Run a model on a device with an input of yours: the five best labels of a classifier, and the outputs as .npz.
 
     \b
@@ -39,7 +42,7 @@ def run(session: Session, model: str, device_name: str, source: Path, output: Pa
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
-    device, chosen = fleet.device(device_name), fleet.model(model)
+    device, chosen = fleet.device(device_name), with_shapes(fleet.model(model), shapes)
     seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
         specs, outputs = infer(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from farm import process
 from farm.deadline import Deadline
+from farm.errors import BuildError
 from farm.types import Profile
 
 _LINK_S = 120.0
@@ -26,6 +28,12 @@ def linker(profile: Profile) -> Callable[..., None]:
         fix = "reinstall the bundled toolchain: pip install --force-reinstall ziglang"
 
     def link(output: str, objects: list[str], **_: Any) -> None:
-        process.run([*command, output, *objects], deadline=Deadline(_LINK_S), what=f"linking for {profile.name}", fix=fix)
+        what = f"linking for {profile.name}"
+        try:
+            process.run([*command, output, *objects], deadline=Deadline(_LINK_S), what=what, fix=fix)
+        except OSError as exc:
+            raise BuildError(f"{what}: {command[0]} cannot be started", str(exc), fix) from exc
+        if not Path(output).is_file():
+            raise BuildError(f"{what}: {command[0]} made no library", " ".join(command), fix)
 
     return link

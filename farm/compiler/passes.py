@@ -19,6 +19,14 @@ Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
 _NHWC, _NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _HWIO = [2, 3, 1, 0]  # of OIHW
+_LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass takes what the one before left, which is wrong or has no code
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv1d": ["NCW", "OIW"],
+    "relax.nn.conv3d": ["NCDHW", "OIDHW"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+    "relax.nn.conv1d_transpose": ["NCW", "IOW"],
+    "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
+}
 
 
 def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
@@ -125,7 +133,7 @@ class _ChannelsLast:
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         try:
-            return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(module)
+            return relax.transform.ConvertLayout(_LAYOUTS)(module)
         except Exception:  # stack, nonzero and others: each has another check that fails
             return rewritten(module, _Transposer)
 

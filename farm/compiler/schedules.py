@@ -20,6 +20,7 @@ from farm.types import Kernel
 _WEIGHTS_IN_CACHE = 512 * 1024  # bytes: a larger weight is walked block by block, so that a block stays in the L2 cache
 _WORTH_A_THREAD = 16 * 1024  # loop iterations: handing less to other threads costs more than it gains
 _DEPTHWISE_PIXELS = 8
+_UNROLLED_TAPS = 49  # of a depthwise kernel, 7 x 7: more make the code grow without bounds
 GENERAL = "general"
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
@@ -121,7 +122,8 @@ def _depthwise(work: Schedule, core: Core) -> None:
     work.parallel(rows)
     _, _, tile_w, tile_c, ry, rx = work.get_loops(main)[-6:]
     work.reorder(ry, rx, tile_w, tile_c)
-    _unroll_vectorize(work, [ry, rx, tile_w], tile_c)
+    taps = [ry, rx] if math.prod(_extent(work, loop) or 1 for loop in (ry, rx)) <= _UNROLLED_TAPS else []
+    _unroll_vectorize(work, [*taps, tile_w], tile_c)
     _unroll_vectorize(work, [w_tile], c_lanes)
     initial = work.get_loops(work.decompose_reduction(main, ry))
     _unroll_vectorize(work, [initial[-2]], initial[-1])

@@ -116,7 +116,6 @@ class ProfileTable(Table):
 
 class OptionsTable(Table):
     deadline_s: PositiveSeconds | None = None
-    session_timeout_s: PositiveSeconds | None = None
     threads: Positive | None = None
     key: Text | None = None
     launcher: Text | None = None

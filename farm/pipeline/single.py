@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind
-from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, facts_task, infer_task, prepare_task
+from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, facts_task, infer_task, prepare_task
 from farm.store import Store
 from farm.types import Artifact, Device, Model, Prepared, Profile, Progress, TensorSpec
 
@@ -23,7 +22,7 @@ _TICK_S = 0.1
 
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
     """The checked model and its library for a profile. `host` is the profile of this machine."""
-    with _crew(store) as crew:
+    with crew_of(store) as crew:
         prepared = _prepare(crew, model, host, store, show)
         return prepared, _build(crew, prepared, profile, store, show)
 
@@ -37,13 +36,13 @@ def infer(
     there = transports.state(device)
     if not there.usable:
         raise DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
-    with _crew(store) as crew:
+    with crew_of(store) as crew:
         prepared = _prepare(crew, model, host, store, show)
         inputs = read_inputs(source, prepared.inputs, model.preprocess)
         artifact = _build(crew, prepared, device.profile, store, show)
-        agent = _agent(crew, device, store, show)
+        agent = ensure_agent(crew, device, store, show)
         arguments = (device, artifact, agent, inputs, deadline_s, store.root)
-        outputs = _do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
+        outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
         return prepared.outputs, outputs
 
 
@@ -52,13 +51,13 @@ def ask_facts(
 ) -> dict[str, dict[str, str] | FarmError]:
     """What each device says of itself, or its error, by name; all of them at once."""
     answers: dict[str, dict[str, str] | FarmError] = {}
-    with _crew(store) as crew:
-        agents = {device.profile.agent: _agent(crew, device, store, show) for device in devices if device.on_this_machine}
+    with crew_of(store) as crew:
+        agents = {device.profile.agent: ensure_agent(crew, device, store, show) for device in devices if device.gets_agent}
         waiting, running = list(devices), 0
         while waiting or running:
             while waiting and running < lanes:
                 device = waiting.pop()
-                agent = agents.get(device.profile.agent) if device.on_this_machine else None
+                agent = agents.get(device.profile.agent) if device.gets_agent else None
                 task = f"asking {device.name}"
                 crew.assign(device.name, facts_task, device, agent, timeout_s, deadline_s=timeout_s, task=task)
                 running += 1
@@ -71,38 +70,31 @@ def ask_facts(
 
 def agent_for(machine: str, *, store: Store, show: Show) -> Path:
     """The native agent's executable for a machine."""
-    with _crew(store) as crew:
-        path: Path = _do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    with crew_of(store) as crew:
+        path: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
         return path
 
 
-@contextlib.contextmanager
-def _crew(store: Store) -> Iterator[Crew]:
-    store.sweep()
-    with store.scratch() as scratch, Crew(scratch) as crew:
-        yield crew
-
-
 def _prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
-    prepared: Prepared = _do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
+    prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
     return prepared
 
 
 def _build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     task = f"compiling {prepared.model} for {profile.name}"
-    artifact: Artifact = _do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
+    artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
     return artifact
 
 
-def _agent(crew: Crew, device: Device, store: Store, show: Show) -> Path | None:
+def ensure_agent(crew: Crew, device: Device, store: Store, show: Show) -> Path | None:
     machine = device.profile.agent
-    if not device.on_this_machine or machine is None:
+    if not device.gets_agent or machine is None:
         return None
-    path: Path = _do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    path: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
     return path
 
 
-def _do(crew: Crew, function: Callable[..., Any], arguments: tuple[Any, ...], show: Show, deadline_s: float, task: str) -> Any:
+def do(crew: Crew, function: Callable[..., Any], arguments: tuple[Any, ...], show: Show, deadline_s: float, task: str) -> Any:
     """One task to its end. Raises its error."""
     crew.assign("worker", function, *arguments, deadline_s=deadline_s, task=task)
     while True:

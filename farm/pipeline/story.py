@@ -19,7 +19,7 @@ from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message
-from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, measure_task, prepare_task
+from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
@@ -71,8 +71,7 @@ def execute(
     `show` hears every event, `tick` is called often.
     Raises nothing for a job that fails: its run says so. Ctrl-C ends every process started here.
     """
-    store.sweep()
-    with store.scratch() as scratch, Crew(scratch) as crew:
+    with crew_of(store) as crew:
         story = _Story(jobs, host, store, keep, lanes, show, crew)
         while story.unfinished:
             story.assign()
@@ -105,8 +104,9 @@ class _Story:
     def __post_init__(self) -> None:
         self._models = {job.model.name: job.model for job in self.jobs}
         self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
+        states: dict[str, transports.State] = {}  # a board may take it ill to be asked again and again
         for job in self.jobs:
-            there = transports.state(job.device)
+            there = states.get(job.device.name) or states.setdefault(job.device.name, transports.state(job.device))
             if there.usable:
                 self._waiting.append(job)
                 self._tell(job, Stage.WAITING)
@@ -146,8 +146,8 @@ class _Story:
             self._built = now - self._begin
             self._fail_dependents(work)
             for job in self._waiting:
-                if work in _needs(job) and self._has_parts(job):
-                    self._tell(job, Stage.READY)
+                if work in _needs(job):
+                    self._tell(job, Stage.READY if self._has_parts(job) else Stage.WAITING)
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
@@ -258,7 +258,7 @@ class _Story:
 
 def _needs(job: Job) -> list[Key]:
     needs: list[Key] = [("prepare", job.model.name), _build_key(job)]
-    if job.device.on_this_machine and job.device.profile.agent:
+    if job.device.gets_agent and job.device.profile.agent:
         needs.insert(0, ("agent", job.device.profile.agent))
     return needs
 

@@ -1,15 +1,29 @@
-"""What the lanes are given to do: module-level functions, their rooms imported in the worker's process and not in ours."""
+"""The workers of a command, and what they are given to do: module-level functions, whose rooms are imported in the worker's process."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
-from farm.parallel import Desk
+from farm.parallel import Crew, Desk
+from farm.store import Store
 from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Samples, Stage
 
 PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
+
+
+@contextlib.contextmanager
+def crew_of(store: Store) -> Iterator[Crew]:
+    """The workers of one command. What killed ones have left in the store, of this command or of earlier ones, is swept."""
+    store.sweep()
+    try:
+        with store.scratch() as scratch, Crew(scratch) as crew:
+            yield crew
+    finally:
+        store.sweep()
 
 
 def agent_task(desk: Desk, machine: str, cache: Path, deadline_s: float) -> Path:

@@ -8,13 +8,15 @@ import socket
 from collections.abc import Callable, Iterable
 
 from farm.errors import DeviceError
+from farm.transports.rpc_client import tvm_rpc
 
 
 def serve(host: str, ports: Iterable[int], announce: Callable[[int], None]) -> None:
     """Serve on the first free port until interrupted. Raises DeviceError where none is free."""
-    from tvm.rpc.tracker import TrackerServerHandler
-
     with _listen(host, list(ports)) as listener:
+        tvm_rpc()  # without torch, which takes seconds
+        from tvm.rpc.tracker import TrackerServerHandler
+
         asyncio.set_event_loop(asyncio.new_event_loop())
         handler = TrackerServerHandler(listener, "")
         announce(listener.getsockname()[1])

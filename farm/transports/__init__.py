@@ -20,6 +20,7 @@ _TRANSPORTS = {
     "local": "farm.transports.agent_process",
     "qemu": "farm.transports.agent_process",
     "rpc": "farm.transports.direct",
+    "ssh": "farm.transports.ssh",
     "tracker": "farm.transports.tracker",
 }
 

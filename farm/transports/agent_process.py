@@ -16,12 +16,14 @@ from typing import Any
 
 from farm import process
 from farm.deadline import Deadline
-from farm.errors import DeviceError
+from farm.errors import DeviceError, FarmError
 from farm.transports import State
+from farm.transports.errors import translate
 from farm.transports.rpc_client import connect
 from farm.types import Device
 
 _START_S = 20.0
+_LAST_WORDS_S = 0.5
 _QEMU = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64", "riscv64": "qemu-riscv64", "x86_64": "qemu-x86_64"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
 
@@ -40,36 +42,62 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
     if "threads" in device.options:
         command += ["--threads", str(device.options["threads"])]
     with process.running(command, log=log) as child:
-        yield connect("127.0.0.1", _port(device, child, port_file, log), key, timeout_s)
+        port = _port(device, child, port_file, log)
+        try:
+            yield connect("127.0.0.1", port, key, timeout_s)
+        except FarmError:
+            raise
+        except Exception as exc:
+            error = translate(device, exc)
+            error.why = "\n".join(filter(None, (error.why, _last_words(child, log))))
+            raise error from exc
 
 
 def state(device: Device) -> State:
-    """Ready if the agent can run here: natively, or with qemu installed."""
+    """Ready if the agent can run here: natively, with qemu installed, or by the device's own launcher."""
     architecture = device.profile.agent
     if architecture is None:
         return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
-    if device.scheme == "local":
-        here = _MACHINES.get(platform.machine().lower())
-        if here == architecture or "launcher" in device.options:
-            return State("ready", True)
-        why = f"this machine is {platform.machine()}, the profile {device.profile.name} is for {architecture}"
-        return State("unavailable", False, why, 'use url = "qemu:" to emulate it')
-    if process.find(_QEMU[architecture]):
-        return State("emulated", True)
-    return State("unavailable", False, f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user")
+    ready = State("emulated" if device.emulated else "ready", True)
+    if "launcher" in device.options:
+        program = _launcher(device)[0]
+        why, fix = f"its launcher {program!r} is not installed", f"install it, or correct `launcher` of {device.name}"
+        return ready if process.find(program) else State("unavailable", False, why, fix)
+    if device.emulated:
+        why, fix = f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user"
+        return ready if process.find(_QEMU[architecture]) else State("unavailable", False, why, fix)
+    why = f"this machine is {platform.machine()}, the profile {device.profile.name} is for {architecture}"
+    here = _MACHINES.get(platform.machine().lower()) == architecture
+    return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
 
 
 def _launcher(device: Device) -> list[str]:
-    given = shlex.split(str(device.options.get("launcher", "")))
-    if device.scheme == "qemu" and not given:
-        return [process.find(_QEMU[device.profile.agent or ""]) or ""]
-    return given
+    """The words before the agent's own. Raises DeviceError for quotes that do not close."""
+    given = str(device.options.get("launcher", ""))
+    if not given and device.emulated:
+        return [_QEMU[device.profile.agent or ""]]
+    try:
+        return shlex.split(given)
+    except ValueError as exc:
+        raise DeviceError(f"the launcher of {device.name} is no command: {given}", str(exc), "close its quotes in devices.toml") from exc
 
 
 def _folder(device: Device, option: str, default: Path) -> Path:
     folder = Path(str(device.options.get(option, default)))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _last_words(child: Any, log: Path) -> str:
+    """How the agent or its session has ended, if one has: its log says so a moment after the client has noticed."""
+    deadline = Deadline(_LAST_WORDS_S)
+    while not deadline.expired:
+        if child.poll() is not None:
+            return f"its agent ended with status {child.returncode}"
+        if "is over" in (text := log.read_text(errors="replace")):
+            return f"its agent: {process.last_lines(text, 1)}"
+        time.sleep(0.005)
+    return ""
 
 
 def _port(device: Device, child: Any, port_file: Path, log: Path) -> int:

@@ -29,6 +29,7 @@ _STACK = re.compile(r"File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: 
 _ANY = r"\w*"
 _LONGER = "give it longer with --deadline SECONDS"
 _LOOK = "check that the board is on and what it says: farm devices -v"
+_URL = "correct `url` of {name}, or its option `key`"
 _START = "start the agent there (farm agent), or correct `url` of {name}"
 
 ROWS = (
@@ -47,11 +48,21 @@ ROWS = (
     Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
     Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
     Row("Connection(Reset|Aborted)Error|BrokenPipeError|EOFError", "", DeviceError, "the connection to {name} broke", _LOOK),
-    Row(_ANY, "kShutdown|[Cc]onnection (closed|reset)|Channel closes", DeviceError, "the agent of {name}, or its session, ended", _LOOK),
-    Row(_ANY, "[Cc]annot connect|[Cc]onnection refused|[Uu]nable to connect", DeviceError, "{url} cannot be reached", _START),
     Row(
-        _ANY, "mismatch|wrong key|Cannot request|is not RPC", DeviceError, "the server at {url} is none for {name}", "check `url` and `key`"
+        _ANY,
+        "is not TVM RPC server|matches key|RecvAll|in use|Cannot request",
+        DeviceError,
+        "what listens at {url} is no server for {name}",
+        _URL,
     ),
+    Row(
+        _ANY,
+        "kShutdown|[Cc]onnection (closed|reset)|Channel closes|SockChannel::(Send|Recv)",
+        DeviceError,
+        "the agent of {name}, or its session, ended",
+        _LOOK,
+    ),
+    Row(_ANY, "[Cc]annot connect|[Cc]onnection refused|[Uu]nable to connect", DeviceError, "{url} cannot be reached", _START),
     Row("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
     Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
     host, port = direct.address(device)
     direct.probe(host, port)
     key = urlsplit(device.url).path.lstrip("/")
-    tracker = tvm_rpc().connect_tracker(host, port)
-    try:
+    with contextlib.closing(_greet(device, host, port)) as tracker:
         known = sorted({server["key"].partition(":")[2] for server in tracker.summary()["server_info"]})
         if key not in known:
             raise DeviceError(
@@ -30,8 +30,14 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
                 f"on the board: farm agent --tracker {host}:{port} --key {key}",
             )
         yield tracker.request(key, session_timeout=timeout_s, max_retry=1)
-    finally:
-        tracker.close()
+
+
+def _greet(device: Device, host: str, port: int) -> Any:
+    try:
+        return tvm_rpc().connect_tracker(host, port)
+    except (OSError, RuntimeError, struct.error) as exc:
+        what, fix = f"what listens at {host}:{port} is no TVM tracker", f"correct `url` of {device.name}, or start one there: farm tracker"
+        raise DeviceError(what, f"{type(exc).__name__}: {exc}", fix) from exc
 
 
 def state(device: Device) -> State:

@@ -163,7 +163,7 @@ def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
 def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:
     port = tmp_path / "port"
     command = (
-        f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{tmp_path}/pid"; sleep 60'
+        f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{tmp_path}/pid"; wait'
     )
     shell = process.start(["/bin/sh", "-c", command], log=tmp_path / "log")
     wait_until(port.exists, 20, "the agent")

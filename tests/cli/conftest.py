@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from farm_running import Farm
 from onnx import TensorProto, helper, numpy_helper
+from ssh_server import SshServer, ssh_server
 
 from farm import process
 
@@ -65,6 +67,7 @@ def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     write_slow_model(folder / "slow.onnx")
     assert farm.run("bench", "--all", seconds=300).code in (0, 1)  # 1: no emulators here
     assert farm.run("compile", "slow.onnx", "--profile", "rasp3b").code == 0
+    assert farm.run("compile", "slow.onnx").code == 0
     farm.assert_nothing_is_left()
     return farm.cache
 
@@ -84,8 +87,18 @@ def fresh(agents_folder: Path, tmp_path: Path) -> Iterator[Farm]:
     """A farm in which nothing but the agents is built."""
     farm = _farm(tmp_path, tmp_path / "cache", agents_folder)
     farm.configure(DEVICES + DIGITS + QUICK)
+    write_slow_model(tmp_path / "slow.onnx")
     yield farm
     farm.end()
+
+
+@pytest.fixture
+def server(farm: Farm, tmp_path: Path) -> Iterator[SshServer]:
+    """An SSH server that the farm may log in to."""
+    (tmp_path / "ssh").mkdir()
+    with ssh_server(tmp_path / "ssh", farm.mark) as server:
+        farm.environment = {"HOME": str(server.home), "SSH_AUTH_SOCK": "/nowhere"}
+        yield server
 
 
 def write_slow_model(path: Path) -> None:
@@ -96,7 +109,7 @@ def write_slow_model(path: Path) -> None:
     names = ["x", *(f"t{number}" for number in range(1, count)), "y"]
     nodes = [
         helper.make_node("Conv", [before, f"w{number}"], [after], pads=[1, 1, 1, 1])
-        for number, (before, after) in enumerate(zip(names, names[1:], strict=False))
+        for number, (before, after) in enumerate(itertools.pairwise(names))
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in "xy"]
     weights = [numpy_helper.from_array(kernel, f"w{number}") for number, kernel in enumerate(kernels)]

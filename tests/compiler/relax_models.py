@@ -52,9 +52,13 @@ def module(inputs: Mapping[str, Array | tvm.ir.Type], body: Callable[..., Any], 
     builder = relax.BlockBuilder()
     described = {**inputs, **(weights or {})}
     variables = [relax.Var(name, _type(value)) for name, value in described.items()]
+
+    def emit(expression: relax.Expr) -> relax.Var:  # pytest shows it when a test fails; a method's repr would crash TVM
+        return builder.emit(expression)
+
     with builder.function("main", variables, attrs={"num_input": len(inputs)}):
         with builder.dataflow():
-            result = body(builder.emit, *variables)
+            result = body(emit, *variables)
             output = builder.emit_output(relax.Tuple(result) if isinstance(result, list) else result)
         builder.emit_func_output(output)
     return builder.get()

@@ -120,6 +120,7 @@ def test_a_convolution_whose_channels_fill_vectors_gets_the_convolution_rule(cas
         replace(DEPTHWISE, channels=17, outputs=17, groups=17, padding=(1, 1, 1, 1)),
         replace(DEPTHWISE, channels=1, outputs=1, groups=1),
         replace(DEPTHWISE, size=(3, 3)),
+        replace(DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)),  # too many taps to unroll
         replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
     ],
     ids=str,

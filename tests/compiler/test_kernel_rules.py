@@ -29,10 +29,14 @@ def close(ours, theirs):
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize(("depth", "width", "rule"), [(16, 64, ["dense"]), (7, 8, ["dense"]), (33, 1000, ["dense"]), (5, 10, []), (1, 1, [])])
+@pytest.mark.parametrize(
+    ("depth", "width", "rule"), [(16, 64, ["dense"]), (7, 8, ["dense"]), (33, 1000, ["dense"]), (5, 10, []), (1, 1, [])]
+)
 def test_a_dense_layer(rows, depth, width, rule, cpu):
     x, w, b = draw(rows, depth), draw(depth, width), draw(width)
-    answer = compute({"x": x}, lambda emit, x, w, b: emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b)))), {"w": w, "b": b}, cpu)
+    answer = compute(
+        {"x": x}, lambda emit, x, w, b: emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b)))), {"w": w, "b": b}, cpu
+    )
     close(answer.outputs, np.maximum(x.astype("float64") @ w + b, 0))
     assert (answer.rules, answer.notes) == (rule, [])
 
@@ -89,7 +93,7 @@ KERNELS = {
     "reshape": (IMAGE, lambda emit, x: emit(relax.op.reshape(x, (2, 45, 7))), lambda x: x.reshape(2, 45, 7)),
     "nearest resize": (
         IMAGE,
-        lambda emit, x: emit(relax.op.image.resize2d(x, (18, 14), method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor")),
+        lambda emit, x: emit(relax.op.image.resize2d(x, (18, 14), None, "NCHW", "nearest_neighbor", "asymmetric", "floor")),
         lambda x: functional.interpolate(x, scale_factor=2.0),
     ),
     "bilinear resize": (
@@ -105,7 +109,7 @@ KERNELS = {
         lambda emit, x: emit(relax.op.where(emit(relax.op.greater(x, const(0))), x, emit(relax.op.negative(x)))),
         lambda x: x.abs(),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -141,7 +145,9 @@ def test_an_embedding_with_indices_of_64_bits():
 def test_other_types_than_float32_go_by_the_general_rule(dtype):
     x, w = (np.asarray(8 * draw(*shape), dtype) for shape in ((3, 8), (8, 16)))
     answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
-    np.testing.assert_allclose(answer.outputs[0], x.astype("float64") @ w.astype("float64"), rtol=2e-2, atol=1 if dtype == "float16" else 1e-3)
+    np.testing.assert_allclose(
+        answer.outputs[0], x.astype("float64") @ w.astype("float64"), rtol=2e-2, atol=1 if dtype == "float16" else 1e-3
+    )
     assert answer.outputs[0].dtype == dtype
     assert answer.rules == []
 

@@ -1,0 +1,92 @@
+"""`ssh://[user@]host[:port]`: a board with an SSH server, where farm puts and starts its agent. The tunnel does the work (see there)."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import process
+from farm.deadline import Deadline
+from farm.errors import DeadlineError, DeviceError, FarmError, InternalError
+from farm.transports import State, direct
+from farm.transports.rpc_client import connect
+from farm.transports.ssh_config import route
+from farm.types import Device
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+ORDER, PORT, ERROR, LOG = "tunnel.order", "tunnel.port", "tunnel.error", "agent.log"  # files that the tunnel and we exchange
+_START = "import sys; sys.path[:] = {path!r}; from farm.transports import tunnel; tunnel.main()"
+_POLL_S = 0.01
+
+
+@contextlib.contextmanager
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+    """Start the tunnel, connect through it, and end it when the block ends. What breaks on the way is told in the tunnel's words."""
+    if agent is None:
+        there = state(device)
+        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+    for name in (PORT, ERROR):
+        (scratch / name).unlink(missing_ok=True)
+    key = secrets.token_hex(16)
+    (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
+    program = _START.format(path=[entry for entry in sys.path if entry])
+    with process.running([sys.executable, "-c", program, scratch], log=scratch / "tunnel.log") as child:
+        port = _port(device, child, scratch, Deadline(timeout_s))
+        try:
+            yield connect("127.0.0.1", port, key, timeout_s)
+        except FarmError:
+            raise
+        except Exception as exc:
+            if error := _error(scratch):
+                raise error from exc
+            if child.poll() is not None:
+                raise DeviceError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
+            raise
+
+
+def state(device: Device) -> State:
+    """Ready if the first SSH server on the way can be reached; the rest is known when a session is asked for."""
+    if device.profile.agent is None:
+        return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
+    try:
+        first = route(device.url)[0]
+    except DeviceError as error:
+        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    try:
+        direct.probe(first.host, first.port)
+    except OSError as exc:
+        return State("offline", False, f"{first.host}:{first.port}: {exc.strerror or exc}", f"check that this works: ssh {device.url}")
+    return State("ready", True)
+
+
+def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline) -> int:
+    while not (scratch / PORT).exists():
+        ended = child.poll() is not None
+        if error := _error(scratch):
+            raise error
+        if ended:
+            log = process.last_lines((scratch / "tunnel.log").read_text(errors="replace"))
+            raise InternalError(f"the tunnel to {device.name} ended with status {child.returncode}", log)
+        if deadline.expired:
+            raise DeadlineError(
+                f"the way to {device.name} was not open after {deadline.seconds:.0f} s", "", "give it longer with --deadline SECONDS"
+            )
+        time.sleep(_POLL_S)
+    return int((scratch / PORT).read_text())
+
+
+def _error(scratch: Path) -> FarmError | None:
+    """What the tunnel has to say about its end."""
+    file = scratch / ERROR
+    if not file.exists():
+        return None
+    error: FarmError = pickle.loads(file.read_bytes())
+    return error

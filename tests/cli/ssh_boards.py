@@ -1,0 +1,30 @@
+"""What the tests of boards by SSH share: how a board is described, how a command fails, and what must not be left."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import DIGITS, QUICK
+from farm_running import Done, Farm, wait_until
+from ssh_server import SshServer
+
+END_S = 10.0  # for the agent to notice that its client is gone, in the middle of an inference
+
+
+def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:
+    farm.configure(f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} }}\n{DIGITS}{QUICK}')
+
+
+def assert_nothing_is_left(farm: Farm, server: SshServer) -> None:
+    """On neither side: no process, no session's folder, no half agent, no connection."""
+    farm.assert_nothing_is_left(END_S)
+    wait_until(lambda: not list(server.kept.glob("work/*")), "the end of the session's folder", END_S)
+    assert list(server.kept.rglob(".part-*")) == []
+    wait_until(lambda: not server.connections(), "the end of the connections", END_S)
+
+
+def assert_failed(done: Done, code: int, words: str) -> dict[str, str]:
+    assert done.code == code, done.err
+    assert re.search(words, done.error["error"]), done.err
+    assert done.error["why"] and done.error["fix"], done.err
+    return done.error

@@ -1,0 +1,137 @@
+"""A real SSH server on a high port of loopback, and a home folder for its client: a "board" that is this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from farm.deadline import Deadline
+
+SSHD = Path("/usr/sbin/sshd")
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+SetEnv XDG_CACHE_HOME={cache} FARM_TEST={mark}
+"""
+
+
+@dataclass
+class SshServer:
+    """The server. `cache` is the board's ~/.cache; every process of the board carries `mark` in its environment."""
+
+    folder: Path
+    port: int
+    mark: str
+    child: subprocess.Popen[bytes]
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "board"
+
+    @property
+    def kept(self) -> Path:
+        """The folder that farm has on the board."""
+        return self.cache / "farm"
+
+    @property
+    def url(self) -> str:
+        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
+
+    @property
+    def home(self) -> Path:
+        """Our side's home folder."""
+        return self.folder / "home"
+
+    def trust(self) -> None:
+        """Vouch for the server's host key."""
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}")
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.home / ".ssh" / "known_hosts"
+
+    def agents(self) -> list[Path]:
+        return sorted(self.kept.glob("agents/*/farm-agent"))
+
+    def connections(self) -> list[int]:
+        """The server's processes, one or two for a connection."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if int(status.read_text().rpartition(")")[2].split()[1]) == self.child.pid:
+                    found.append(int(status.parent.name))
+        return found
+
+    def cut(self) -> None:
+        """Kill the server and what serves its connections; what they started is left to itself."""
+        for pid in [*self.connections(), self.child.pid]:
+            for one in [*_children_named(pid, b"sshd"), pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+        self.child.wait()
+
+
+def _children_named(pid: int, name: bytes) -> list[int]:
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [child for child in map(int, file.read_text().split()) if Path(f"/proc/{child}/cmdline").read_bytes().startswith(name)]
+    return found
+
+
+def keygen(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+
+
+@contextlib.contextmanager
+def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
+    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+    if not SSHD.exists():
+        pytest.skip("no SSH server is installed: sudo apt-get install openssh-server")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # it wants that as root
+    (folder / "home" / ".ssh").mkdir(parents=True)
+    (folder / "board").mkdir()
+    keygen(folder / "host_key")
+    keygen(folder / "home" / ".ssh" / "id_ed25519")
+    (folder / "authorized_keys").write_text((folder / "home/.ssh/id_ed25519.pub").read_text())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, cache=folder / "board", mark=mark) + more)
+    with (folder / "sshd.log").open("wb") as log:
+        child = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    server = SshServer(folder, port, mark, child)
+    server.trust()
+    try:
+        _wait_for(port, child, folder / "sshd.log")
+        yield server
+    finally:
+        server.cut()
+
+
+def _wait_for(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = Deadline(10)
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert child.poll() is None and not deadline.expired, log.read_text()
+            time.sleep(0.02)

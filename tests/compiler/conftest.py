@@ -1,0 +1,49 @@
+"""Prepared models without an importer, and a place to build them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from relax_models import Array, module
+from tvm import relax
+
+from farm.parallel import Desk
+from farm.types import Agreement, Prepared, TensorSpec
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return Desk(scratch)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[..., Prepared]:
+    """Keeps a Relax module as `prepare` does: kept({"x": array}, body, {"w": array}, name="model")."""
+
+    def keep(
+        inputs: Mapping[str, Array], body: Callable[..., Any], weights: Mapping[str, Array] | None = None, name: str = "model"
+    ) -> Prepared:
+        folder = tmp_path / f"prepared-{len(list(tmp_path.glob('prepared-*')))}"
+        folder.mkdir()
+        given = module(inputs, body, weights)
+        (folder / "module.json").write_text(tvm.ir.save_json(given))
+        np.savez(folder / "weights.npz", *(weights or {}).values())
+        returned = given["main"].ret_ty
+        fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+        outputs = tuple(TensorSpec(f"y{index}", tuple(map(int, one.shape)), str(one.dtype)) for index, one in enumerate(fields))
+        specs = tuple(TensorSpec(key, value.shape, value.dtype.name) for key, value in inputs.items())
+        return Prepared(name, folder.name, folder, specs, outputs, "by hand", Agreement(0, 0, None, True), 1e-4, None, None, {})
+
+    return keep

@@ -1,0 +1,92 @@
+"""Models on boards: built for ARM of 32 and 64 bits, run by the agent under qemu, compared with ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import graph, node, save
+from relax_models import HOST
+
+from farm import executor, process
+from farm.compiler.build import build
+from farm.prepare import prepare
+from farm.types import Device, Model, Plan, Profile
+
+numbers = np.random.default_rng(6)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return numbers.standard_normal(shape).astype("float32")
+
+
+ARM = {
+    "armv7": Profile(
+        "pynq",
+        {"kind": "llvm", "mtriple": "armv7a-linux-gnueabihf", "mcpu": "cortex-a9", "mattr": ["+neon"], "mfloat-abi": "hard"},
+        "arm-linux-gnueabihf",
+        agent="armv7",
+    ),
+    "aarch64": Profile(
+        "rk3399",
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "mattr": ["+neon"]},
+        "aarch64-linux-gnu",
+        agent="aarch64",
+    ),
+}
+NETWORK = graph(
+    [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Clip", ["a", "low", "high"], ["b"]),
+        node("Conv", ["b", "d"], ["c"], pads=[1, 1, 1, 1], group=16),
+        node("Sigmoid", ["c"], ["e"]),
+        node("Mul", ["c", "e"], ["f"]),
+        node("Flatten", ["f"], ["g"]),
+        node("MatMul", ["g", "m"], ["h"]),
+        node("Softmax", ["h"], ["y"]),
+    ],
+    {"x": [1, 3, 9, 9]},
+    {"y": [1, 24]},
+    {"w": draw(16, 3, 3, 3), "d": draw(16, 1, 3, 3), "m": 0.1 * draw(400, 24), "low": np.float32(0), "high": np.float32(6)},
+)
+ARITHMETIC = graph(  # what a 32-bit core needs library functions for
+    [
+        node("Div", ["i", "i3"], ["quotient"]),
+        node("Mod", ["i", "i3"], ["rest"]),
+        node("Cast", ["i"], ["single"], to=onnx.TensorProto.FLOAT),
+        node("Cast", ["i"], ["double"], to=onnx.TensorProto.DOUBLE),
+        node("Mul", ["x", "big"], ["scaled"]),
+        node("Cast", ["scaled"], ["integer"], to=onnx.TensorProto.INT64),
+        node("Cast", ["x"], ["half"], to=onnx.TensorProto.FLOAT16),
+        node("Erf", ["x"], ["erf"]),
+        node("Resize", ["image", "", "scales"], ["resized"], mode="linear"),
+    ],
+    {"i": ("int64", [9]), "x": [9], "image": [1, 2, 3, 3]},
+    {
+        **{name: ("int64", [9]) for name in ("quotient", "rest", "integer")},
+        "single": [9],
+        "double": ("float64", [9]),
+        "half": ("float16", [9]),
+        "erf": [9],
+        "resized": [1, 2, 6, 6],
+    },
+    {"i3": np.int64(-3), "big": np.float32(2**40), "scales": np.array([1, 1, 2, 2], "float32")},
+)
+
+
+@pytest.mark.parametrize("architecture", ARM)
+@pytest.mark.parametrize(
+    ("body", "rules"), [(NETWORK, {"convolution", "depthwise", "dense"}), (ARITHMETIC, set())], ids=["network", "arithmetic"]
+)
+def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
+
+    emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]
+    if not process.find(emulator):
+        pytest.skip(f"{emulator} is not installed")
+    model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
+    prepared = prepare(desk, model, HOST, cache)
+    artifact = build(desk, prepared, profile, cache)
+    assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
+    board = Device("board", profile, "qemu:")
+    samples = executor.measure(desk, board, model, prepared, artifact, agents(architecture), Plan.once())
+    assert samples.agreement.right, samples.agreement

@@ -1,0 +1,164 @@
+"""The graph passes: what they rewrite computes the same as before, and weights leave the code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from relax_models import compute, const, lowered, run
+from torch.nn import functional
+from tvm import relax
+
+from farm.compiler import passes
+from farm.errors import BuildError
+
+OP = relax.op
+numbers = np.random.default_rng(4)
+
+
+def draw(*shape: int) -> Any:
+    return numbers.standard_normal(shape).astype("float32")
+
+
+AWKWARD = np.array([np.nan, np.inf, -np.inf, -1, -0.0, 0.5, 6, 7], "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("bounds", [(0, 6), (-0.5, 0.5), (6, 0), (0, np.inf), (-np.inf, 1e4)], ids=str)
+def test_clip_is_what_it_is_in_torch_for_nan_infinities_and_bounds_in_the_wrong_order(bounds, dtype):
+    x = AWKWARD.astype(dtype)
+    (ours,) = compute({"x": x}, lambda emit, x: emit(OP.clip(x, *bounds))).outputs
+    np.testing.assert_array_equal(ours, torch.from_numpy(x).clamp(*bounds).numpy())
+
+
+def test_clip_of_integers_keeps_every_bit():
+    x = np.array([1 << 60, -(1 << 60), 5, (1 << 53) + 1])
+    (ours,) = compute({"x": x}, lambda emit, x: emit(OP.clip(x, -7, (1 << 60) - 1))).outputs
+    np.testing.assert_array_equal(ours, [(1 << 60) - 1, -7, 5, (1 << 53) + 1])
+
+
+def test_clip_between_convolutions_needs_no_transposes():
+    def body(emit, x, v, w):
+        return emit(OP.nn.conv2d(emit(OP.clip(emit(OP.nn.conv2d(x, v)), 0, 6)), w))
+
+    answer = compute({"x": draw(1, 8, 9, 9)}, body, {"v": draw(16, 8, 3, 3), "w": draw(16, 16, 3, 3)})
+    assert answer.rules == ["convolution", "convolution"]
+    assert len(answer.kernels) <= 4  # and a transpose at both ends
+
+
+def test_dropout_is_its_input():
+    x = draw(2, 5)
+    (ours,) = compute({"x": x}, lambda emit, x: emit(OP.negative(emit(relax.TupleGetItem(emit(OP.nn.dropout(x, 0.5)), 0))))).outputs
+    np.testing.assert_array_equal(ours, -x)
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_a_model_that_tvm_cannot_lay_out_still_gets_fast_convolutions(groups):
+    x, w = draw(1, 8, 6, 7), draw(16 // (2 if groups > 1 else 1), 8 // groups, 3, 3)
+
+    def body(emit, x, w):
+        y = emit(OP.nn.conv2d(x, w, strides=(2, 1), padding=(1, 0, 1, 2), groups=groups))
+        return emit(OP.stack([y, emit(OP.nn.relu(y))], 0))  # TVM's ConvertLayout has no rule for stack, and fails
+
+    answer = compute({"x": x}, body, {"w": w})
+    exact = functional.conv2d(functional.pad(torch.from_numpy(x), (0, 2, 1, 1)), torch.from_numpy(w), None, (2, 1), groups=groups)
+    np.testing.assert_allclose(answer.outputs[0], torch.stack([exact, exact.relu()]).numpy(), atol=1e-4)
+    assert answer.rules == ["convolution" if groups == 1 else "depthwise"]
+
+
+AFTER_A_CONVOLUTION = {
+    "1-d": (
+        lambda emit, y, w: emit(OP.nn.conv1d(emit(OP.reshape(y, (1, 16, 36))), w)),
+        (8, 16, 3),
+        lambda y, w: functional.conv1d(y.flatten(2), w),
+    ),
+    "3-d": (
+        lambda emit, y, w: emit(OP.nn.conv3d(emit(OP.expand_dims(y, 1)), w)),
+        (8, 1, 3, 3, 3),
+        lambda y, w: functional.conv3d(y.unsqueeze(1), w),
+    ),
+    "transposed": (
+        lambda emit, y, w: emit(OP.nn.conv2d_transpose(y, w, (2, 2))),
+        (16, 8, 2, 2),
+        lambda y, w: functional.conv_transpose2d(y, w, None, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AFTER_A_CONVOLUTION)
+def test_a_convolution_of_another_kind_may_follow(kind):
+    body, shape, expected = AFTER_A_CONVOLUTION[kind]
+    x, v, w = draw(1, 3, 8, 8), draw(16, 3, 3, 3), draw(*shape)
+    answer = compute({"x": x}, lambda emit, x, v, w: body(emit, emit(OP.nn.conv2d(x, v)), w), {"v": v, "w": w})
+    exact = expected(*(functional.conv2d(torch.from_numpy(x), torch.from_numpy(v)), torch.from_numpy(w)))
+    np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-3)
+    assert answer.rules == ["convolution"]
+
+
+def test_an_input_may_have_the_name_of_a_weight():
+    x, w = draw(2, 16), draw(16, 16)
+    both = [relax.Var("w", relax.TensorType(value.shape, "float32")) for value in (x, w)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", both, attrs={"num_input": 1}):
+        with builder.dataflow():
+            result = builder.emit_output(OP.matmul(*both))
+        builder.emit_func_output(result)
+    bound = passes.bind(builder.get(), [w])
+    assert [parameter.name for parameter in bound["main"].params] == ["w"]
+
+
+def parameters_of(body, weights, x=None):
+    return lowered({"x": draw(2, 32) if x is None else x}, body, weights).parameters
+
+
+def test_constants_larger_than_64_bytes_become_parameters_once_each():
+    weight = draw(32, 32)
+
+    def body(emit, x, first, second, third):
+        for w in (first, second, third):
+            x = emit(OP.matmul(x, w))
+        return emit(OP.add(x, const(3)))
+
+    parameters = parameters_of(body, {"first": weight, "second": draw(32, 32), "third": weight})
+    assert [parameter.shape[0] * parameter.shape[1] * parameter.shape[2] for parameter in parameters] == [32 * 32] * 2
+
+
+def test_equal_bytes_of_another_type_or_shape_are_another_parameter():
+    zeros = np.zeros(32, "float32")
+    values = {"a": zeros, "b": zeros.view("int32"), "c": zeros.reshape(1, 32), "d": zeros.copy()}
+    low = lowered({"x": draw(1)}, lambda emit, x, *weights: list(weights), values)
+    assert [(value.dtype, value.shape) for value in low.parameters] == [("float32", (32,)), ("int32", (32,)), ("float32", (1, 32))]
+    for ours, theirs in zip(run(low, [draw(1)]), values.values(), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+
+
+def test_outputs_may_be_inputs_constants_and_the_same_twice():
+    x, w = draw(2, 5), draw(30)
+    low = lowered({"x": x}, lambda emit, x, w: [x, w, const(7), emit(OP.exp(x)), x, w], {"w": w})
+    outputs = run(low, [x])
+    for ours, theirs in zip(outputs, [x, w, np.float32(7), np.exp(x), x, w], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        assert ours.shape == theirs.shape
+    assert len(low.parameters) == 1
+
+
+def test_a_model_without_weights_has_no_parameters():
+    low = lowered({"x": draw(2, 5)}, lambda emit, x: emit(OP.exp(x)))
+    assert low.parameters == []
+    assert len(low.module["main"].params) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "function"),
+    [
+        (lambda emit, x: emit(OP.sort(x)), "tvm.contrib.sort.sort"),
+        (lambda emit, x: emit(OP.nonzero(x)), "relax.run.nonzero"),
+    ],
+)
+def test_functions_that_are_not_on_a_board_are_refused_by_name(body, function):
+    with pytest.raises(BuildError) as caught:
+        lowered({"x": draw(2, 5)}, body)
+    assert function in caught.value.what
+    assert caught.value.fix

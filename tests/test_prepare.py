@@ -1,0 +1,201 @@
+"""A model is imported and checked once, found again as long as nothing of it changes, and never kept when it is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import graph, node, save
+from tvm import topi
+
+from farm import importers, prepare, stats
+from farm.compiler import kernels
+from farm.errors import BuildError, ModelError, WrongAnswer
+from farm.parallel import Desk
+from farm.prepare import HALF_TOLERANCE, KIND, TOLERANCE, flat, reference
+from farm.types import Model, Prepared, Profile
+
+HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
+CLASSES = 8
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def run(tmp_path: Path, cache: Path):
+    desk = Desk(tmp_path / "scratch")
+
+    def once(model: Model, host: Profile = HOST) -> Prepared:
+        return prepare.prepare(desk, model, host, cache)
+
+    return once
+
+
+def classifier(path: Path, factor: float = 1.0, dtype: str = "float32") -> Path:
+    """y = x @ w, with the identity times a factor for w: the largest input is the class."""
+    specs = {"inputs": {"x": (dtype, [1, CLASSES])}, "outputs": {"y": (dtype, [1, CLASSES])}}
+    return save(path, graph([node("MatMul", ["x", "w"], ["y"])], **specs, weights={"w": (factor * np.eye(CLASSES)).astype(dtype)}))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return Model("model", str(classifier(tmp_path / "model.onnx")))
+
+
+@pytest.fixture
+def no_import(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("imported again")
+
+    monkeypatch.setattr(importers, "load", refuse)
+
+
+def kept(cache: Path) -> list[Path]:
+    return list((cache / KIND).iterdir()) if (cache / KIND).exists() else []
+
+
+def test_a_prepared_model_says_what_it_takes_gives_and_how_well_it_agrees(run, model):
+    prepared = run(model)
+    assert [(spec.name, spec.shape, spec.dtype) for spec in (*prepared.inputs, *prepared.outputs)] == [
+        ("x", (1, CLASSES), "float32"),
+        ("y", (1, CLASSES), "float32"),
+    ]
+    assert prepared.engine.startswith("onnxruntime ")
+    assert prepared.check.right and prepared.check.max_abs <= prepared.tolerance == TOLERANCE
+    assert (prepared.reference_correct, prepared.reference_total, prepared.cached) == (None, None, False)
+    assert set(prepared.seconds) == {"import", "reference", "check"}
+
+
+def test_the_reference_is_an_example_and_what_the_engine_makes_of_it(run, model):
+    inputs, outputs = reference(run(model))
+    np.testing.assert_allclose(outputs[0], inputs["x"], rtol=1e-6)
+
+
+def test_a_kept_model_is_found_again_without_an_import(run, model, request):
+    first = run(model)
+    request.getfixturevalue("no_import")
+    assert run(model) == replace(first, cached=True)
+
+
+def test_the_same_file_under_another_name_is_the_same_model(run, model, request):
+    first = run(model)
+    request.getfixturevalue("no_import")
+    assert run(replace(model, name="other")) == replace(first, model="other", cached=True)
+
+
+def test_a_changed_file_is_prepared_anew(run, model, cache):
+    first = run(model)
+    classifier(Path(model.source), 3.0)
+    second = run(model)
+    assert (second.cached, len(kept(cache))) == (False, 2)
+    assert second.digest != first.digest
+    np.testing.assert_allclose(reference(second)[1][0], 3 * reference(first)[1][0], rtol=1e-5)
+
+
+def test_other_shapes_are_another_model(run, tmp_path):
+    path = save(tmp_path / "open.onnx", graph([node("Relu", ["x"], ["y"])], {"x": ["n", 5]}, {"y": ["n", 5]}))
+    shapes = [run(Model("model", str(path), shapes=shapes)).inputs[0].shape for shapes in ({}, {"x": (4, 5)})]
+    assert shapes == [(1, 5), (4, 5)]
+
+
+def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "import torch\n\n\ndef build():\n    return torch.nn.ReLU(), (torch.ones(2, 5),)\n"
+    (tmp_path / "prepared_source.py").write_text(source)
+    model = Model("model", "python:prepared_source:build")
+    assert [run(model).cached for _ in range(2)] == [False, True]
+    (tmp_path / "prepared_source.py").write_text(source + "# changed\n")
+    assert not run(model).cached
+
+
+def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(run, model, cache, monkeypatch):
+    right = kernels._dense_loops
+    monkeypatch.setattr(kernels, "_dense_loops", lambda data, weight: topi.add(right(data, weight), 1e-3))
+    with pytest.raises(WrongAnswer) as caught:
+        run(model)
+    assert "model: what TVM makes of it is not what onnxruntime" in caught.value.what
+    assert "largest difference 0.001" in caught.value.why
+    assert kept(cache) == [] and not list((cache / "tmp").iterdir())
+
+
+def test_an_output_of_another_type_is_named(run, tmp_path):
+    nodes = [node("OneHot", ["x", "d", "v"], ["y"])]  # TVM's importer makes float64 of it
+    body = graph(nodes, {"x": ("int64", [4])}, {"y": [4, 5]}, {"d": np.int64(5), "v": np.array([0, 1], "float32")})
+    with pytest.raises(WrongAnswer) as caught:
+        run(Model("model", str(save(tmp_path / "model.onnx", body))))
+    assert "output 'y' is float64 [4, 5] instead of float32 [4, 5]" in caught.value.why
+
+
+def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, cache):
+    with pytest.raises(BuildError, match="does not compile"):
+        run(Model("model", str(save(tmp_path / "model.onnx", graph([node("Cosh", ["x"], ["y"])], {"x": [3]}, {"y": [3]})))))
+    assert kept(cache) == []
+
+
+def test_half_precision_is_judged_by_what_it_can_hold(run, tmp_path):
+    assert run(Model("half", str(classifier(tmp_path / "half.onnx", dtype="float16")))).tolerance == HALF_TOLERANCE
+    assert run(Model("double", str(classifier(tmp_path / "double.onnx", dtype="float64")))).tolerance == TOLERANCE
+    within = [node("Cast", ["x"], ["h"], to=10), node("Exp", ["h"], ["e"]), node("Cast", ["e"], ["y"], to=1)]
+    mixed = run(Model("mixed", str(save(tmp_path / "mixed.onnx", graph(within, {"x": [64]}, {"y": [64]})))))
+    assert (mixed.tolerance, mixed.outputs[0].dtype) == (HALF_TOLERANCE, "float32")
+
+
+def dataset(path: Path, wrong: int) -> Path:
+    """20 samples, of which so many carry another label than the largest input says."""
+    samples = np.random.default_rng(0).standard_normal((20, CLASSES)).astype("float32")
+    labels = samples.argmax(1)
+    labels[:wrong] = (labels[:wrong] + 1) % CLASSES
+    np.savez(path, inputs=samples, labels=labels)
+    return path
+
+
+def test_the_accuracy_of_the_reference_is_recorded(run, model, tmp_path):
+    prepared = run(replace(model, dataset=dataset(tmp_path / "data.npz", wrong=3)))
+    assert (prepared.reference_correct, prepared.reference_total) == (17, 20)
+
+
+def test_a_changed_data_set_is_counted_anew(run, model, tmp_path):
+    labelled = replace(model, dataset=dataset(tmp_path / "data.npz", wrong=3))
+    first = run(labelled)
+    assert run(labelled).cached
+    dataset(tmp_path / "data.npz", wrong=0)
+    second = run(labelled)
+    assert (first.reference_correct, second.reference_correct, second.cached) == (17, 20, False)
+
+
+def test_a_data_set_that_is_not_there_is_an_error_of_the_model(run, model, tmp_path, cache):
+    with pytest.raises(ModelError) as caught:
+        run(replace(model, dataset=tmp_path / "nowhere.npz"))
+    assert "nowhere.npz" in caught.value.why and "dataset" in caught.value.fix
+    assert kept(cache) == []
+
+
+def test_a_model_that_changes_while_it_is_read_is_an_error(run, model, cache, monkeypatch):
+    monkeypatch.setattr(importers, "fingerprint", lambda *_: None)
+    with pytest.raises(ModelError, match="changed while it was read"):
+        run(model)
+    assert kept(cache) == []
+
+
+def test_results_are_flattened_in_order():
+    class Tensor:
+        def __init__(self, value):
+            self.value = value
+
+        def numpy(self):
+            return self.value
+
+    assert flat(Tensor(1)) == [1]
+    assert flat([Tensor(1), (Tensor(2), [Tensor(3)]), ()]) == [1, 2, 3]
+
+
+def test_the_tolerance_is_that_of_the_agreement(run, model):
+    prepared = run(model)
+    _, outputs = reference(prepared)
+    assert stats.agreement([outputs[0] + 0.9e-4], outputs, prepared.tolerance).right
+    assert not stats.agreement([outputs[0] + 4e-4], outputs, prepared.tolerance).right

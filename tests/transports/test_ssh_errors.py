@@ -1,0 +1,74 @@
+"""Every error of paramiko, and of sockets under it, has words of its own."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+from pathlib import Path
+
+import paramiko
+import pytest
+from paramiko import ssh_exception
+from paramiko.hostkeys import InvalidHostKey
+
+from farm.errors import DeadlineError, DeviceError
+from farm.transports.ssh_config import Hop
+from farm.transports.ssh_errors import ROWS, translate
+
+HOP = Hop("10.0.0.5", 22, "pi", "10.0.0.5", (Path("known_hosts"),))
+SOCKETS = (
+    *(ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError),
+    *(TimeoutError, socket.gaierror, OSError, InvalidHostKey),
+)
+
+
+def classes() -> list[type[Exception]]:
+    found = [one for _, one in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(one, Exception)]
+    return [*found, *SOCKETS]
+
+
+def made(kind: type[Exception], message: str = "") -> Exception:
+    """An error of a class, whatever its constructor wants."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    if kind.__str__ not in (Exception.__str__, BaseException.__str__, OSError.__str__):
+        return type(kind.__name__, (Exception,), {})(message)
+    return error
+
+
+@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+def test_every_class_has_a_row_other_than_the_last(kind: type[Exception]) -> None:
+    assert len(classes()) > 15
+    error = translate("pi3", HOP, made(kind))
+    assert isinstance(error, DeviceError)
+    assert error.what != ROWS[-1].what.format(place=HOP.place), "only what nobody knows gets the last row"
+    assert kind.__name__ in error.why
+    assert error.fix
+    assert "{" not in error.what + error.fix
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.message}")
+def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
+    samples = {
+        "encrypted|passphrase": "private key file is encrypted",
+        "[Tt]imeout": "Authentication timeout.",
+        "No authentication methods": "No authentication methods available",
+        "prohibited": "Administratively prohibited",
+        "banner|Indecipherable": "Error reading SSH protocol banner",
+        "[Tt]ime(d )?out|No existing session": "Timeout opening channel.",
+        "Incompatible|[Nn]egotiation": "Incompatible ssh peer (no acceptable kex algorithm)",
+        "": "",
+    }
+    assert isinstance(row, type(ROWS[0]))
+    kind = {r"\w+": "Whatever", r"EOFError|SSHException|Connection\w+Error|BrokenPipeError": "EOFError"}.get(
+        row.kind, row.kind.split("|")[0]
+    )
+    error = translate("pi3", HOP, type(kind, (Exception,), {})(samples[row.message]))
+    assert error.what.startswith(row.what.split("{")[0])
+    assert error.fix.startswith(row.fix.split("{")[0])
+
+
+def test_a_timeout_is_a_deadline() -> None:
+    assert isinstance(translate("pi3", HOP, TimeoutError("timed out")), DeadlineError)
+    assert isinstance(translate("pi3", HOP, paramiko.SSHException("Timeout opening channel.")), DeadlineError)
+    assert not isinstance(translate("pi3", HOP, ConnectionRefusedError()), DeadlineError)
