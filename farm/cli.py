@@ -19,10 +19,8 @@ from farm import __version__, interrupts
 from farm.commands import bench, completion, deploy, devices, doctor, history, run, serve
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
+from farm.commands.completion import VARIABLE
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
-
-
-_COMPLETE = "_FARM_COMPLETE"
 
 
 class _Group(click.Group):
@@ -95,10 +93,10 @@ def _run() -> int:
 
 def _call() -> None:
     """What click's own `main` does, less its treatment of errors, which hides a closed pipe and takes EOFError for Ctrl-C."""
-    if instruction := os.environ.get(_COMPLETE):
+    if instruction := os.environ.get(VARIABLE):
         from click.shell_completion import shell_complete
 
-        raise SystemExit(shell_complete(cli, {}, "farm", _COMPLETE, instruction))
+        raise SystemExit(shell_complete(cli, {}, "farm", VARIABLE, instruction))
     with cli.make_context("farm", sys.argv[1:]) as context:
         cli.invoke(context)
 

@@ -42,7 +42,8 @@ class Device:
 
     @property
     def emulated(self) -> bool:
-        return self.scheme == "qemu"
+        launcher = str(self.options.get("launcher", "")).split()
+        return self.scheme == "qemu" or any(word.rpartition("/")[2].startswith("qemu-") for word in launcher)
 
     @property
     def on_this_machine(self) -> bool:
@@ -272,7 +273,7 @@ class Run:
 
     @property
     def emulated(self) -> bool:
-        return self.url.partition(":")[0] == "qemu"
+        return self.url.partition(":")[0] == "qemu" or self.verdict is Verdict.EMULATED
 
 
 class Stage(str, Enum):

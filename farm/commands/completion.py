@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+VARIABLE = "_FARM_COMPLETE"  # by which the shell asks
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -19,4 +21,4 @@ def completion(context: click.Context, shell: str) -> None:
     """
     script = get_completion_class(shell)
     assert script is not None
-    click.echo(script(context.find_root().command, {}, "farm", "_FARM_COMPLETE").source())
+    click.echo(script(context.find_root().command, {}, "farm", VARIABLE).source())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import platform
+import re
 import socket
 
 import click
 
 from farm.commands.common import Session, shared
-from farm.errors import UsageError
+from farm.errors import DeviceError, UsageError
 
 _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
 _OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
@@ -38,11 +40,11 @@ def agent(session: Session, host: str, port: int, key: str, tracker: str | None,
     from farm.store import Store, cache_root
 
     refuse_open(host, open_to_network)
-    if tracker and not key:
-        raise UsageError("a tracker needs a key", "clients ask it for a kind of board", "add --key, for example --key rasp3b")
+    _check(key, tracker)
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise UsageError(f"there is no agent for {platform.machine()}", f"there are: {', '.join(_MACHINES.values())}", "")
+    _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
         executable = agent_for(machine, store=store, show=spinner.show)
@@ -66,13 +68,37 @@ def tracker(session: Session, host: str | None, port: int | None, open_to_networ
     Boards register with it (farm agent --tracker HOST:PORT --key KIND), and clients ask it for a kind of board
     (url = "tracker://HOST:PORT/KIND"). It speaks for nobody's identity: keep it on loopback or a network of the lab's own.
     """
+    from farm import interrupts
     from farm.tracker import serve
 
     settings = session.fleet().tracker
     address = host or settings.host
     refuse_open(address, open_to_network)
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
-    serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True))
+    with contextlib.suppress(interrupts.Stopped):
+        serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True))
+
+
+def _check(key: str, tracker: str | None) -> None:
+    if not re.fullmatch(r"[^\s\"\\]*", key) or not key.isascii():
+        raise UsageError(
+            f"--key {key!r} is no key", "it goes into messages as it is", "use letters, digits and signs, without spaces and quotes"
+        )
+    if tracker and not re.fullmatch(r"\S+:\d+", tracker):
+        raise UsageError(f"--tracker {tracker} is no address", "it wants HOST:PORT", "for example --tracker 127.0.0.1:9190")
+    if tracker and not key:
+        raise UsageError("a tracker needs a key", "clients ask it for a kind of board", "add --key, for example --key rasp3b")
+
+
+def _check_port(host: str, port: int) -> None:
+    """The agent would find out by itself, after it was built, and in fewer words."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(address)
+        except OSError as exc:
+            raise DeviceError("the agent cannot listen", f"{host}:{port}: {exc.strerror}", "name another port with --port") from exc
 
 
 def refuse_open(host: str, open_to_network: bool) -> None:

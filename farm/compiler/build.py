@@ -153,6 +153,6 @@ def compile_error(model: str, profile: Profile, cause: Exception) -> BuildError:
     """TVM's last line says what; the rest is its stack."""
     lines = [line for line in str(cause).strip().splitlines() if line.strip()]
     why = f"{type(cause).__name__}: {lines[-1] if lines else ''}"[:600]
-    return BuildError(
-        f"{model} does not compile for {profile.name}", why, f"see whether it compiles for this machine: farm compile {model} --profile x86"
-    )
+    here = profile.target.get("mcpu") == "native"
+    fix = "export it another way, or with another opset" if here else f"see whether it compiles for this machine: farm compile {model}"
+    return BuildError(f"{model} does not compile for {profile.name}", why, fix)

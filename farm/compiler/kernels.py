@@ -84,7 +84,7 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> r
     attributes, weight, shape = call.attrs, constant(call.args[1]), _static_shape(call)
     if weight is None or shape is None or attributes.data_layout != "NHWC" or attributes.kernel_layout != "HWIO":
         return None
-    if weight.dtype != np.float32 or str(call.ty.dtype) != "float32":
+    if weight.dtype != np.float32 or str(call.ty.dtype) != "float32" or attributes.out_layout not in ("", "NHWC"):
         return None
     geometry = _Geometry(attributes)
     kernel_h, kernel_w, channels_in, channels_out = weight.shape

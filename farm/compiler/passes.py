@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.core import Core
-from farm.compiler.folding import FoldConstants, rewritten
+from farm.compiler.folding import FoldConstants, constant, rewritten
 from farm.compiler.kernels import legalization
 
 Array = np.ndarray[Any, Any]
@@ -86,14 +87,14 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self.variables: dict[bytes, relax.Var] = {}
-        self.values: dict[bytes, Array] = {}
+        self.variables: dict[object, relax.Var] = {}
+        self.values: dict[object, Array] = {}
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
         value = expression.value.numpy()
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = f"{value.dtype}{value.shape}".encode() + value.tobytes()
+        key = (str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).digest())
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value
@@ -102,7 +103,7 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Simplify")
 class _Simplify:
-    """Operators that ConvertLayout stumbles over, in terms of those it knows."""
+    """Operators that TVM's passes stumble over, in terms of those they know."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         return rewritten(module, _Simplifier)
@@ -110,7 +111,8 @@ class _Simplify:
 
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
-    """clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones.
+    """clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones;
+    a tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast.
 
     TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.
     """
@@ -120,6 +122,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         name = getattr(call.op, "name", "")
         if name == "relax.nn.dropout":
             return relax.Tuple([call.args[0], self.builder_.emit(relax.op.ones_like(call.args[0]))])
+        if name in ("relax.full", "relax.full_like") and isinstance(shape := call.ty.shape, relax.ShapeExpr):
+            value = constant(call.args[1])
+            if value is not None and not np.isfinite(value):
+                return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
         if name == "relax.clip" and str(call.ty.dtype).startswith("float"):
             data, *bounds = call.args
             low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)

@@ -40,7 +40,7 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
     blocks = _block_names(function)
-    failure = "" if blocks else "it is no loop nest"
+    failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
         work = Schedule(tvm.IRModule({"main": function}))
         try:

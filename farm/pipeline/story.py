@@ -18,7 +18,7 @@ from typing import Any
 from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
-from farm.parallel import Crew, Kind, Message
+from farm.parallel import Crew, Kind, Message, together
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict

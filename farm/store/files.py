@@ -114,7 +114,7 @@ class Store:
             elsewhere = "keep the cache elsewhere: export FARM_CACHE=/path"
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 what, fix = "the disk is full", f"free space on the disk of {self.root}, or {elsewhere}"
-            elif exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOLCK, errno.EOPNOTSUPP):
+            elif exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.ENOLCK, errno.EOPNOTSUPP):
                 what, fix = "the cache cannot be written", f"make {self.root} a folder you may write, or {elsewhere}"
             else:
                 raise

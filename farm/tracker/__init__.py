@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Iterable
 
@@ -20,16 +19,10 @@ def serve(host: str, ports: Iterable[int], announce: Callable[[int], None]) -> N
         asyncio.set_event_loop(asyncio.new_event_loop())
         handler = TrackerServerHandler(listener, "")
         announce(listener.getsockname()[1])
-        with contextlib.closing(_Stopper(handler)):
+        try:
             handler.run()
-
-
-class _Stopper:
-    def __init__(self, handler: object) -> None:
-        self._handler = handler
-
-    def close(self) -> None:
-        self._handler.stop()  # type: ignore[attr-defined]
+        finally:
+            handler.stop()
 
 
 def _listen(host: str, ports: list[int]) -> socket.socket:

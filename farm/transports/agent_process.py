@@ -74,7 +74,7 @@ def state(device: Device) -> State:
 def _launcher(device: Device) -> list[str]:
     """The words before the agent's own. Raises DeviceError for quotes that do not close."""
     given = str(device.options.get("launcher", ""))
-    if not given and device.emulated:
+    if not given and device.scheme == "qemu":
         return [_QEMU[device.profile.agent or ""]]
     try:
         return shlex.split(given)

@@ -99,7 +99,7 @@ class _Tunnel:
                 except TimeoutError:
                     continue
                 sock.settimeout(_GREETING_S)
-                if _greet(sock, key):
+                if greet(sock, key):
                     sock.settimeout(None)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     return sock
@@ -162,7 +162,7 @@ def _leave(channel: Any) -> None:
         channel.close()
 
 
-def _greet(sock: socket.socket, key: str) -> bool:
+def greet(sock: socket.socket, key: str) -> bool:
     """The server's side of TVM's greeting: a magic number, and "client:KEY OPTIONS" with its length; the answer likewise."""
     try:
         magic, length = struct.unpack("<ii", _exactly(sock, 8))

@@ -45,15 +45,13 @@ def test_a_port_that_is_taken(farm: Farm, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["agent", "tracker"])
-@pytest.mark.parametrize(
-    ("number", "codes"), [(signal.SIGINT, {"agent": 0, "tracker": 130}), (signal.SIGTERM, {"agent": 0, "tracker": 143})]
-)
-def test_a_server_that_is_stopped_leaves_nothing(farm: Farm, command: str, number: signal.Signals, codes: dict[str, int]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_is_stopped_has_done_its_work_and_leaves_nothing(farm: Farm, command: str, number: signal.Signals) -> None:
     running = start(farm, command, "--port", "0")
     running.send(number)
     done = running.end(10)
-    assert done.code == codes[command]
-    assert "Traceback" not in done.err
+    assert done.code == 0
+    assert "error" not in done.err and "Traceback" not in done.err
     farm.assert_nothing_is_left()
 
 

@@ -54,6 +54,29 @@ def test_dropout_is_its_input():
     np.testing.assert_array_equal(ours, -x)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2.5], ids=str)
+def test_a_tensor_may_be_full_of_anything(value, dtype):
+    x = np.zeros((2, 3), dtype)
+
+    def body(emit, x):
+        return [emit(OP.full((2, 3), const(value, dtype), dtype)), emit(OP.full_like(x, const(value, dtype)))]
+
+    for ours in compute({"x": x}, body).outputs:
+        np.testing.assert_array_equal(ours, np.full((2, 3), value, dtype))
+
+
+def test_a_causal_mask_is_minus_infinity_before_a_softmax():
+    x = draw(5, 5)
+
+    def body(emit, x):
+        hidden = emit(OP.less(emit(OP.tril(emit(OP.ones_like(x)))), const(1)))
+        return emit(OP.nn.softmax(emit(OP.where(hidden, emit(OP.full((), const(-np.inf), "float32")), x))))
+
+    expected = torch.from_numpy(x).masked_fill(torch.ones(5, 5).tril() < 1, -torch.inf).softmax(-1)
+    np.testing.assert_allclose(compute({"x": x}, body).outputs[0], expected.numpy(), atol=1e-6)
+
+
 @pytest.mark.parametrize("groups", [1, 8])
 def test_a_model_that_tvm_cannot_lay_out_still_gets_fast_convolutions(groups):
     x, w = draw(1, 8, 6, 7), draw(16 // (2 if groups > 1 else 1), 8 // groups, 3, 3)
