@@ -68,6 +68,8 @@ def main() -> NoReturn:
     except BrokenPipeError:  # whoever read us, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it exits
         code = 128 + signal.SIGPIPE
+    except OSError:  # the terminal is gone, and with it whom to tell
+        code = 128 + signal.SIGHUP
     sys.exit(code)
 
 

@@ -75,10 +75,11 @@ class Crew:
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _quiet: str | None = None
     _wants_quiet: list[str] = field(default_factory=list)
-    _heir: process.Heir = field(default_factory=process.Heir)
+    _heir: process.Heir = field(init=False)
 
     def __enter__(self) -> Crew:
         self.scratch.mkdir(parents=True, exist_ok=True)
+        self._heir = process.Heir()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -260,5 +260,57 @@ def die_in_quiet(desk: Desk) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+LARGE = bytes(8 << 20)  # far more than a connection's buffer
+
+
+def size_of(_: Desk, value: bytes) -> int:
+    return len(value)
+
+
+def large(_: Desk) -> bytes:
+    return LARGE
+
+
+def test_a_task_for_a_worker_that_stands_still_keeps_nobody_waiting(crew: Crew) -> None:
+    crew.assign("frozen", process_id, deadline_s=30, task="first")
+    worker = finish(crew, "frozen")["frozen"].value
+    os.kill(worker, signal.SIGSTOP)
+    begin = time.monotonic()
+    crew.assign("frozen", size_of, LARGE, deadline_s=2, task="second")
+    assert time.monotonic() - begin < 1
+    assert isinstance(finish(crew, "frozen")["frozen"].value, DeadlineError)
+
+
+def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(crew: Crew) -> None:
+    crew.assign("quiet", quiet_span, 1.0, deadline_s=30, task="quiet")
+    for lane in "abc":  # paused at one point or another of their answers
+        crew.assign(lane, large, deadline_s=30, task=lane)
+    ends = finish(crew, "quiet", "a", "b", "c")
+    assert [ends[lane].value == LARGE for lane in "abc"] == [True] * 3
+
+
+def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(crew: Crew) -> None:
+    crew.assign("a", process_id, deadline_s=30, task="first")
+    worker = finish(crew, "a")["a"].value
+    os.kill(worker, signal.SIGKILL)
+    crew.assign("a", add, 1, 2, deadline_s=30, task="second")
+    message = finish(crew, "a")["a"]
+    assert message.value == 3 or "its process ended" in message.value.what
+    crew.assign("a", add, 1, 2, deadline_s=30, task="third")
+    assert finish(crew, "a")["a"].value == 3
+
+
+def full_disk(_: Desk) -> None:
+    with Path("/dev/full").open("w") as file:
+        file.write("x")
+
+
+def test_a_disk_that_is_full_is_no_bug(crew: Crew) -> None:
+    crew.assign("a", full_disk, deadline_s=30, task="a")
+    error = finish(crew, "a")["a"].value
+    assert isinstance(error, BuildError)
+    assert error.what == "the disk is full"
+
+
 def test_together_keeps_the_order() -> None:
     assert together(lambda number: number * number, [3, 1, 2]) == [9, 1, 4]

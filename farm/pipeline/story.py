@@ -104,9 +104,10 @@ class _Story:
     def __post_init__(self) -> None:
         self._models = {job.model.name: job.model for job in self.jobs}
         self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
-        states: dict[str, transports.State] = {}  # a board may take it ill to be asked again and again
+        devices = list({job.device.name: job.device for job in self.jobs}.values())  # a board may take it ill to be asked again and again
+        states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
         for job in self.jobs:
-            there = states.get(job.device.name) or states.setdefault(job.device.name, transports.state(job.device))
+            there = states[job.device.name]
             if there.usable:
                 self._waiting.append(job)
                 self._tell(job, Stage.WAITING)

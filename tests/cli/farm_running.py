@@ -104,6 +104,10 @@ class Terminal(Running):
     def type(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
+    def hang_up(self) -> None:
+        """Close the terminal, as its window or its line might."""
+        os.close(self._descriptor)
+
     def end(self, seconds: float = LIMIT_S) -> Done:
         wait_until(lambda: self.said is None or self.child.poll() is not None, "the end of the command", seconds)  # reads on meanwhile
         return Done(self.child.returncode, "", self.said)

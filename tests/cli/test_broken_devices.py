@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import DEVICES, DIGITS, QUICK
 from farm_running import Done, Farm, kill_all, wait_until
@@ -60,6 +61,16 @@ def test_a_frozen_agent_is_given_up_at_the_deadline(farm: Farm, whom: str) -> No
     failure = assert_only_pi3_failed(running.end(), "DeadlineError")
     assert "slow on pi3" in failure["what"] and "7 s" in failure["what"]
     assert "--deadline" in failure["fix"]
+    farm.assert_nothing_is_left()
+
+
+@pytest.mark.usefixtures("emulators")
+def test_an_input_that_takes_longer_than_the_deadline(farm: Farm) -> None:
+    np.save(farm.folder / "x.npy", np.zeros((1, 64, 192, 192), "float32"))
+    done = farm.run("run", "--device", "pi3", "slow.onnx", "--input", "x.npy", "--deadline", "5")
+    assert done.code == 6
+    assert "slow on pi3" in done.error["error"]
+    assert "--deadline" in done.error["fix"]
     farm.assert_nothing_is_left()
 
 

@@ -164,6 +164,15 @@ def test_ctrl_c_on_a_terminal_stops_a_spinner(farm: Farm) -> None:
 
 
 @pytest.mark.usefixtures("emulators")
+def test_a_terminal_that_is_closed_ends_the_command(farm: Farm) -> None:
+    running = farm.start_on_terminal("deploy", "--device", "pi3", "slow.onnx")
+    running.says("running")
+    running.hang_up()
+    assert running.child.wait(20) == 129
+    farm.assert_nothing_is_left()
+
+
+@pytest.mark.usefixtures("emulators")
 @pytest.mark.parametrize("stage", ["running", "measuring"])
 def test_a_farm_that_is_killed_takes_everything_with_it(farm: Farm, stage: str) -> None:
     if stage == "running":

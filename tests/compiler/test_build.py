@@ -144,10 +144,11 @@ def test_two_processes_that_build_the_same_at_once_make_one_artifact(start, cach
     assert not list((cache / "tmp").iterdir())
 
 
-def test_builds_in_two_places_are_the_same_to_the_byte(start, tmp_path):
-    first, second = [ended(*job) for job in [start(tmp_path / "here", "3"), start(tmp_path / "there", "4")]]
-    assert first["cached"] is second["cached"] is False
-    assert first["digests"] == second["digests"]
+def test_builds_in_two_places_are_the_same_to_the_byte(start, desk, prepared, tmp_path):
+    here = build(desk, prepared, X86, tmp_path / "here")
+    there = ended(*start(tmp_path / "there", "3"))
+    assert here.cached is there["cached"] is False
+    assert there["digests"] == [here.digest, here.library_digest, here.parameters_digest]
 
 
 def test_a_change_of_code_leaves_the_parameters_as_they_were(desk, prepared, kept, cache):
@@ -182,14 +183,14 @@ def agent_symbols() -> set[str]:
 
 @pytest.mark.parametrize("profile", [X86, ARM32], ids=lambda profile: profile.name)
 def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, desk, kept, cache):
-    types = ("float16", "float32", "float64", "int32", "int64", "uint8", "uint32")
+    types = ("float16", "float32", "float64", "int32", "int64", "uint32")
 
     def body(emit, *given):
-        converted = [emit(OP.astype(x, dtype)) for x in given for dtype in (*types, "bool") if dtype != str(x.ty.dtype)]
-        divided = [emit(divide(x, x)) for x in given for divide in (OP.divide, OP.floor_divide, OP.mod, OP.floor_mod)]
-        return converted + divided + [emit(f(x)) for x in given[:3] for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin, OP.rsqrt)]
+        converted = [emit(OP.astype(x, dtype)) for x in given for dtype in types if dtype != str(x.ty.dtype)]
+        divided = [emit(divide(x, x)) for x in given for divide in (OP.divide, OP.floor_mod)]
+        return converted + divided + [emit(f(x)) for x in given[:3] for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin)]
 
-    model = kept({dtype: np.zeros((2, 9), dtype) for dtype in types}, body)
+    model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
     assert elf.read(build(desk, model, profile, cache).library).undefined <= agent_symbols()
 
 

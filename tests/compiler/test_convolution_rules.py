@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from relax_models import CPUS, Answer, compute
+from relax_models import CPUS, Answer, compute, target
 from torch.nn import functional
 from tvm import relax
 
@@ -146,7 +146,7 @@ def test_a_convolution_that_fits_no_tile_is_right_by_the_general_rule(case, cpu)
     assert (answer.rules, answer.notes) == ([], [])
 
 
-@settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=some.data())
 def test_any_convolution_is_right(data):
     def pair(low, high):
@@ -208,8 +208,6 @@ def test_a_kernel_that_no_rule_takes_stays_as_it_is_and_right(monkeypatch):
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_accumulators_of_a_tile_stay_in_registers(cpu):
-    from relax_models import target
-
     core = core_of(target(cpu))
     for width in (1, 7, 14, 56, 112, 113):
         for channels in (8, 16, 24, 32, 64, 96, 1280):

@@ -1,0 +1,123 @@
+"""Signals: when they are heard, and by whom. Each in a process of its own, for a process has one disposition of its signals."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from farm import process
+from farm.deadline import Deadline
+
+BEGIN = "import os, signal, time\nfrom farm import interrupts\ninterrupts.catch()\nme = os.getpid()\n"
+
+
+def run(script: str) -> list[str]:
+    return process.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(30), what="the script").split("\n")[:-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_raises_where_the_program_is(number: signal.Signals) -> None:
+    script = f"""
+try:
+    os.kill(me, {number})
+    time.sleep(60)
+except interrupts.Stopped as stopped:
+    print(stopped.exit_code)
+"""
+    assert run(script) == [str(128 + number)]
+
+
+def test_nothing_that_handles_errors_swallows_it() -> None:
+    script = """
+try:
+    try:
+        os.kill(me, signal.SIGINT)
+        time.sleep(60)
+    except Exception:
+        print("swallowed")
+except interrupts.Stopped:
+    print("heard")
+"""
+    assert run(script) == ["heard"]
+
+
+def test_in_a_deferred_block_it_waits_for_the_next_check() -> None:
+    script = """
+try:
+    with interrupts.deferred():
+        os.kill(me, signal.SIGTERM)
+        print("goes on")
+        with interrupts.deferred():
+            print("and on")
+        interrupts.check()
+        print("not here")
+except interrupts.Stopped:
+    print("stopped")
+"""
+    assert run(script) == ["goes on", "and on", "stopped"]
+
+
+def test_at_the_end_of_a_deferred_block_it_is_heard() -> None:
+    script = """
+try:
+    with interrupts.deferred():
+        os.kill(me, signal.SIGINT)
+    print("not here")
+except interrupts.Stopped:
+    print("stopped")
+"""
+    assert run(script) == ["stopped"]
+
+
+def test_the_second_signal_does_not_disturb_the_cleaning_up() -> None:
+    script = """
+try:
+    os.kill(me, signal.SIGINT)
+    time.sleep(60)
+except interrupts.Stopped:
+    os.kill(me, signal.SIGINT)
+    os.kill(me, signal.SIGTERM)
+    print("cleaned up")
+"""
+    assert run(script) == ["cleaned up"]
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\ninterrupts.catch()\nos.kill(me, signal.SIGHUP)\nprint('lives')"
+    assert run(script) == ["lives"]
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_an_heir_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from farm import process
+heir = process.Heir()
+known = process.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
+gone = process.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
+heir.know(known)
+heir.know(gone)
+heir.forget(gone)
+print(known.pid, gone.pid, flush=True)
+os.kill(me, signal.SIGKILL)
+"""
+    log = tmp_path / "out"
+    child = process.start([sys.executable, "-c", BEGIN + script], log=log)
+    child.wait(30)
+    known, forgotten = map(int, log.read_text().split())
+    deadline = Deadline(10)
+    try:
+        while alive(known) and not deadline.expired:
+            time.sleep(0.01)
+        assert not alive(known)
+        assert alive(forgotten)
+    finally:
+        process.run(["kill", "-9", str(forgotten)], deadline=Deadline(5), what="ending it")
