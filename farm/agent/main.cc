@@ -29,7 +29,7 @@ Serves this device by TVM's RPC, one client at a time, each in a process and a w
   --open-to-network     allow an address that is not loopback; RPC lets whoever connects run any code
   --port NUMBER         listen on this port; 0 lets the kernel choose (0)
   --port-file PATH      write the port to this file once it is open
-  --key KEY             what clients must show (empty)
+  --key KEY             what clients must show ($FARM_AGENT_KEY, which other users cannot see, or empty)
   --tracker HOST:PORT   register with this TVM tracker, under the key
   --custom-addr ADDRESS tell the tracker that clients find this device at this address
   --work-dir DIR        make the sessions' work directories here ($TMPDIR or /tmp, farm-agent-UID)
@@ -109,7 +109,9 @@ ServerOptions OptionsFrom(std::map<std::string, std::string> given) {
   options.host = value("--host", options.host);
   options.port = std::to_string(Number("--port", value("--port", "0"), 65535));
   options.port_file = value("--port-file", "");
-  options.key = Plain("--key", value("--key", ""));
+  const char* key = getenv("FARM_AGENT_KEY");
+  options.key = Plain("--key", value("--key", key ? key : ""));
+  unsetenv("FARM_AGENT_KEY");
   options.tracker = value("--tracker", "");
   if (!options.tracker.empty() && options.tracker.find(':') == std::string::npos) throw UsageError("--tracker wants HOST:PORT");
   options.custom_address = Plain("--custom-addr", value("--custom-addr", ""));

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "functions.h"
 #include "rpc_channel.h"
@@ -47,11 +50,25 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   int in_, out_;
 };
 
+// The cores that this process may use. TVM halves the processors of every x86 machine, taking each for half a core.
+int UsableCores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed)) return 1;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    const std::string number = std::to_string(cpu);
+    const std::string siblings = ReadText("/sys/devices/system/cpu/cpu" + number + "/topology/thread_siblings_list");
+    cores.insert(siblings.empty() ? number : siblings);
+  }
+  return static_cast<int>(std::max<size_t>(cores.size(), 1));
+}
+
 // The child's whole life.
 int Serve(int in, int out, const std::string& directory, const SessionOptions& options) {
   try {
     if (chdir(directory.c_str())) Fail("chdir " + directory);
-    if (options.threads) setenv("TVM_NUM_THREADS", std::to_string(options.threads).c_str(), 1);
+    setenv("TVM_NUM_THREADS", std::to_string(options.threads ? options.threads : UsableCores()).c_str(), options.threads > 0);
     RegisterFunctions(directory, options.store);
     tvm::runtime::RPCEndpoint::Create(std::make_unique<DescriptorChannel>(in, out), "farm-agent", "")->ServerLoop();
     return 0;

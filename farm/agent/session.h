@@ -12,7 +12,7 @@ namespace farm {
 struct SessionOptions {
   std::string work_base;  // where the work directories are made
   std::string store;      // where kept files are
-  int threads = 0;        // of TVM's thread pool; 0 leaves it to TVM
+  int threads = 0;        // of TVM's thread pool; 0: TVM_NUM_THREADS, or one a core
 };
 
 class Session {

@@ -36,12 +36,12 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
     log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
     port_file.unlink(missing_ok=True)
-    command: list[str | Path] = [*_launcher(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file, "--key", key]
+    command: list[str | Path] = [*_launcher(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
     command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
     command += ["--exit-with-parent"]
     if "threads" in device.options:
         command += ["--threads", str(device.options["threads"])]
-    with process.running(command, log=log) as child:
+    with process.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
             yield connect("127.0.0.1", port, key, timeout_s)

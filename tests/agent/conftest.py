@@ -17,14 +17,14 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
     """Starts an agent: start("armv7", "--threads", "1")."""
     running: list[Agent] = []
 
-    def start_one(arch: str = "x86_64", *options: str, key: str = "board") -> Agent:
+    def start_one(arch: str = "x86_64", *options: str, key: str | None = "board") -> Agent:
         folder = tmp_path / f"agent{len(running)}"
         folder.mkdir()
         emulator = QEMU[arch]
         if emulator and not process.find(emulator):
             pytest.skip(f"{emulator} is not installed")
-        command = [*([emulator] if emulator else []), str(agents(arch)), "--key", key, "--port-file", str(folder / "port")]
-        command += ["--work-dir", str(folder / "work"), *options]
+        command = [*([emulator] if emulator else []), str(agents(arch)), "--port-file", str(folder / "port")]
+        command += ["--work-dir", str(folder / "work"), *([] if key is None else ["--key", key]), *options]
         running.append(Agent(command, process.start(command, log=folder / "log"), folder))
         return running[-1]
 

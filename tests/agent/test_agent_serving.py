@@ -54,6 +54,22 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     assert facts["cpu"] is None or arch == "x86_64"  # under qemu, the machine below is not the device
 
 
+def test_an_inference_has_a_thread_for_each_core_unless_told_otherwise(start: Start) -> None:
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {path.read_text() if (path := Path(siblings.format(cpu))).exists() else cpu for cpu in os.sched_getaffinity(0)}
+    agents = [start(), start("x86_64", "--threads", "1")]
+    threads = [client("call_all", port=agent.port, calls=[["runtime.NumThreads"]]) for agent in agents]
+    assert threads == [[len(cores)], [1]]
+
+
+def test_the_key_can_come_by_the_environment_where_other_users_do_not_see_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_AGENT_KEY", "board")
+    agent = start(key=None)
+    assert "key" in client("connect_error", port=agent.port, key="wrong")
+    assert client("list_files", port=agent.port) == ""
+    assert "board" not in Path(f"/proc/{agent.child.pid}/cmdline").read_text()
+
+
 def test_a_client_with_another_key_is_refused_and_the_next_is_served(start: Start) -> None:
     agent = start()
     assert "key" in client("connect_error", port=agent.port, key="wrong")
