@@ -35,9 +35,10 @@ class _Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="farm")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """A device farm for neural networks: compile, push, run and judge models on real boards.
 
     Boards and models are named in devices.toml; with no board at all, emulated ones come along.
@@ -48,9 +49,12 @@ def cli() -> None:
     farm bench --all                    every model on every device, at once
 
     \b
-    Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model; 4 the build;
-    5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 128 and a signal's number when that stopped it: Ctrl-C gives 130.
+    Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model;
+    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 130 Ctrl-C (of another
+    signal: 128 and its number).
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 for command in (

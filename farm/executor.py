@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
+_MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
 PROTOCOL = 1  # of the agent's own functions
 
@@ -173,11 +174,11 @@ def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: fl
             begin = time.perf_counter()
             while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
                 enough = min(len(samples) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
-                if samples and enough >= 1:
+                if samples and (enough >= 1 or len(samples) >= _MOST_SAMPLES):
                     break
                 desk.note(Progress(Stage.MEASURING, f"{len(samples)} samples", enough))
                 typical = sorted(samples)[len(samples) // 2] if samples else first_s
-                samples += loaded.time(max(1, int(_BATCH_S / max(typical, 1e-6))))
+                samples += loaded.time(max(1, min(_MOST_SAMPLES, int(_BATCH_S / max(typical, 1e-6)))))
     return samples
 
 

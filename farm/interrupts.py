@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first one stops the command, and none after it disturbs the cleaning up.
 
 Outside of a `deferred` block a signal raises Stopped wherever the program is. Inside, where processes are started and the terminal is
-taken over, it waits for the next `check`, so that nothing is left half-started.
+taken over, it waits for the next `check`, so that nothing is left half-started; but not for long, should the program hang there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
+_PATIENCE_S = 5.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,6 +35,11 @@ class _State:
             signal.signal(other, signal.SIG_IGN)
         if not self.deferring:
             raise Stopped(number)
+        signal.signal(signal.SIGALRM, self.lose_patience)
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
+
+    def lose_patience(self, _: int, __: FrameType | None) -> None:
+        raise Stopped(self.number)
 
 
 _state = _State()  # a process has one disposition of its signals
@@ -49,6 +55,7 @@ def catch() -> None:
 def check() -> None:
     """Raise Stopped if a signal has come."""
     if _state.number:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Stopped(_state.number)
 
 

@@ -95,7 +95,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to measure: at least `count` samples and `minimum_s` seconds of them after `warmup` runs, at most `maximum_s`.
+    """How to measure: at least `count` samples and `minimum_s` seconds of them after `warmup` runs, at most `maximum_s`
+    or 10,000 samples.
 
     `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
     """

@@ -25,7 +25,7 @@ class Row:
     fix: str
 
 
-_STACK = re.compile(r"File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call")
+_STACK = re.compile(r"(File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call)")
 _ANY = r"\w*"
 _LONGER = "give it longer with --deadline SECONDS"
 _LOOK = "check that the board is on and what it says: farm devices -v"
@@ -90,9 +90,5 @@ def translated(device: Device) -> Iterator[None]:
 def essence(message: str, width: int = 500) -> str:
     """What a message of TVM says, without its stack."""
     lines = [line.strip() for line in message.strip().splitlines()]
-    telling = [
-        line
-        for line in lines
-        if line and not re.match(r"(File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call)", line)
-    ]
+    telling = [line for line in lines if line and not _STACK.match(line)]
     return " ".join(telling)[-width:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -113,6 +114,17 @@ def test_ctrl_c_while_devices_are_asked(farm: Farm) -> None:
     farm.assert_nothing_is_left()
 
 
+def test_ctrl_c_while_an_input_keeps_it_waiting(farm: Farm) -> None:
+    os.mkfifo(farm.folder / "x.png")
+    running = farm.start("run", "--device", "host", "digits", "--input", "x.png")
+    writer = wait_until(lambda: open_for_writing(farm.folder / "x.png"), "somebody reads the fifo")
+    try:
+        assert_interrupted(stop(running))
+    finally:
+        os.close(writer)
+    farm.assert_nothing_is_left()
+
+
 @pytest.mark.usefixtures("emulators")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_other_signals_clean_up_too(farm: Farm, number: signal.Signals, code: int) -> None:
@@ -198,6 +210,14 @@ def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with
     running.end()
     wait_until(lambda: not fresh.processes(), f"the end of {fresh.processes()}", 5)
     assert list((fresh.cache / "agents").rglob("*farm-agent*")) == []
+
+
+def open_for_writing(fifo: Path) -> int | None:
+    """A descriptor, once there is a reader, who then waits for what we never write."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 def paused(farm: Farm) -> bool:

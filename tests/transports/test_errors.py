@@ -1,0 +1,66 @@
+"""Errors of TVM's RPC and of sockets, as they were seen, become ours."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from farm.errors import BuildError, DeadlineError, DeviceError, FarmError
+from farm.transports.errors import ROWS, essence, translate
+from farm.types import Device, Profile
+
+DEVICE = Device("pi3", Profile("rasp3b", {}, ""), "rpc://10.0.0.5:9090")
+
+
+def made(kind: str, message: str) -> Exception:
+    return type(kind, (Exception,), {})(message)
+
+
+SEEN = [
+    (made("RPCSessionTimeoutError", "the session's 5.0 s are over"), DeadlineError, "ran out of time"),
+    (made("InternalError", "RPCError: the session has expired"), DeadlineError, "ran out of time"),
+    (made("InternalError", "cannot write x: write: No space left on device"), DeviceError, "disk of pi3 is full"),
+    (made("InternalError", "cannot load library m.so: the library is for x86_64"), BuildError, "refuses the library"),
+    (made("InternalError", "digest mismatch: a has 1, not 2"), DeviceError, "not what was sent"),
+    (ConnectionRefusedError(111, "Connection refused"), DeviceError, "nobody listens at rpc://10.0.0.5:9090"),
+    (socket.gaierror(-2, "Name or service not known"), DeviceError, "has no address"),
+    (TimeoutError("timed out"), DeadlineError, "does not answer"),
+    (ConnectionResetError(104, "Connection reset by peer"), DeviceError, "broke"),
+    (made("InternalError", "URL 10.0.0.5:9090 is not TVM RPC server"), DeviceError, "no server for pi3"),
+    (made("InternalError", "URL 10.0.0.5:9090 cannot find server that matches key=client:"), DeviceError, "no server for pi3"),
+    (made("InternalError", "Check failed: sock.RecvAll(&code, sizeof(code)) == sizeof(code) (0 vs. 4) :"), DeviceError, "no server"),
+    (made("InternalError", "Check failed: (code == RPCCode::kReturn) is false: code=kShutdown"), DeviceError, "ended"),
+    (made("InternalError", "Socket SockChannel::Send Error:Broken pipe"), DeviceError, "ended"),
+    (made("RuntimeError", "Cannot connect to 10.0.0.5:9090"), DeviceError, "cannot be reached"),
+    (OSError(113, "No route to host"), DeviceError, "cannot be reached"),
+    (made("ValueError", "anything"), DeviceError, "reported an error"),
+]
+
+
+@pytest.mark.parametrize(("cause", "kind", "what"), SEEN, ids=lambda value: str(value)[:40])
+def test_an_error_that_was_seen_says_what_why_and_what_to_do(cause: Exception, kind: type[FarmError], what: str) -> None:
+    error = translate(DEVICE, cause)
+    assert type(error) is kind
+    assert what in error.what
+    assert type(cause).__name__ in error.why
+    assert error.fix and "{" not in error.what + error.fix
+
+
+def test_every_row_has_an_error_that_was_seen() -> None:
+    def row_of(cause: Exception) -> int:
+        fits = (re.fullmatch(row.kind, type(cause).__name__) and re.search(row.message, str(cause)) for row in ROWS)
+        return next(number for number, fit in enumerate(fits) if fit)
+
+    assert sorted({row_of(cause) for cause, _, _ in SEEN}) == list(range(len(ROWS)))
+
+
+def test_the_essence_of_a_message_is_without_its_stack() -> None:
+    message = """Traceback (most recent call last):
+  File "rpc_endpoint.cc", line 420
+RPCError: Error caught from RPC call:
+[bt] (0) libtvm.so
+ValueError: the cause
+"""
+    assert essence(message) == "ValueError: the cause"
