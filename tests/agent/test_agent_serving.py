@@ -177,15 +177,13 @@ def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
 
 
 def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:
-    port = tmp_path / "port"
-    command = (
-        f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{tmp_path}/pid"; wait'
-    )
+    port, pid_file = tmp_path / "port", tmp_path / "pid"
+    command = f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{pid_file}"; wait'
     shell = process.start(["/bin/sh", "-c", command], log=tmp_path / "log")
-    wait_until(port.exists, 20, "the agent")
+    wait_until(lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"), 20, "the agent")
     shell.kill()
     shell.wait()
-    pid = int((tmp_path / "pid").read_text())
+    pid = int(pid_file.read_text())
     wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), 5, "the agent ends")
 
 
