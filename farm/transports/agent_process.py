@@ -89,13 +89,14 @@ def _folder(device: Device, option: str, default: Path) -> Path:
 
 
 def _last_words(child: Any, log: Path) -> str:
-    """How the agent or its session has ended, if one has: its log says so a moment after the client has noticed."""
+    """How the agent or its session has ended, if not in good order: its log says so a moment after the client has noticed."""
     deadline = Deadline(_LAST_WORDS_S)
     while not deadline.expired:
         if child.poll() is not None:
             return f"its agent ended with status {child.returncode}"
         if "is over" in (text := log.read_text(errors="replace")):
-            return f"its agent: {process.last_lines(text, 1)}"
+            end = process.last_lines(text, 1)
+            return "" if end.endswith("exit code 0") else f"its agent: {end}"
         time.sleep(0.005)
     return ""
 

@@ -11,40 +11,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from farm_running import Farm
+from farm_running import DEVICES, DIGITS, QUICK, Farm
 from onnx import TensorProto, helper, numpy_helper
 from ssh_server import SshServer, ssh_server
 
 from farm import process
 
 AGENTS = {"x86_64": "true", "armv7": "qemu-arm", "aarch64": "qemu-aarch64"}  # and the program that runs them
-QUICK = """
-[bench]
-models = ["digits"]
-warmup = 1
-count = 5
-minimum_s = 0.1
-maximum_s = 1.0
-dataset_limit = 20
-"""
-DEVICES = """
-[devices.host]
-profile = "x86"
-url = "local:"
-[devices.pi3]
-profile = "rasp3b"
-url = "qemu:"
-[devices.rk3399]
-profile = "rk3399"
-url = "qemu:"
-"""
-DIGITS = """
-[models.digits]
-source = "package:zoo/digits/digits.onnx"
-preprocess = "grey"
-labels = "package:zoo/digits/digits-labels.txt"
-dataset = "package:zoo/digits/digits-test.npz"
-"""
 
 
 @pytest.fixture(scope="session")

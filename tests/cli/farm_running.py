@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -19,6 +21,34 @@ from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
+
+QUICK = """
+[bench]
+models = ["digits"]
+warmup = 1
+count = 5
+minimum_s = 0.1
+maximum_s = 1.0
+dataset_limit = 20
+"""
+DEVICES = """
+[devices.host]
+profile = "x86"
+url = "local:"
+[devices.pi3]
+profile = "rasp3b"
+url = "qemu:"
+[devices.rk3399]
+profile = "rk3399"
+url = "qemu:"
+"""
+DIGITS = """
+[models.digits]
+source = "package:zoo/digits/digits.onnx"
+preprocess = "grey"
+labels = "package:zoo/digits/digits-labels.txt"
+dataset = "package:zoo/digits/digits-test.npz"
+"""
 
 LIMIT_S = 120.0
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -146,7 +176,7 @@ class Farm:
     def start_on_terminal(self, *arguments: str | Path) -> Terminal:
         """Start a command as the foreground process of a terminal."""
         ours, theirs = pty.openpty()
-        termios.tcsetwinsize(ours, (40, 120))
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         # A session leader without a terminal takes the first one that it opens.
         taking = [sys.executable, "-c", "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"]

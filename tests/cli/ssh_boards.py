@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from conftest import DIGITS, QUICK
-from farm_running import Done, Farm, wait_until
+from farm_running import DIGITS, QUICK, Done, Farm, wait_until
 from ssh_server import SshServer
 
 END_S = 10.0  # for the agent to notice that its client is gone, in the middle of an inference

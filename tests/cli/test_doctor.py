@@ -7,8 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from conftest import DIGITS
-from farm_running import Done, Farm
+from farm_running import DIGITS, Done, Farm
 from ssh_server import SshServer
 
 SSH_LAYERS = ["name", "port", "host key, login", "board", "agent", "session", "conditions", "answer"]

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import DIGITS, QUICK
-from farm_running import Done, Farm, server
+from farm_running import DIGITS, QUICK, Done, Farm, server
 
 HOST = "127.0.0.1"
 

@@ -10,11 +10,21 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DEVICES, DIGITS
-from farm_running import HIDE_CURSOR, SHOW_CURSOR, Done, Farm, Running, wait_until
+from farm_running import DEVICES, DIGITS, HIDE_CURSOR, SHOW_CURSOR, Done, Farm, Running, wait_until
+
+from farm.agent.build import PREBUILT
 
 LONG = "[bench]\nmodels = ['digits']\nminimum_s = 60.0\nmaximum_s = 60.0\ndataset_limit = 20\n"
 CTRL_C = "\x03"
+
+
+@pytest.fixture
+def unbuilt(fresh: Farm) -> Farm:
+    """A farm without agents."""
+    if PREBUILT.exists():
+        pytest.skip("this farm came with its agents")
+    (fresh.cache / "agents").unlink()
+    return fresh
 
 
 def assert_interrupted(done: Done, code: int = 130) -> None:
@@ -58,13 +68,12 @@ def test_ctrl_c_while_compiling(fresh: Farm) -> None:
     assert len(list((fresh.cache / "models").glob("*"))) == 1, "what was done stays"
 
 
-def test_ctrl_c_while_building_an_agent(fresh: Farm) -> None:
-    (fresh.cache / "agents").unlink()
-    running = fresh.start("deploy", "--device", "host", "digits")
-    wait_until(lambda: len(fresh.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
+def test_ctrl_c_while_building_an_agent(unbuilt: Farm) -> None:
+    running = unbuilt.start("deploy", "--device", "host", "digits")
+    wait_until(lambda: len(unbuilt.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
     assert_interrupted(stop(running))
-    fresh.assert_nothing_is_left()
-    assert list((fresh.cache / "agents").rglob("*farm-agent*")) == []
+    unbuilt.assert_nothing_is_left()
+    assert list((unbuilt.cache / "agents").rglob("*farm-agent*")) == []
 
 
 def test_ctrl_c_while_connecting(farm: Farm) -> None:
@@ -202,14 +211,13 @@ def test_a_farm_that_is_killed_takes_everything_with_it(farm: Farm, stage: str) 
     farm.assert_nothing_is_left()
 
 
-def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with_it(fresh: Farm) -> None:
-    (fresh.cache / "agents").unlink()
-    running = fresh.start("deploy", "--device", "host", "digits")
-    wait_until(lambda: len(fresh.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
+def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with_it(unbuilt: Farm) -> None:
+    running = unbuilt.start("deploy", "--device", "host", "digits")
+    wait_until(lambda: len(unbuilt.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
     running.send(signal.SIGKILL)
     running.end()
-    wait_until(lambda: not fresh.processes(), f"the end of {fresh.processes()}", 5)
-    assert list((fresh.cache / "agents").rglob("*farm-agent*")) == []
+    wait_until(lambda: not unbuilt.processes(), f"the end of {unbuilt.processes()}", 5)
+    assert list((unbuilt.cache / "agents").rglob("*farm-agent*")) == []
 
 
 def open_for_writing(fifo: Path) -> int | None:
