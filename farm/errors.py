@@ -6,6 +6,7 @@
     ├── ModelError          3   the model cannot be read, imported or fed
     ├── BuildError          4   compiling, linking, or a tool that is missing
     ├── DeviceError         5   a device cannot be reached, refused, or died
+    │   ├── LinkError       5   ... the connection to it broke, or what served it there ended: another try may do
     │   └── DeadlineError   6   ... or did not answer in time
     ├── WrongAnswer         7   the device's answer is not the reference's
     ├── Interrupted       130   Ctrl-C; another signal gives 128 and its number
@@ -62,6 +63,10 @@ class BuildError(FarmError):
 
 class DeviceError(FarmError):
     exit_code = 5
+
+
+class LinkError(DeviceError):
+    pass
 
 
 class DeadlineError(DeviceError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm import process
 from farm.deadline import Deadline
-from farm.errors import DeviceError, FarmError
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports import State
 from farm.transports.errors import translate
 from farm.transports.rpc_client import connect
@@ -48,8 +48,9 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
         except FarmError:
             raise
         except Exception as exc:
-            error = translate(device, exc)
-            error.why = "\n".join(filter(None, (error.why, _last_words(child, log))))
+            error, words = translate(device, exc), _last_words(child, log)
+            if words and not isinstance(error, DeadlineError):
+                error = LinkError(f"the agent of {device.name}, or its session, ended", f"{error.why}\n{words}", error.fix)
             raise error from exc
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from farm.errors import BuildError, DeadlineError, DeviceError, FarmError
+from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
 from farm.types import Device
 
 
@@ -47,7 +47,7 @@ ROWS = (
     Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
     Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
     Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
-    Row("Connection(Reset|Aborted)Error|BrokenPipeError|EOFError", "", DeviceError, "the connection to {name} broke", _LOOK),
+    Row("Connection(Reset|Aborted)Error|BrokenPipeError|EOFError", "", LinkError, "the connection to {name} broke", _LOOK),
     Row(
         _ANY,
         "is not TVM RPC server|matches key|RecvAll|in use|Cannot request",
@@ -57,8 +57,9 @@ ROWS = (
     ),
     Row(
         _ANY,
-        "kShutdown|[Cc]onnection (closed|reset)|Channel closes|SockChannel::(Send|Recv)",
-        DeviceError,
+        # Where TVM's client finds the connection closed in the middle of a call, it complains of a reply that is none: RPCCode.
+        r"RPCCode::k|kShutdown|[Cc]onnection (was previously )?(closed|reset)|Channel closes|SockChannel::(Send|Recv)",
+        LinkError,
         "the agent of {name}, or its session, ended",
         _LOOK,
     ),

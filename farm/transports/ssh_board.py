@@ -101,13 +101,13 @@ class Board:
         seen = self.look(digest)
         if seen.get("size", "").strip() != str(len(content)):
             self._put(content, digest, seen)
-        command = [*self._launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
+        command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
         if "threads" in self.device.options:
             command += ["--threads", str(self.device.options["threads"])]
-        return self._channel(_START, [seen["work"], str(math.ceil(self.deadline.remaining) + _EXTRA_S), *command])
+        return self.channel(_START, [seen["work"], str(math.ceil(self.deadline.remaining) + _EXTRA_S), *command])
 
     @property
-    def _launcher(self) -> list[str]:
+    def launcher(self) -> list[str]:
         given = str(self.device.options.get("launcher", ""))
         try:
             return shlex.split(given)
@@ -120,14 +120,14 @@ class Board:
         Raises DeviceError where the agent of its profile cannot be there: another architecture, no folder to write to.
         """
         options = self.device.options
-        seen = self._ask(_LOOK, [str(options.get("store", "")), str(options.get("work_dir", "")), digest])
+        seen = self.ask(_LOOK, [str(options.get("store", "")), str(options.get("work_dir", "")), digest])
         name, profile = self.device.name, self.device.profile
         if "machine" not in seen:
             raise DeviceError(
                 f"{name} does not run commands as farm needs them", seen[""][-500:], "give its user a shell such as sh or bash"
             )
         architecture = _MACHINES.get(seen["machine"])
-        if not self._launcher and profile.agent not in _RUNS.get(architecture or "", ()):
+        if not self.launcher and profile.agent not in _RUNS.get(architecture or "", ()):
             raise DeviceError(
                 f"{name} is another kind of board than its profile says",
                 f"it is {seen['machine']} ({seen['bits'] or '?'}-bit programs), the profile {profile.name} is for {profile.agent}",
@@ -147,7 +147,7 @@ class Board:
             raise DeviceError(
                 f"the disk of {name} is full", why, "free space there, or set `store` in its options to a place on another disk"
             )
-        seen = self._ask(_PUT, [seen["agent"], str(len(content)), digest, *self._launcher], content)
+        seen = self.ask(_PUT, [seen["agent"], str(len(content)), digest, *self.launcher], content)
         if "placed" in seen:
             return
         if "full" in seen:
@@ -166,10 +166,10 @@ class Board:
             )
         raise DeviceError(f"the agent could not be put on {name}", seen[""][-500:], "run the command again")
 
-    def _ask(self, script: str, arguments: Sequence[str], content: bytes = b"") -> dict[str, str]:
+    def ask(self, script: str, arguments: Sequence[str], content: bytes = b"") -> dict[str, str]:
         """Run a script to its end; what it told by name, and under "" all that it printed."""
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
-        channel = self._channel(script, arguments)
+        channel = self.channel(script, arguments)
         try:
             channel.settimeout(deadline.remaining or 0.001)
             try:
@@ -195,7 +195,7 @@ class Board:
         told = (line[5:].partition("=") for line in text.splitlines() if line.startswith("farm:"))
         return {"": text, **{name: value for name, _, value in told}}
 
-    def _channel(self, script: str, arguments: Sequence[str]) -> Any:
+    def channel(self, script: str, arguments: Sequence[str]) -> Any:
         transport = self.client.get_transport()
         channel = transport.open_session(timeout=min(_QUICK_S, self.deadline.remaining) or 0.001)
         channel.exec_command(f"exec sh -c {shlex.quote(_HEAD + script)} farm {shlex.join(arguments)}")

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from farm.errors import DeadlineError, DeviceError, FarmError
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports.errors import Row
 from farm.transports.ssh_config import Hop
 
@@ -43,7 +43,7 @@ ROWS = (
     Row("NoValidConnectionsError|ConnectionRefusedError", "", DeviceError, "nobody listens at {host}:{port}", "start the SSH server there"),
     Row("gaierror", "", DeviceError, "{host} has no address", "correct `url` of {name}, or HostName in ~/.ssh/config"),
     Row("TimeoutError|timeout", "", DeadlineError, "{place} does not answer", _ON),
-    Row("EOFError|SSHException|Connection\\w+Error|BrokenPipeError", "", DeviceError, "the SSH connection to {place} broke", _SEE),
+    Row("EOFError|SSHException|Connection\\w+Error|BrokenPipeError", "", LinkError, "the SSH connection to {place} broke", _SEE),
     Row("OSError", "", DeviceError, "{host}:{port} cannot be reached", _ON),
     Row(_ANY, "", DeviceError, "the SSH connection to {place} failed", _SEE),
 )

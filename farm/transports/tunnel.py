@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from farm import process
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, DeviceError, FarmError, InternalError
+from farm.errors import DeadlineError, FarmError, InternalError, LinkError
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
@@ -136,13 +136,9 @@ class _Tunnel:
             return translate(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
         log = process.last_lines((self._scratch / LOG).read_text(errors="replace"))
         if status == 0:
-            return DeviceError(
-                f"the session on {name} ended", log, "check the memory of the board (dmesg there), then run the command again"
-            )
+            return LinkError(f"the session on {name} ended", log, "check the memory of the board (dmesg there), then run the command again")
         how = f"of signal {status - 128}" if status > 128 else f"with exit code {status}"
-        return DeviceError(
-            f"the agent on {name} ended {how}", log, "check the memory of the board (dmesg there), then run the command again"
-        )
+        return LinkError(f"the agent on {name} ended {how}", log, "check the memory of the board (dmesg there), then run the command again")
 
 
 def _pour(take: Any, give: Any, at_end: Any) -> None:

@@ -47,7 +47,7 @@ def test_agents_and_sessions_that_are_killed_in_the_middle_of_a_run(farm: Farm) 
     assert found.pop("host") is None, "the others finish"
     for name, how in (("agent", "ended with status -9"), ("session", "died of Killed")):
         failure = found.pop(name)
-        assert failure and failure["kind"] == "DeviceError"
+        assert failure and failure["kind"] == "LinkError"
         assert failure["what"] == f"the agent of {name}, or its session, ended"
         assert how in failure["why"] and failure["fix"]
     farm.assert_nothing_is_left()

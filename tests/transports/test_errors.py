@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from farm.errors import BuildError, DeadlineError, DeviceError, FarmError
+from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports.errors import ROWS, essence, translate
 from farm.types import Device, Profile
 
@@ -27,12 +27,14 @@ SEEN = [
     (ConnectionRefusedError(111, "Connection refused"), DeviceError, "nobody listens at rpc://10.0.0.5:9090"),
     (socket.gaierror(-2, "Name or service not known"), DeviceError, "has no address"),
     (TimeoutError("timed out"), DeadlineError, "does not answer"),
-    (ConnectionResetError(104, "Connection reset by peer"), DeviceError, "broke"),
+    (ConnectionResetError(104, "Connection reset by peer"), LinkError, "broke"),
     (made("InternalError", "URL 10.0.0.5:9090 is not TVM RPC server"), DeviceError, "no server for pi3"),
     (made("InternalError", "URL 10.0.0.5:9090 cannot find server that matches key=client:"), DeviceError, "no server for pi3"),
     (made("InternalError", "Check failed: sock.RecvAll(&code, sizeof(code)) == sizeof(code) (0 vs. 4) :"), DeviceError, "no server"),
-    (made("InternalError", "Check failed: (code == RPCCode::kReturn) is false: code=kShutdown"), DeviceError, "ended"),
-    (made("InternalError", "Socket SockChannel::Send Error:Broken pipe"), DeviceError, "ended"),
+    (made("InternalError", "Check failed: (code == RPCCode::kReturn) is false: code=kShutdown"), LinkError, "ended"),
+    (made("InternalError", "Check failed: (HandleUntilReturnEvent(true, f) == RPCCode::kReturn) is false: "), LinkError, "ended"),
+    (made("InternalError", "Expected connection to server x to be active, but the connection was previously closed"), LinkError, "ended"),
+    (made("InternalError", "Socket SockChannel::Send Error:Broken pipe"), LinkError, "ended"),
     (made("RuntimeError", "Cannot connect to 10.0.0.5:9090"), DeviceError, "cannot be reached"),
     (OSError(113, "No route to host"), DeviceError, "cannot be reached"),
     (made("ValueError", "anything"), DeviceError, "reported an error"),
