@@ -99,6 +99,7 @@ class Plan:
     or 10,000 samples.
 
     `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
+    `install` has a model whose answer is right stay on the device, as the current release of its name.
     """
 
     warmup: int = 3
@@ -107,6 +108,7 @@ class Plan:
     maximum_s: float = 10.0
     deadline_s: float = 600.0
     dataset_limit: int | None = None
+    install: bool = False
 
     @classmethod
     def once(cls) -> Plan:
@@ -198,11 +200,33 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """A model as it is installed on a device. Releases of a name are numbered from 1; the `current` one is what a run uses.
+
+    `files` are the digests (SHA-256) of the files in the device's store, by file name; `labels` the names of the classes, if it has any.
+    """
+
+    name: str
+    number: int
+    current: bool
+    artifact: str
+    profile: str
+    files: Mapping[str, str]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    installed_at: str  # ISO 8601, UTC, by the host's clock
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
     """What came back from a device: raw seconds per inference by the device's clock, never summarised on the board.
 
     `first_s` is the first inference as the host saw it. `correct` of `total` labelled samples were classified right. `facts` describe the
     device before and after. `ledger` is where the time of the job went, in seconds by part. `uploaded` counts bytes that were sent.
+    `release` is the number under which the model was installed there, None where it was not.
     """
 
     seconds: tuple[float, ...]
@@ -214,6 +238,7 @@ class Samples:
     facts_after: Mapping[str, str]
     ledger: Mapping[str, float]
     uploaded: int
+    release: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +255,7 @@ class Latency:
 
 
 class Verdict(str, Enum):
-    """What a run is worth. RIGHT is the verdict of a run that was not timed."""
+    """What a run is worth. RIGHT is the verdict of a run that was not timed, SKIPPED of one that was not begun: a canary failed."""
 
     RIGHT = "RIGHT"
     STABLE = "STABLE"
@@ -239,6 +264,7 @@ class Verdict(str, Enum):
     WRONG = "WRONG"
     FAILED = "FAILED"
     UNAVAILABLE = "UNAVAILABLE"
+    SKIPPED = "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
