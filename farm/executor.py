@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from farm import prepare, stats, transports
 from farm.clock import timed
 from farm.compiler.parameters import INDEX, PREFIX, SHARD
-from farm.errors import DeviceError
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.store import file_digest
@@ -32,7 +31,6 @@ _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
-PROTOCOL = 1  # of the agent's own functions
 
 
 @dataclass(slots=True)
@@ -69,7 +67,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
     inputs, expected = prepare.reference(prepared)
     with ExitStack() as stack:
         loaded, link, uploaded = _open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
-        before = _facts(link)
+        before = facts_of(link)
         desk.note(Progress(Stage.RUNNING, "first inference"))
         with timed(ledger, "first run"):
             loaded.feed(inputs)
@@ -79,7 +77,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
             agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
         seconds = _sample(desk, device, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
-        after = _facts(link)
+        after = facts_of(link)
         return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded)
 
 
@@ -98,7 +96,7 @@ def infer(
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
     with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        return _facts(link)
+        return facts_of(link)
 
 
 def _open_and_load(
@@ -107,21 +105,11 @@ def _open_and_load(
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
         link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s))
-        _check_protocol(device, link)
     with timed(ledger, "upload"):
         uploaded = _push(desk, link, artifact)
     desk.note(Progress(Stage.LOADING))
     with timed(ledger, "load"):
         return _load(link, artifact), link, uploaded
-
-
-def _check_protocol(device: Device, link: Link) -> None:
-    if link.native and (spoken := json.loads(link.call("farm.agent.facts")).get("protocol")) != PROTOCOL:
-        raise DeviceError(
-            f"the agent on {device.name} is of another version",
-            f"it speaks protocol {spoken}, this farm speaks {PROTOCOL}",
-            "farm agent, from this version, on the board",
-        )
 
 
 def _push(desk: Desk, link: Link, artifact: Artifact) -> int:
@@ -198,7 +186,8 @@ def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dic
     return correct, len(labels)
 
 
-def _facts(link: Link) -> dict[str, str]:
+def facts_of(link: Link) -> dict[str, str]:
+    """What a device says of itself, in texts; nothing from TVM's own server."""
     if not link.native:
         return {}
     content = json.loads(link.call("farm.agent.facts"))

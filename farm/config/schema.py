@@ -120,6 +120,7 @@ class OptionsTable(Table):
     key: Text | None = None
     launcher: Text | None = None
     store: Text | None = None
+    userland: Literal["any"] | None = None
     work_dir: Text | None = None
 
 
