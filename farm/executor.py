@@ -17,7 +17,6 @@ from farm import prepare, releases, stats, transports
 from farm.clock import timed
 from farm.compiler.build import LIBRARY
 from farm.compiler.parameters import PREFIX, SHARD
-from farm.errors import DeviceError
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.store import file_digest
@@ -33,7 +32,6 @@ _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
-PROTOCOL = 1  # of the agent's own functions
 
 
 @dataclass(slots=True)
@@ -70,7 +68,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
     inputs, expected = prepare.reference(prepared)
     with ExitStack() as stack:
         loaded, link, uploaded = _open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
-        before = _facts(link)
+        before = facts_of(link)
         desk.note(Progress(Stage.RUNNING, "first inference"))
         with timed(ledger, "first run"):
             loaded.feed(inputs)
@@ -81,7 +79,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         seconds = _sample(desk, device, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
         release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
-        after = _facts(link)
+        after = facts_of(link)
         return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release)
 
 
@@ -102,7 +100,6 @@ def infer_deployed(
 ) -> tuple[Release, list[Array]] | None:
     """The outputs of a deployed model for the input in a file, and its release; None where no model of the name is deployed."""
     with transports.open(device, agent, desk.scratch, deadline_s) as link:
-        _check_protocol(device, link)
         if not link.native or all(release.name != name for release in releases.listed(link)):
             return None
         release = releases.opened(link, name)
@@ -117,7 +114,6 @@ def infer_deployed(
 def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
     """All releases on a device: by name, the newest first. Raises DeviceError where it keeps none."""
     with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        _check_protocol(device, link)
         releases.check(device, link)
         return releases.listed(link)
 
@@ -125,7 +121,6 @@ def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float
 def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
     """The release that is current now: that of the number; with 0, the one before the current. Raises DeviceError where there is none."""
     with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        _check_protocol(device, link)
         releases.check(device, link)
         return releases.rolled_back(link, name, number)
 
@@ -133,7 +128,6 @@ def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, 
 def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
     """No release of the names is left. Raises DeviceError for a name that is not deployed."""
     with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        _check_protocol(device, link)
         releases.check(device, link)
         for name in names:
             releases.removed(link, name)
@@ -142,7 +136,7 @@ def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, n
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
     with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        return _facts(link)
+        return facts_of(link)
 
 
 def _open_and_load(
@@ -151,21 +145,11 @@ def _open_and_load(
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
         link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s))
-        _check_protocol(device, link)
     with timed(ledger, "upload"):
         uploaded = _push(desk, link, artifact)
     desk.note(Progress(Stage.LOADING))
     with timed(ledger, "load"):
         return _load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0), link, uploaded
-
-
-def _check_protocol(device: Device, link: Link) -> None:
-    if link.native and (spoken := json.loads(link.call("farm.agent.facts")).get("protocol")) != PROTOCOL:
-        raise DeviceError(
-            f"the agent on {device.name} is of another version",
-            f"it speaks protocol {spoken}, this farm speaks {PROTOCOL}",
-            "farm agent, from this version, on the board",
-        )
 
 
 def _push(desk: Desk, link: Link, artifact: Artifact) -> int:
@@ -238,7 +222,8 @@ def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dic
     return correct, len(labels)
 
 
-def _facts(link: Link) -> dict[str, str]:
+def facts_of(link: Link) -> dict[str, str]:
+    """What a device says of itself, in texts; nothing from TVM's own server."""
     if not link.native:
         return {}
     content = json.loads(link.call("farm.agent.facts"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import click
+
 from farm import interrupts
 from farm.commands.common import Session
 
@@ -32,6 +34,14 @@ class Spinner:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._block.__exit__(kind, error, trace)
+
+    def say(self, line: str) -> None:
+        """A line on stdout, above the spinner."""
+        if self._status:
+            self._status.stop()  # while it runs, what goes to stdout would go where it is
+        click.echo(line)
+        if self._status:
+            self._status.start()
 
     def show(self, progress: Progress) -> None:
         """Say where the work is."""

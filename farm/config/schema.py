@@ -121,6 +121,7 @@ class OptionsTable(Table):
     launcher: Text | None = None
     store: Text | None = None
     store_budget_mb: Positive | None = None
+    userland: Literal["any"] | None = None
     work_dir: Text | None = None
 
 

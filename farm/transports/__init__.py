@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +52,20 @@ class State:
 def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:  # noqa: A001
     """A session with a device. The device ends it by itself after `timeout_s`.
 
-    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError.
+    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError,
+    also for a native agent of another version.
     """
+    from farm.transports import contract
+
+    with connect(device, agent, scratch, timeout_s) as link:
+        if link.native:
+            contract.check(device, json.loads(link.call("farm.agent.facts")))
+        yield link
+
+
+@contextlib.contextmanager
+def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:
+    """The same with an agent of whatever version: for whoever looks what it is."""
     from farm.transports.errors import translated
 
     with translated(device), _transport(device).open(device, agent, scratch, timeout_s) as session:

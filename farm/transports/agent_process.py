@@ -36,7 +36,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
     log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
     port_file.unlink(missing_ok=True)
-    command: list[str | Path] = [*_launcher(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
+    command: list[str | Path] = [*launcher_of(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
     command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
     command += ["--exit-with-parent"]
     if "threads" in device.options:
@@ -61,7 +61,7 @@ def state(device: Device) -> State:
         return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
     ready = State("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
-        program = _launcher(device)[0]
+        program = launcher_of(device)[0]
         why, fix = f"its launcher {program!r} is not installed", f"install it, or correct `launcher` of {device.name}"
         return ready if process.find(program) else State("unavailable", False, why, fix)
     if device.emulated:
@@ -72,7 +72,7 @@ def state(device: Device) -> State:
     return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
 
 
-def _launcher(device: Device) -> list[str]:
+def launcher_of(device: Device) -> list[str]:
     """The words before the agent's own. Raises DeviceError for quotes that do not close."""
     given = str(device.options.get("launcher", ""))
     if not given and device.scheme == "qemu":
