@@ -94,8 +94,8 @@ class Board:
     device: Device
     deadline: Deadline
 
-    def start_agent(self, executable: Path) -> Any:
-        """The agent as a running program whose standard streams are the channel that is returned. Provisions the board on demand."""
+    def start_agent(self, executable: Path) -> tuple[Any, str]:
+        """The agent as a running program whose standard streams are the channel, and its store's folder. Provisions the board on demand."""
         content = executable.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         seen = self.look(digest)
@@ -104,7 +104,7 @@ class Board:
         command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
         if "threads" in self.device.options:
             command += ["--threads", str(self.device.options["threads"])]
-        return self.channel(_START, [seen["work"], str(math.ceil(self.deadline.remaining) + _EXTRA_S), *command])
+        return self.channel(_START, [seen["work"], str(math.ceil(self.deadline.remaining) + _EXTRA_S), *command]), seen["store"]
 
     @property
     def launcher(self) -> list[str]:
