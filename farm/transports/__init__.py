@@ -1,7 +1,8 @@
 """How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
 
-Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession` and its
-own way for large files (see upload.py) or None, and `state(device)`, which tells without waiting whether it is there; and one line in the table.
+Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession` and, where it
+has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether it is there;
+and one line in the table.
 """
 
 from __future__ import annotations
