@@ -32,7 +32,8 @@ _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
-PROTOCOL = 1  # of the agent's own functions
+PROTOCOL = 2  # of the agent's own functions
+_PIECE_BYTES = 1 << 20  # of a file that goes up
 
 
 @dataclass(slots=True)
@@ -131,17 +132,30 @@ def _push(desk: Desk, link: Link, artifact: Artifact) -> int:
         files.append(artifact.parameters / SHARD)
     sent = 0
     for path in files:
-        digest = file_digest(path) if link.native else ""
-        if link.native and link.call("farm.store.has", digest) >= 0:
-            link.call("farm.store.link", digest, path.name)
+        if not link.native:
+            desk.note(Progress(Stage.UPLOADING, f"{path.name}, {path.stat().st_size / 1e6:.1f} MB"))
+            link.session.upload(str(path))
+            sent += path.stat().st_size
             continue
-        size = path.stat().st_size
-        desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB"))
-        link.session.upload(str(path))
-        sent += size
-        if link.native:
-            link.call("farm.store.keep", path.name, digest)
+        digest = file_digest(path)
+        if link.call("farm.store.has", digest) < 0:
+            sent += _send(desk, link, path, digest)
+        link.call("farm.store.link", digest, path.name)
     return sent
+
+
+def _send(desk: Desk, link: Link, path: Path, digest: str) -> int:
+    """Put a file into the device's store, from where it stopped the last time; returns the bytes sent."""
+    size = path.stat().st_size
+    begin = offset = link.call("farm.store.begin", digest, size)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while piece := file.read(_PIECE_BYTES):
+            desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", offset / size))
+            link.call("farm.store.write", digest, offset, bytearray(piece))
+            offset += len(piece)
+    link.call("farm.store.finish", digest)
+    return offset - begin
 
 
 def _load(link: Link, artifact: Artifact) -> _Loaded:
