@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from farm import prepare, stats, transports
 from farm.clock import timed
 from farm.compiler.parameters import INDEX, PREFIX, SHARD
+from farm.deadline import Deadline
+from farm.errors import DeviceError, LinkError
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.store import file_digest
@@ -31,6 +33,7 @@ _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
 
 
 @dataclass(slots=True)
@@ -59,6 +62,26 @@ class _Loaded:
         """Seconds of each of `count` inferences by the device's clock; it runs one more, first."""
         evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=count)
         return [float(seconds) for seconds in evaluate("main").results]
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Tells of files on their way to a device, and counts the bytes sent, those of transfers that were cut among them."""
+
+    desk: Desk
+    sent: int = 0
+
+    def of(self, path: Path) -> Callable[[int], None]:
+        """What hears how much of a file is there. Where that is less than before, the difference was lost and is sent again."""
+        size, last = path.stat().st_size, -1
+
+        def note(there: int) -> None:
+            nonlocal last
+            self.sent += there - last if 0 <= last < there else 0
+            last = there
+            self.desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
+
+        return note
 
 
 def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan) -> Samples:
@@ -102,34 +125,53 @@ def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> d
 def _open_and_load(
     stack: ExitStack, desk: Desk, device: Device, artifact: Artifact, agent: Path | None, timeout_s: float, ledger: dict[str, float]
 ) -> tuple[_Loaded, Link, int]:
+    """A model on a device, its link, and the bytes sent. A connection that breaks on the way is made again, to go on from there."""
+    deadline, meter, tries, broken = Deadline(timeout_s), _Meter(desk), 0, False
+    while True:
+        link, sent = None, meter.sent
+        try:
+            with ExitStack() as attempt:
+                link = _connect(attempt, desk, device, agent, deadline, ledger)
+                with timed(ledger, "upload"):
+                    _push(link, artifact, meter)
+                desk.note(Progress(Stage.LOADING))
+                with timed(ledger, "load"):
+                    loaded = _load(link, artifact)
+                stack.enter_context(attempt.pop_all())
+                return loaded, link, meter.sent
+        except DeviceError as error:
+            tries = 0 if meter.sent > sent else tries
+            broken = broken or isinstance(error, LinkError)
+            again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
+            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries]:
+                raise
+            desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
+        time.sleep(_PAUSES_S[tries])
+        tries += 1
+
+
+def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s))
-    with timed(ledger, "upload"):
-        uploaded = _push(desk, link, artifact)
-    desk.note(Progress(Stage.LOADING))
-    with timed(ledger, "load"):
-        return _load(link, artifact), link, uploaded
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining))
 
 
-def _push(desk: Desk, link: Link, artifact: Artifact) -> int:
-    """Have the artifact's files in the session's folder; returns the bytes sent. What our agent has kept by digest is not sent again."""
+def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
+    """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
     files = [artifact.library, artifact.parameters / INDEX]
     if (artifact.parameters / SHARD).stat().st_size:
         files.append(artifact.parameters / SHARD)
-    sent = 0
     for path in files:
-        digest = file_digest(path) if link.native else ""
-        if link.native and link.call("farm.store.has", digest) >= 0:
-            link.call("farm.store.link", digest, path.name)
-            continue
-        size = path.stat().st_size
-        desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB"))
-        link.session.upload(str(path))
-        sent += size
+        note = meter.of(path)
         if link.native:
-            link.call("farm.store.keep", path.name, digest)
-    return sent
+            digest = file_digest(path)
+            if link.call("farm.store.has", digest) < 0:
+                link.put(path, digest, note)
+            link.call("farm.store.link", digest, path.name)
+        else:
+            note(0)
+            link.session.upload(str(path))
+            note(path.stat().st_size)
 
 
 def _load(link: Link, artifact: Artifact) -> _Loaded:

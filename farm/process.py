@@ -86,9 +86,11 @@ def start(
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program that runs for as long as the block does."""
-    child = start(command, log=log, env=env)
+    child = start(command, log=log, env=env, pass_fds=pass_fds)
     try:
         yield child
     finally:

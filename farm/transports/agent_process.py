@@ -35,7 +35,8 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
     if agent is None or not there.usable:
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
     log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
-    port_file.unlink(missing_ok=True)
+    for left in (port_file, log):  # by the session before
+        left.unlink(missing_ok=True)
     command: list[str | Path] = [*launcher_of(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
     command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
     command += ["--exit-with-parent"]
@@ -44,7 +45,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
     with process.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
-            yield connect("127.0.0.1", port, key, timeout_s)
+            yield connect("127.0.0.1", port, key, timeout_s), None
         except FarmError:
             raise
         except Exception as exc:
@@ -97,7 +98,7 @@ def _last_words(child: Any, log: Path) -> str:
             return f"its agent ended with status {child.returncode}"
         if "is over" in (text := log.read_text(errors="replace")):
             end = process.last_lines(text, 1)
-            return "" if end.endswith("exit code 0") else f"its agent: {end}"
+            return "" if end.endswith(("exit code 0", "its client was told why")) else f"its agent: {end}"
         time.sleep(0.005)
     return ""
 

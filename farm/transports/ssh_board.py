@@ -37,14 +37,14 @@ class Board:
     device: Device
     deadline: Deadline
 
-    def start_agent(self, executable: Path) -> Any:
-        """The agent as a running program whose standard streams are the channel that is returned. Provisions the board on demand."""
+    def start_agent(self, executable: Path) -> tuple[Any, str]:
+        """The agent as a running program whose standard streams are the channel, and its store's folder. Provisions the board on demand."""
         seen, _ = self.place(executable)
         command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
         if "threads" in self.device.options:
             command += ["--threads", str(self.device.options["threads"])]
         seconds = math.ceil(self.deadline.remaining) + _EXTRA_S
-        return self.channel(ssh_scripts.START, [self._wrapper(seen), str(seconds), *command])
+        return self.channel(ssh_scripts.START, [self._wrapper(seen), str(seconds), *command]), seen["store"]
 
     def place(self, executable: Path, *, proven: bool = False) -> tuple[dict[str, str], int]:
         """Have the agent on the board under its digest; what `look` has seen, and the bytes sent.

@@ -18,6 +18,7 @@ from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.transports.ssh_config import SSH_PORT, Hop
 from farm.transports.ssh_errors import translated
+from farm.transports.ssh_transport import transport
 
 _STEP_S = 10.0  # for each of: connecting, the banner, the key exchange, logging in
 _KEEPALIVE_S = 5
@@ -66,14 +67,15 @@ def _log_in(client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,
+            transport_factory=transport,
         )
     except paramiko.BadHostKeyException as exc:
         raise _changed(name, hop, exc.key, exc.expected_key.fingerprint) from exc
-    transport = client.get_transport()
-    assert transport
-    if _is_revoked(hop, transport.get_remote_server_key()):
+    connection = client.get_transport()
+    assert connection
+    if _is_revoked(hop, connection.get_remote_server_key()):
         raise DeviceError(f"the host key of {name} ({hop.place}) is revoked", "a known_hosts file says so", "give the board a new host key")
-    transport.set_keepalive(_KEEPALIVE_S)
+    connection.set_keepalive(_KEEPALIVE_S)
 
 
 class _Refuse:

@@ -1,4 +1,4 @@
-"""A "board" with a systemd of its own: namespaces in which one is process 1, with an SSH server and nothing else. Needs root and systemd."""
+"""A "board" with a systemd of its own: namespaces in which one is process 1, with an SSH server and no more. Needs root and systemd."""
 
 from __future__ import annotations
 
