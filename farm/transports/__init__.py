@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,13 @@ class Link:
     session: Any
     native: bool
     carry: upload.Carry | None = None
+    _functions: dict[str, Any] = field(default_factory=dict)  # to have one, and to let it go, takes a round trip each
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the device by its global name."""
-        return self.session.get_function(name)(*arguments)
+        if name not in self._functions:
+            self._functions[name] = self.session.get_function(name)
+        return self._functions[name](*arguments)
 
     def put(self, path: Path, digest: str, note: upload.Note) -> int:
         """Have a file in the store of a native agent under its SHA-256, whole or not at all. Returns the bytes sent.

@@ -98,7 +98,7 @@ def _last_words(child: Any, log: Path) -> str:
             return f"its agent ended with status {child.returncode}"
         if "is over" in (text := log.read_text(errors="replace")):
             end = process.last_lines(text, 1)
-            return "" if end.endswith("exit code 0") else f"its agent: {end}"
+            return "" if end.endswith(("exit code 0", "its client was told why")) else f"its agent: {end}"
         time.sleep(0.005)
     return ""
 

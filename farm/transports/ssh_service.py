@@ -20,8 +20,9 @@ UNIT = "farm-agent.service"
 # What no agent needs. Memory that is written and then executed it does need: that is how it loads a model; nor may system calls be those
 # of one architecture only, for a 32-bit agent may serve a 64-bit board.
 _WALLS = """ProtectSystem=strict
-PrivateTmp=yes
 ReadWritePaths={writable}
+"""
+_OWN_TMP = """PrivateTmp=yes
 """
 _SYSTEM_WALLS = """ProtectHome=read-only
 ProtectKernelTunables=yes
@@ -105,8 +106,8 @@ def remove(board: Board) -> list[tuple[str, str]]:
         "unit": "the unit {} is stopped and gone",
         "running": "agents that ran were ended",
         "deployments": "deployed were: {}",
-        "files": "{}",
-        "agents": "{} agents",
+        "files": "{}, removed",
+        "agents": "{}, removed",
         "left": "not of ours, and left: {}",
     }
     return [(kind, text.format(told[kind].strip())) for kind, text in words.items() if told.get(kind)]
@@ -117,8 +118,11 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], servic
     folder = f"{seen['base']}/service"
     command = [*launcher, f"{folder}/farm-agent", *service.arguments, "--work-dir", seen["work"], "--store", seen["store"]]
     command += ["--port-file", f"{folder}/port"]
-    writable = " ".join(_quoted(path) for path in (seen["work"], seen["store"], folder))
-    inside = (_WALLS.format(writable=writable) if walls else "") + (_SYSTEM_WALLS if is_root else "")
+    writable = (seen["work"], seen["store"], folder)
+    inside = _WALLS.format(writable=" ".join(map(_quoted, writable))) if walls else ""
+    if walls and not any(path.startswith(("/tmp/", "/var/tmp/")) for path in writable):  # which would not be there
+        inside += _OWN_TMP
+    inside += _SYSTEM_WALLS if is_root else ""
     return _UNIT.format(
         digest=digest,
         command=" ".join(_quoted(word, variables=True) for word in command),

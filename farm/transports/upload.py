@@ -36,7 +36,7 @@ def put(call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, 
         while piece := file.read(length):
             note(offset)
             begin = time.monotonic()
-            call("farm.store.write", digest, offset, piece)
+            call("farm.store.write", digest, offset, bytearray(piece))
             offset += len(piece)
             length = int(len(piece) * _PIECE_S / max(time.monotonic() - begin, 1e-3))
             length = min(max(length, _SMALLEST_PIECE), _LARGEST_PIECE)

@@ -85,7 +85,18 @@ class SshServer:
         with (self.folder / "sshd.log").open("ab") as log:
             command = [SSHD, "-D", "-e", "-f", self.folder / "sshd_config"]
             self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        _wait_for(self.port, self.child, self.folder / "sshd.log")
+        self.wait(self.folder / "sshd.log")
+
+    def wait(self, log: Path) -> None:
+        """Until it listens."""
+        deadline = Deadline(10)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert self.child.poll() is None and not deadline.expired, log.read_text()
+                time.sleep(0.02)
 
     def set(self, **environment: str) -> None:
         """Variables for every process of the board, from the next connection on."""
@@ -116,9 +127,8 @@ def keygen(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
 
 
-@contextlib.contextmanager
-def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
-    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+def prepare(folder: Path, mark: str, more: str, data: Path) -> int:
+    """A server's keys and configuration, those of its client, and a free port. Skips where there is no sshd."""
     if not SSHD.exists():
         pytest.skip("no SSH server is installed: sudo apt-get install openssh-server")
     if os.getuid() == 0:
@@ -129,23 +139,19 @@ def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisa
     keygen(folder / "home" / ".ssh" / "id_ed25519")
     (folder / "authorized_keys").write_text((folder / "home/.ssh/id_ed25519.pub").read_text())
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, data=folder / "board", mark=mark) + more)
-    server = SshServer(folder, port, mark)
+        port: int = free.getsockname()[1]
+    # Of a keyword that comes twice, sshd takes the first.
+    (folder / "sshd_config").write_text(more + CONFIG.format(port=port, folder=folder, data=data, mark=mark))
+    return port
+
+
+@contextlib.contextmanager
+def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
+    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+    server = SshServer(folder, prepare(folder, mark, more, folder / "board"), mark)
     server.trust()
     server.start()
     try:
         yield server
     finally:
         server.cut()
-
-
-def _wait_for(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = Deadline(10)
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert child.poll() is None and not deadline.expired, log.read_text()
-            time.sleep(0.02)

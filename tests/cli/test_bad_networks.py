@@ -67,7 +67,7 @@ def test_a_slow_and_lossy_line_is_good_enough(farm: Farm, network: Network, serv
     provision(farm, network)
     network.be(delay_s=LATE_S, loss=LOSS)
     done = start(farm, network, "deploy", "--device", "board", "digits", "--json").end()
-    assert done.code == 0, done.err
+    assert done.code == 0, done.err + done.out
     (run,) = done.json["runs"]
     assert run["samples"]["agreement"]["right"] is True
     assert run["samples"]["uploaded"] > 50_000
@@ -92,7 +92,7 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network
     running.says("the SSH connection to .* broke; trying again in 1 s", NOTICE_S)
     network.be(delay_s=LATE_S)
     done = running.end()
-    assert done.code == 0, done.err
+    assert done.code == 0, done.err + done.out
     uploaded = done.json["runs"][0]["samples"]["uploaded"]
     assert size <= uploaded < 2 * size
     assert uploaded < size + (size - arrived), "it began anew"
@@ -127,7 +127,6 @@ def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Net
     done = running.end(NOTICE_S)
     failure = done.json["runs"][0]["failure"]
     assert (done.code, failure["kind"]) == (5, "LinkError"), done.err
-    farm.assert_nothing_is_left()
-    wait_until(lambda: not list(server.folder.rglob("farm-session-*")), "the end of the session by its own time", NOTICE_S)
     network.be()
+    wait_until(lambda: not farm.processes_like("farm-agent"), "the end of the agent by its own time", NOTICE_S)
     assert_nothing_is_left(farm, server)
