@@ -77,7 +77,7 @@ ROWS = (
     ),
     Row(
         _ANY,
-        r"cannot (read|write|make|remove|sync|keep|switch|lock) |\b(read|write|close|fsync|fork|/dev/urandom|chdir.*): \w",
+        r"cannot (read|write|make|remove|sync|keep|switch|lock) |(?<!\w)(read|write|close|fsync|fork|/dev/urandom|chdir.*): \w",
         DeviceError,
         "{name} cannot use one of its files or folders",
         "check its disk, and who may write to the folders `store` and `work_dir` of its options",

@@ -30,7 +30,7 @@ SEEN = [
     (made("InternalError", "std::bad_alloc"), DeviceError, "not the memory"),
     (made("InternalError", "cannot load library: it wants 9 bytes of memory: Cannot allocate memory"), DeviceError, "not the memory"),
     (
-        made("InternalError", "the store's budget of 10 bytes has no room for 5: 6 are deployed or in use; undeploy something"),
+        made("InternalError", "the store's budget of 10 bytes has no room for 5: 6 are deployed or in use"),
         DeviceError,
         "no room",
     ),
