@@ -97,7 +97,7 @@ def infer(
 
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         return _facts(link)
 
 
@@ -106,7 +106,7 @@ def _open_and_load(
 ) -> tuple[_Loaded, Link, int]:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s))
+        link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s, desk.ask))
         _check_protocol(device, link)
     with timed(ledger, "upload"):
         uploaded = _push(desk, link, artifact)

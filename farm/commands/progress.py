@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from farm import interrupts
+from farm.asking import terminal
 from farm.commands.common import Session
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Spinner:
         self._block.enter_context(interrupts.deferred())
         if self._status:
             self._block.enter_context(self._status)
+            self._block.enter_context(terminal.lent(self._status.stop, self._status.start))
+        else:
+            self._block.enter_context(terminal.lent())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from farm import words
+from farm.asking import terminal
 from farm.dashboard.board import Board, Row
 from farm.dashboard.draw import REFRESH_S, render
 from farm.types import Event, Job
@@ -46,7 +47,7 @@ class _Screen(Show):
 
     def tick(self) -> None:
         now = self.clock()
-        if now - self._drawn >= REFRESH_S:
+        if self._live.is_started and now - self._drawn >= REFRESH_S:  # it makes room for a question
             self._drawn = now
             size = self._live.console.size
             self._live.update(render(self.board, size.width, size.height - 1, now), refresh=True)
@@ -83,9 +84,13 @@ def _line_of(row: Row) -> str:
 def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
     """Show a board for as long as the block lasts; it is gone after it. `console` should write to stderr, and honours NO_COLOR."""
     if quiet:
-        yield Show(jobs, clock)
+        with terminal.lent():
+            yield Show(jobs, clock)
     elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
         with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-            yield _Screen(jobs, clock, live)
+            screen = _Screen(jobs, clock, live)
+            with terminal.lent(live.stop, live.start):
+                yield screen
     else:
-        yield _Lines(jobs, clock, console)
+        with terminal.lent():
+            yield _Lines(jobs, clock, console)

@@ -62,7 +62,7 @@ def examine(device: Device, *, model: Model, host: Profile, store: Store, keep: 
     return findings
 
 
-def reach_task(desk: Desk, device: Device, seconds: float) -> list[Finding]:  # noqa: ARG001 - a task gets a desk
+def reach_task(desk: Desk, device: Device, seconds: float) -> list[Finding]:
     """In a lane: the layers below a session, up to the first that does not hold."""
     from farm.transports.errors import translate
     from farm.transports.layers import layers
@@ -71,7 +71,7 @@ def reach_task(desk: Desk, device: Device, seconds: float) -> list[Finding]:  # 
     name = "address"
     with ExitStack() as stack:
         try:
-            for name, check in layers(device, stack, Deadline(seconds)):
+            for name, check in layers(device, stack, Deadline(seconds), desk.ask):
                 found.append(Finding(name, check()))
         except FarmError as error:
             found.append(Finding(name, failure=error))

@@ -1,6 +1,6 @@
 """How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
 
-Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession`, and
+Adding a transport: a module with `open(device, agent, scratch, timeout_s, ask)`, a context manager that yields a TVM `RPCSession`, and
 `state(device)`, which tells without waiting whether it is there; and one line in the table.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farm.asking import Ask, nobody
 from farm.errors import UsageError, did_you_mean
 from farm.types import Device
 
@@ -48,14 +49,15 @@ class State:
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:  # noqa: A001
     """A session with a device. The device ends it by itself after `timeout_s`.
 
-    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError.
+    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. `ask` is for
+    passwords. Raises DeviceError.
     """
     from farm.transports.errors import translated
 
-    with translated(device), _transport(device).open(device, agent, scratch, timeout_s) as session:
+    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask) as session:
         link = Link(session, native=_is_native(session))
         try:
             yield link

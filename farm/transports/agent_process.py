@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import process
+from farm.asking import Ask
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports import State
@@ -29,7 +30,7 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001, ARG001
     """Start the agent, connect, and end the agent when the block ends."""
     there = state(device)
     if agent is None or not there.usable:

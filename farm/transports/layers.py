@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 from farm import transports
+from farm.asking import Ask, nobody
 from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.transports import direct
@@ -18,19 +19,19 @@ from farm.types import Device
 Layer = tuple[str, Callable[[], str]]
 
 
-def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
     """The layers below a session, the lowest first. What a check opens is closed by the stack."""
     if device.on_this_machine:
         yield "this machine", lambda: _usable(device)
     elif device.scheme == "ssh":
-        yield from _ssh(device, stack, deadline)
+        yield from _ssh(device, stack, deadline, ask)
     else:
         host, port = direct.address(device)
         yield "name", lambda: _resolved(host, port)
         yield "port", lambda: _usable(device)
 
 
-def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[Layer]:
     from farm.transports.ssh_board import Board
     from farm.transports.ssh_config import route
     from farm.transports.ssh_login import logged_in
@@ -38,7 +39,7 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Ite
     found = []
 
     def logs_in() -> str:
-        found.append(stack.enter_context(logged_in(device.name, hops, deadline)))
+        found.append(stack.enter_context(logged_in(device.name, hops, deadline, ask)))
         key = found[0].get_transport().get_remote_server_key()
         return f"as {hops[-1].user}, the host key is known ({key.fingerprint})"
 

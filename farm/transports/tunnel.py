@@ -1,6 +1,7 @@
 """The tunnel: a program that holds the SSH connection to a board, and brings its agent to a port of this machine's loopback.
 
-    argv: a scratch folder with tunnel.order; it answers with tunnel.port once it listens, or with tunnel.error
+    argv: a scratch folder with tunnel.order, and the descriptor of a connection by which it asks for passwords
+    It answers with tunnel.port once it listens, or with tunnel.error.
 
 It is a process of its own: TVM's client holds Python's lock while it waits for a reply, which a relay beside it would then never forward.
 The agent speaks on the standard streams of its SSH channel: the board opens no port at all, not even on its loopback, and no other user of
@@ -19,10 +20,12 @@ import struct
 import sys
 import threading
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 from farm import process
+from farm.asking import Question
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, InternalError, LinkError
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
@@ -50,7 +53,7 @@ def main() -> None:
     device, agent, timeout_s, key = pickle.loads(order.read_bytes())
     order.unlink()
     try:
-        _Tunnel(device, scratch, parent, Deadline(timeout_s)).serve(agent, key)
+        _Tunnel(device, scratch, parent, Deadline(timeout_s)).serve(agent, key, Connection(int(sys.argv[2])))
     except FarmError as error:
         _say(scratch / ERROR, pickle.dumps(error))
     except Exception as error:
@@ -73,10 +76,16 @@ class _Tunnel:
         self._device, self._scratch, self._parent, self._deadline = device, scratch, parent, deadline
         self._ended = threading.Event()
 
-    def serve(self, agent: Path, key: str) -> None:
+    def serve(self, agent: Path, key: str, questions: Connection) -> None:
         """From the login to the end of the one session."""
+
+        def ask(question: Question) -> str | None:
+            questions.send(question)
+            answer: str | None = questions.recv()
+            return answer
+
         hops = route(self._device.url)
-        with logged_in(self._device.name, hops, self._deadline) as client:
+        with logged_in(self._device.name, hops, self._deadline, ask) as client:
             with translated(self._device.name, hops[-1]):
                 channel = Board(client, self._device, self._deadline).start_agent(agent)
             try:
