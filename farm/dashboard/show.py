@@ -33,13 +33,22 @@ class Show:
 
 
 class _Screen(Show):
-    """The board in place, on a terminal. No thread draws it: `show(event)` and `tick()` do."""
+    """The board in place, on a terminal, between `start` and `stop`. No thread draws it: `show(event)` and `tick()` do."""
 
-    def __init__(self, jobs: Sequence[Job], clock: Callable[[], float], live: Live) -> None:
+    def __init__(self, jobs: Sequence[Job], clock: Callable[[], float], console: Console) -> None:
         super().__init__(jobs, clock)
-        self._live = live
+        self._console = console
+
+    def start(self) -> None:
+        """Appear below what the terminal shows; a Live that was stopped would remember where it stood before."""
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live.start()
         self._drawn = -math.inf
         self.tick()
+
+    def stop(self) -> None:
+        """Go, and leave nothing."""
+        self._live.stop()
 
     def __call__(self, event: Event) -> None:
         super().__call__(event)
@@ -87,10 +96,13 @@ def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: C
         with terminal.lent():
             yield Show(jobs, clock)
     elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-            screen = _Screen(jobs, clock, live)
-            with terminal.lent(live.stop, live.start):
+        screen = _Screen(jobs, clock, console)
+        screen.start()
+        try:
+            with terminal.lent(screen.stop, screen.start):
                 yield screen
+        finally:
+            screen.stop()
     else:
         with terminal.lent():
             yield _Lines(jobs, clock, console)

@@ -38,6 +38,9 @@ class Login:
         self._refusals = 0
         self._thought_s = 0.0  # the user, during this connection
         self._half = False  # the server has accepted something, and wants more
+        self._cut = False  # it has hung up while the user was thinking
+        self._lost = 0  # connections
+        self._last: paramiko.AuthenticationException | None = None  # what it has said
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Log in. Raises DeviceError where we have nothing that is accepted; what breaks is raised as it comes."""
@@ -45,7 +48,7 @@ class Login:
         while allowed:
             method = next((method for method in _METHODS if method in allowed and method not in used | self._hop.without), None)
             if method is None:
-                raise self._refused(allowed)
+                raise self._refused(allowed) from self._last
             used.add(method)
             accepted = self._by(method, transport)
             if accepted is not None:
@@ -53,17 +56,19 @@ class Login:
 
     def goes_on(self) -> bool:
         """Whether it is worth connecting again after a connection that broke: over a wrong answer, or while the user was thinking."""
-        thought_s, self._thought_s = self._thought_s, 0.0
-        if self._given and thought_s < _PATIENCE_S:
+        late = self._cut or self._thought_s >= _PATIENCE_S
+        refused = bool(self._given) and not late
+        if refused:
             self._note_refusal()
-            return True
-        return thought_s >= _PATIENCE_S
+        self._cut, self._thought_s, self._lost = False, 0.0, self._lost + 1
+        return (late or refused) and self._lost <= TRIES
 
     def _allowed(self, transport: paramiko.Transport) -> Sequence[str]:
         """The methods that the server accepts of this user; none where it wants no proof at all."""
         try:
             transport.auth_none(self._hop.user)
         except paramiko.BadAuthenticationType as exc:
+            self._last = exc
             return list(exc.allowed_types)
         return ()
 
@@ -77,7 +82,7 @@ class Login:
         for key in self._keys:
             accepted = None
             try:
-                accepted = _tried(transport, transport.auth_publickey, self._hop.user, key)
+                accepted = self._tried(transport, transport.auth_publickey, self._hop.user, key)
             finally:
                 if accepted is not None or not transport.is_active():
                     self._keys.take_back(key)  # for the next connection
@@ -89,15 +94,25 @@ class Login:
         transport.auth_timeout = max(transport.auth_timeout, _THINKING_S)
         while self._refusals < TRIES:
             self._given = {}
-            accepted = _tried(transport, act, transport)
+            accepted = self._tried(transport, act, transport)
             if accepted is not None:
                 return accepted
             if not self._given:  # nobody knows an answer
                 return None
             self._note_refusal()
-        raise DeviceError(
-            f"{self._hop.place} refuses the password", "", "run the command again with the right one, or the right `user@` in the url"
-        )
+        fix = "run the command again with the right one, or with the right `user@` in the url"
+        raise DeviceError(f"{self._hop.place} refuses the password", f"{TRIES} were wrong", fix) from self._last
+
+    def _tried(self, transport: paramiko.Transport, act: Any, *arguments: Any) -> Sequence[str] | None:
+        """What the server wants in addition after an attempt that it accepted; None after one that it refused."""
+        try:
+            accepted: Sequence[str] = act(*arguments)
+        except paramiko.AuthenticationException as exc:
+            self._last = exc
+            if not transport.is_active() or "timeout" in str(exc):
+                raise
+            return None
+        return accepted
 
     def _note_refusal(self) -> None:
         self._wrong.update(self._given)
@@ -106,6 +121,7 @@ class Login:
 
     def _tell(self, transport: paramiko.Transport) -> Sequence[str]:
         word = self._word(self._password)
+        self._cut = not transport.is_active()
         if word is None:
             raise paramiko.AuthenticationException("no password was given")
         return list(transport.auth_password(self._hop.user, word, fallback=False))
@@ -163,14 +179,3 @@ class Login:
         if set(allowed) & {"password", "keyboard-interactive"} - hop.without:
             why += "; a password would be asked for on a terminal"
         return DeviceError(f"{hop.place} refuses the login", why, fix)
-
-
-def _tried(transport: paramiko.Transport, act: Any, *arguments: Any) -> Sequence[str] | None:
-    """What the server wants in addition after an attempt that it accepted; None after one that it refused."""
-    try:
-        accepted: Sequence[str] = act(*arguments)
-    except paramiko.AuthenticationException as exc:
-        if not transport.is_active() or "timeout" in str(exc):
-            raise
-        return None
-    return accepted

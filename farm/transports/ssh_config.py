@@ -95,7 +95,7 @@ def _lookup(url: str, text: str) -> Mapping[str, Any]:
     """All options for the host of a url. What the url says comes first, and the first value of an option is the one that holds."""
     import paramiko
 
-    class Config(paramiko.SSHConfig):
+    class Config(paramiko.SSHConfig):  # type: ignore[misc]
         def _tokenize(self, config: Any, target_hostname: str, key: str, value: str) -> str:
             if key == "match-exec":  # paramiko would run it on our terminal
                 raise DeviceError(
