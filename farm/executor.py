@@ -122,7 +122,7 @@ def infer_deployed(
     desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
 ) -> tuple[Release, list[Array]] | None:
     """The outputs of a deployed model for the input in a file, and its release; None where no model of the name is deployed."""
-    with transports.open(device, agent, desk.scratch, deadline_s) as link:
+    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
         if not link.native or all(release.name != name for release in releases.listed(link)):
             return None
         release = releases.opened(link, name)
@@ -136,21 +136,21 @@ def infer_deployed(
 
 def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
     """All releases on a device: by name, the newest first. Raises DeviceError where it keeps none."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         releases.check(device, link)
         return releases.listed(link)
 
 
 def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
     """The release that is current now: that of the number; with 0, the one before the current. Raises DeviceError where there is none."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         releases.check(device, link)
         return releases.rolled_back(link, name, number)
 
 
 def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
     """No release of the names is left. Raises DeviceError for a name that is not deployed."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         releases.check(device, link)
         for name in names:
             releases.removed(link, name)
@@ -158,7 +158,7 @@ def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, n
 
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         return facts_of(link)
 
 
@@ -193,7 +193,7 @@ def _open_and_load(
 def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining))
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, desk.ask))
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
