@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import prepare, stats, transports
+from farm import prepare, releases, stats, transports
 from farm.clock import timed
-from farm.compiler.parameters import INDEX, PREFIX, SHARD
+from farm.compiler.build import LIBRARY
+from farm.compiler.parameters import PREFIX, SHARD
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.store import file_digest
 from farm.transports import Link
-from farm.types import Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import Artifact, Device, Model, Plan, Prepared, Progress, Release, Samples, Stage, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,13 +44,13 @@ class _Loaded:
     machine: Any
     device: Any
     parameters: list[Any]
-    artifact: Artifact
+    inputs: tuple[TensorSpec, ...]
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
         import tvm
 
-        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.artifact.inputs]
+        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.inputs]
         self.machine.set_input("main", *tensors, *self.parameters)
 
     def run(self) -> None:
@@ -100,8 +101,9 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
             agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
         seconds = _sample(desk, device, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
+        release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
         after = facts_of(link)
-        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded)
+        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release)
 
 
 def infer(
@@ -116,9 +118,47 @@ def infer(
         return loaded.outputs()
 
 
+def infer_deployed(
+    desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+) -> tuple[Release, list[Array]] | None:
+    """The outputs of a deployed model for the input in a file, and its release; None where no model of the name is deployed."""
+    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        if not link.native or all(release.name != name for release in releases.listed(link)):
+            return None
+        release = releases.opened(link, name)
+        inputs = feed.read_inputs(source, release.inputs, release.preprocess)
+        desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
+        loaded = _load(link, release.inputs, SHARD in release.files)
+        loaded.feed(inputs)
+        loaded.run()
+        return release, loaded.outputs()
+
+
+def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+    """All releases on a device: by name, the newest first. Raises DeviceError where it keeps none."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        return releases.listed(link)
+
+
+def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+    """The release that is current now: that of the number; with 0, the one before the current. Raises DeviceError where there is none."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        return releases.rolled_back(link, name, number)
+
+
+def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
+    """No release of the names is left. Raises DeviceError for a name that is not deployed."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        for name in names:
+            releases.removed(link, name)
+
+
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         return facts_of(link)
 
 
@@ -136,7 +176,7 @@ def _open_and_load(
                     _push(link, artifact, meter)
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = _load(link, artifact)
+                    loaded = _load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0)
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -153,15 +193,12 @@ def _open_and_load(
 def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining))
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, desk.ask))
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
     """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
-    files = [artifact.library, artifact.parameters / INDEX]
-    if (artifact.parameters / SHARD).stat().st_size:
-        files.append(artifact.parameters / SHARD)
-    for path in files:
+    for path in releases.files(artifact):
         note = meter.of(path)
         if link.native:
             digest = file_digest(path)
@@ -174,15 +211,14 @@ def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
             note(path.stat().st_size)
 
 
-def _load(link: Link, artifact: Artifact) -> _Loaded:
+def _load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> _Loaded:
     from tvm import relax
 
     cpu = link.session.cpu(0)
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    machine = relax.VirtualMachine(link.session.load_module(artifact.library.name), cpu)
-    has_parameters = (artifact.parameters / SHARD).stat().st_size > 0
-    return _Loaded(machine, cpu, [parameters] if has_parameters else [], artifact)
+    machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
+    return _Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
 
 
 def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: float, ledger: dict[str, float]) -> Sequence[float]:
@@ -215,9 +251,9 @@ def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: fl
 def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dict[str, float]) -> tuple[int | None, int | None]:
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
-    samples, labels = feed.read_dataset(model.dataset, loaded.artifact.inputs)
+    samples, labels = feed.read_dataset(model.dataset, loaded.inputs)
     samples, labels = samples[: plan.dataset_limit], labels[: plan.dataset_limit]
-    name, correct = loaded.artifact.inputs[0].name, 0
+    name, correct = loaded.inputs[0].name, 0
     with timed(ledger, "accuracy"):
         for index, (sample, label) in enumerate(zip(samples, labels, strict=True)):
             if index % _NOTE_EVERY == 0:

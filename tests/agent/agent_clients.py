@@ -6,7 +6,6 @@ python agent_clients.py NAME JSON      calls the function NAME(**JSON) and print
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -173,7 +172,7 @@ def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
     for name, *arguments in calls:
         values = [_value(argument, results) for argument in arguments]
         try:
-            result = os.symlink(*values) if name == "symlink" else session.get_function(name)(*values)
+            result = Path(values[1]).symlink_to(values[0]) if name == "symlink" else session.get_function(name)(*values)
             results.append(result.decode() if isinstance(result, bytearray | bytes) else result)
         except Exception as error:
             results.append(f"{type(error).__name__}: {error}")
