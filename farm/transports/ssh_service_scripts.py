@@ -64,7 +64,8 @@ fi
 tell changed $changed
 log() {{ control status --no-pager --full --lines 20 farm-agent 2>&1; }}
 left=50
-until test -s "$service/port" || test $((left -= 1)) -le 0; do sleep 0.1; done
+is_over() {{ test "$(control show --property SubState farm-agent)" = SubState=auto-restart; }}
+until test -s "$service/port" || is_over || test $((left -= 1)) -le 0; do sleep 0.1; done
 test -s "$service/port" && control is-active --quiet farm-agent || {{
   state=$(control show --property SubState,Result,ExecMainStatus farm-agent 2>&1)
   tell failed "$(echo "$state" "$(log | sed "1,/^$/d" | tail -n 4)" | tr "\\n" " ")"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,16 +109,17 @@ def test_an_agent_that_was_changed_is_replaced(farm: Farm, server: SshServer) ->
     assert hashlib.sha256(agent.read_bytes()).hexdigest() == agent.parent.name
 
 
-def test_agents_of_other_versions_go_if_nobody_has_used_them_for_a_day(farm: Farm, server: SshServer) -> None:
+def test_agents_of_other_versions_go_if_nobody_has_used_them_for_a_day(
+    farm: Farm, server: SshServer, agents: Callable[[str], Path]
+) -> None:
     configure(farm, server.url)
     for name in ("old", "young", "running"):
         folder = server.kept / "agents" / name
         folder.mkdir(parents=True)
-        (folder / "farm-agent").write_text("#!/bin/sh\nsleep 600\n")
-        (folder / "farm-agent").chmod(0o755)
+        shutil.copy(agents("x86_64"), folder / "farm-agent")
         if name != "young":
             os.utime(folder, (time.time() - 200_000,) * 2)
-    with process.running([server.kept / "agents/running/farm-agent"], log=farm.folder / "log"):
+    with process.running([server.kept / "agents/running/farm-agent", "--work-dir", farm.folder / "work"], log=farm.folder / "log"):
         assert provision(farm).code == 0
     assert {agent.parent.name for agent in server.agents()} >= {"young", "running"}
     assert not (server.kept / "agents/old").exists()
