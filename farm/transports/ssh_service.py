@@ -128,7 +128,7 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], argume
     inside += _SYSTEM_WALLS if is_root else ""
     return _UNIT.format(
         digest=digest,
-        command=" ".join(_quoted(word, variables=True) for word in words),
+        command=" ".join([_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])]),  # variables are for arguments
         key_file=f"{folder}/key".replace("%", "%%"),
         after=_AFTER if is_root else "",
         walls=inside,
@@ -136,10 +136,9 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], argume
     )
 
 
-def _quoted(word: str, *, variables: bool = False) -> str:
-    """A word of a unit file: systemd.syntax(7), systemd.unit(5) on specifiers; only command lines know variables."""
-    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{text.replace("$", "$$") if variables else text}"'
+def _quoted(word: str) -> str:
+    """A word of a unit file: systemd.syntax(7), and systemd.unit(5) on specifiers."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def _no_systemd(board: Board, service: Service, seen: dict[str, str], why: str) -> DeviceError:
