@@ -31,7 +31,7 @@ from farm.errors import DeadlineError, FarmError, InternalError, LinkError
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
-from farm.transports.ssh_errors import translate, translated
+from farm.transports.ssh_errors import broken, translated
 from farm.transports.ssh_login import logged_in
 from farm.types import Device
 
@@ -142,7 +142,7 @@ class _Tunnel:
         channel.status_event.wait(_END_S)
         status = channel.exit_status
         if status < 0:
-            return translate(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
+            return broken(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
         log = process.last_lines((self._scratch / LOG).read_text(errors="replace"))
         if status == 0:
             return LinkError(f"the session on {name} ended", log, "check the memory of the board (dmesg there), then run the command again")
