@@ -20,7 +20,7 @@ LAYERS = """
     parallel words
     config store
     importers zoo compiler transports agent
-    prepare
+    prepare releases
     executor
     pipeline tracker
     dashboard views

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import click
+
 from farm import interrupts
 from farm.asking import terminal
 from farm.commands.common import Session
@@ -36,6 +38,12 @@ class Spinner:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._block.__exit__(kind, error, trace)
+
+    def say(self, line: str) -> None:
+        """A line on stdout, above the spinner."""
+        self._stop()  # while it runs, what goes to stdout would go where it is
+        click.echo(line)
+        self._start()
 
     def _start(self) -> None:
         if self._live:

@@ -22,7 +22,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
     """Connect. The key, where the server wants one, is the device's option `key`."""
     host, port = address(device)
     probe(host, port)
-    yield connect(host, port, str(device.options.get("key", "")), timeout_s)
+    yield connect(host, port, str(device.options.get("key", "")), timeout_s), None
 
 
 def state(device: Device) -> State:

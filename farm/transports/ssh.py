@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from farm import process
 from farm.asking import Ask, patiently
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, DeviceError, FarmError, InternalError
+from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
 from farm.transports import State, direct
 from farm.transports.rpc_client import connect
 from farm.transports.ssh_config import route
+from farm.transports.ssh_upload import carry
 from farm.types import Device
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from subprocess import Popen
 
 ORDER, PORT, ERROR, LOG = "tunnel.order", "tunnel.port", "tunnel.error", "agent.log"  # files that the tunnel and we exchange
@@ -35,25 +38,34 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
     if agent is None:
         there = state(device)
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
-    for name in (PORT, ERROR):
+    for name in (PORT, ERROR, LOG):
         (scratch / name).unlink(missing_ok=True)
     key = secrets.token_hex(16)
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
-    program = _START.format(path=[entry for entry in sys.path if entry])
-    questions, theirs = Pipe()  # through which it asks for passwords
-    command: list[str | Path] = [sys.executable, "-c", program, scratch, str(theirs.fileno())]
-    with questions, theirs, process.running(command, log=scratch / "tunnel.log", pass_fds=[theirs.fileno()]) as child:
-        port = _port(device, child, scratch, Deadline(timeout_s), questions, ask)
+    with _tunnel(scratch) as (child, pipe):
+        port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
         try:
-            yield connect("127.0.0.1", port, key, timeout_s)
+            yield connect("127.0.0.1", port, key, timeout_s), partial(carry, pipe)
         except FarmError:
             raise
         except Exception as exc:
             if error := _error(scratch):
                 raise error from exc
             if child.poll() is not None:
-                raise DeviceError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
+                raise LinkError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
             raise
+
+
+@contextlib.contextmanager
+def _tunnel(scratch: Path) -> Iterator[tuple[Popen[bytes], Connection]]:
+    """The tunnel's process, and our end of a pipe whose other end it alone has."""
+    program = _START.format(path=[entry for entry in sys.path if entry])
+    ours, theirs = Pipe()
+    with ours, contextlib.ExitStack() as stack:
+        with theirs:
+            command: list[str | Path] = [sys.executable, "-c", program, scratch, str(theirs.fileno())]
+            child = stack.enter_context(process.running(command, log=scratch / "tunnel.log", pass_fds=[theirs.fileno()]))
+        yield child, ours
 
 
 def state(device: Device) -> State:

@@ -14,6 +14,7 @@ from farm import process
 from farm.asking import Ask, nobody, patiently
 from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.transports import ssh_transport
 from farm.transports.ssh_auth import Login
 from farm.transports.ssh_config import SSH_PORT, Hop
 from farm.transports.ssh_errors import translated
@@ -129,7 +130,7 @@ def _transport_of(hop: Hop) -> Callable[..., paramiko.Transport]:
     """Makes transports that speak in the algorithms that the configuration wants."""
 
     def made(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko.Transport(sock, **options)
+        transport = ssh_transport.transport(sock, **options)
         security = transport.get_security_options()
         for option, wanted in hop.algorithms.items():
             offered = getattr(security, _SETTABLE[option])

@@ -30,7 +30,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
                 f"it has: {', '.join(known)}" if known else "no device has registered with it",
                 f"on the board: farm agent --tracker {host}:{port} --key {key}",
             )
-        yield tracker.request(key, session_timeout=timeout_s, max_retry=1)
+        yield tracker.request(key, session_timeout=timeout_s, max_retry=1), None
 
 
 def _greet(device: Device, host: str, port: int) -> Any:
