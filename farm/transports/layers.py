@@ -32,7 +32,7 @@ def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask:
     else:
         host, port = direct.address(device)
         yield "name", lambda: _resolved(host, port)
-        yield "TCP", lambda: _usable(device)
+        yield "TCP", lambda: _answers(device, host, port)
 
 
 def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
@@ -96,8 +96,11 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: A
         return f"{free} free in {seen['store']}" if free else seen["store"]
 
     hops = route(device.url)
-    yield "name", lambda: "a command leads there" if hops[0].command else _resolved(hops[0].host, hops[0].port)
-    yield "TCP", lambda: _usable(device)
+    if hops[0].command:  # of ssh_config(5)'s ProxyCommand
+        yield "way", lambda: f"by {hops[0].command}"
+    else:
+        yield "name", lambda: _resolved(hops[0].host, hops[0].port)
+        yield "TCP", lambda: _answers(device, hops[0].host, hops[0].port)
     yield "host key", knows_key
     yield "login", logs_in
     yield "architecture", fits
@@ -130,6 +133,11 @@ def _same_version(device: Device, line: str) -> str:
 def _resolved(host: str, port: int) -> str:
     addresses = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return f"{host} is {', '.join(addresses)}"
+
+
+def _answers(device: Device, host: str, port: int) -> str:
+    _usable(device)
+    return f"{host}:{port} answers"
 
 
 def _usable(device: Device) -> str:

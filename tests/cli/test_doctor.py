@@ -12,7 +12,7 @@ from ssh_server import SshServer
 
 SSH_LAYERS = [
     *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),
-    *("governor", "temperature", "throttling flags"),
+    *("governor", "temperature", "throttling flags", "clock"),
 ]
 
 
