@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare, releases, stats, transports
+from farm.asking import patiently
 from farm.clock import timed
 from farm.compiler.build import LIBRARY
 from farm.compiler.parameters import PREFIX, SHARD
@@ -193,7 +194,7 @@ def _open_and_load(
 def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, desk.ask))
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:

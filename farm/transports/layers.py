@@ -96,8 +96,11 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: A
         return f"{free} free in {seen['store']}" if free else seen["store"]
 
     hops = route(device.url)
-    yield "name", lambda: _resolved(hops[0].host, hops[0].port)
-    yield "TCP", lambda: _answers(device, hops[0].host, hops[0].port)
+    if hops[0].command:  # of ssh_config(5)'s ProxyCommand
+        yield "way", lambda: f"by {hops[0].command}"
+    else:
+        yield "name", lambda: _resolved(hops[0].host, hops[0].port)
+        yield "TCP", lambda: _answers(device, hops[0].host, hops[0].port)
     yield "host key", knows_key
     yield "login", logs_in
     yield "architecture", fits

@@ -20,6 +20,7 @@ from farm.transports.ssh_keys import Keys
 _METHODS = ("publickey", "keyboard-interactive", "password")
 _LASTING = re.compile(r"passwor|passphrase|kennwor", re.IGNORECASE)  # asked for: other answers, such as codes, are good once
 _THINKING_S = 600.0  # for the user; servers lose patience sooner (LoginGraceTime)
+_UNUSABLE = "cannot be used for signing"  # what paramiko says where the agent refuses
 _PATIENCE_S = 5.0  # that every server has
 _KEYS = "ssh-copy-id -p {port} {user}@{host}, or name the right `user@` in the url and the right IdentityFile in ~/.ssh/config"
 
@@ -83,10 +84,15 @@ class Login:
             accepted = None
             try:
                 accepted = self._tried(transport, transport.auth_publickey, self._hop.user, key)
-            finally:
-                if accepted is not None or not transport.is_active():
-                    self._keys.take_back(key)  # for the next connection
+            except paramiko.SSHException as exc:
+                if _UNUSABLE not in str(exc):
+                    self._keys.take_back(key)
+                    raise
+                self._cut = True  # by ourselves: paramiko gives the connection up with the key
+                self._keys.useless["a key of the SSH agent"] = str(exc)
+                raise
             if accepted is not None:
+                self._keys.take_back(key)  # the next connection needs it too
                 return accepted
         return None
 
@@ -171,11 +177,11 @@ class Login:
             files = ", ".join(map(str, keys.locked))
             fix = "ssh-add, which asks for it once, or run the command on a terminal"
             return DeviceError(f"the key for {hop.place} is locked by a passphrase", files, fix)
-        unreadable = [f"{file} cannot be read ({why})" for file, why in keys.unreadable.items()]
+        useless = [f"{key}: {why}" for key, why in keys.useless.items()]
         if not keys.offered:
-            why = "; ".join(unreadable) or "the SSH agent has none, and there is no key file"
+            why = "; ".join(useless) or "the SSH agent has none, and there is no key file"
             return DeviceError(f"there is no key to log in to {hop.place} with", why, f"ssh-keygen, then {fix}")
-        why = "; ".join([f"it accepts none of {len(keys.offered)} keys", *unreadable])
+        why = "; ".join([f"it accepts none of {len(keys.offered)} keys", *useless])
         if set(allowed) & {"password", "keyboard-interactive"} - hop.without:
             why += "; a password would be asked for on a terminal"
         return DeviceError(f"{hop.place} refuses the login", why, fix)

@@ -23,13 +23,14 @@ _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 class Keys:
     """Walked through in the order in which they are worth trying: the agent's, those that are open, those that have to be asked for.
 
-    `locked` and `unreadable` name the files that could not be used so far; `offered` has what was given out, for each is tried once.
+    `locked` are the files that could not be opened so far, `useless` tells of other keys why. `offered` has what was given out: each
+    is tried once.
     """
 
     hop: Hop
     ask: Ask
     locked: list[Path] = field(default_factory=list)
-    unreadable: dict[Path, str] = field(default_factory=dict)
+    useless: dict[str, str] = field(default_factory=dict)
     offered: set[bytes] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[paramiko.PKey]:
@@ -74,7 +75,7 @@ class Keys:
                 return None
             except (paramiko.SSHException, OSError, ValueError) as exc:
                 why = str(exc)
-        self.unreadable[file] = why
+        self.useless[str(file)] = f"it cannot be read, {why}"
         return None
 
     def _unlock(self, file: Path) -> paramiko.PKey | None:
@@ -84,7 +85,7 @@ class Keys:
             if passphrase is None:
                 return None
             if key := self._read(file, passphrase):
-                self.unreadable.pop(file, None)
+                self.useless.pop(str(file), None)
                 return key
         return None
 

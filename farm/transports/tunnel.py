@@ -33,7 +33,7 @@ from farm.transports import ssh_upload
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
-from farm.transports.ssh_errors import translate, translated
+from farm.transports.ssh_errors import broken, translated
 from farm.transports.ssh_login import logged_in
 from farm.types import Device
 
@@ -166,8 +166,7 @@ class _Tunnel:
 
 def _broken(name: str, hop: Hop, transport: Any) -> FarmError:
     """Why a connection that was there has ended."""
-    cause = transport.get_exception() or EOFError("it was closed from the other side")
-    return translate(name, hop, ConnectionAbortedError(f"it is silent: {cause}") if isinstance(cause, TimeoutError) else cause)
+    return broken(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
 
 
 def _pour(take: Any, give: Any, at_end: Any) -> None:
