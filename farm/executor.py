@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
+_TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
 
 
 @dataclass(slots=True)
@@ -72,15 +73,15 @@ class _Meter:
 
     desk: Desk
     sent: int = 0
+    _there: dict[Path, int] = field(default_factory=dict)
 
     def of(self, path: Path) -> Callable[[int], None]:
         """What hears how much of a file is there. Where that is less than before, the difference was lost and is sent again."""
-        size, last = path.stat().st_size, -1
+        size = path.stat().st_size
 
         def note(there: int) -> None:
-            nonlocal last
-            self.sent += there - last if 0 <= last < there else 0
-            last = there
+            self.sent += max(0, there - self._there.get(path, there))
+            self._there[path] = there
             self.desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
 
         return note
@@ -184,7 +185,7 @@ def _open_and_load(
             tries = 0 if meter.sent > sent else tries
             broken = broken or isinstance(error, LinkError)
             again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
-            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries]:
+            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
                 raise
             desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
         time.sleep(_PAUSES_S[tries])
