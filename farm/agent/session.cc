@@ -105,13 +105,16 @@ std::string ExceptionPacket(const std::string& message) {
 // The child's whole life.
 int ServeClient(int in, int out, const std::string& directory, const SessionOptions& options) {
   bool sending = false;
+  // Outlives what goes wrong: at its end it says goodbye, and that must come after the reason.
+  std::shared_ptr<tvm::runtime::RPCEndpoint> endpoint;
   try {
     if (chdir(directory.c_str())) Fail("chdir " + directory);
     SetThreads(options.threads);
     ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
     RegisterFunctions(directory, options);
     auto channel = std::make_unique<DescriptorChannel>(in, out, options.limits.memory_bytes, &sending);
-    tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "")->ServerLoop();
+    endpoint = tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "");
+    endpoint->ServerLoop();
     return 0;
   } catch (const std::exception& e) {
     Log(std::string("session ended badly: ") + e.what());

@@ -19,7 +19,7 @@
 namespace farm {
 namespace {
 
-constexpr time_t kAbandonedS = 24 * 3600;
+constexpr time_t kAbandonedS = 24 * 3600, kIdleS = 3600;  // since something came: to be swept; to make room like a whole file
 constexpr int64_t kMaxFileBytes = int64_t{1} << 40;
 const char kPart[] = ".part";
 
@@ -108,7 +108,7 @@ int64_t Store::Begin(const std::string& digest, int64_t size) {
   const int64_t offset = begun ? info.st_size : 0;
   MakeRoom(digest, static_cast<uint64_t>(size), static_cast<uint64_t>(size - offset));
   // Apart from one who was cut off, and whose last bytes may come yet.
-  if (offset && IsBeingWritten(part)) CopyFile(part, part);
+  if (offset && offset < size && IsBeingWritten(part)) CopyFile(part, part);
   Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) Fail("cannot write to the store");
   return offset;
@@ -116,11 +116,13 @@ int64_t Store::Begin(const std::string& digest, int64_t size) {
 
 void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing) {
   const std::set<std::string> deployed = Releases(directory_).Digests();
+  const time_t now = time(nullptr);
   std::vector<StoredFile> evictable;
   uint64_t fixed = 0, loose = 0, freeable = 0;
   for (StoredFile& file : StoredFiles(directory_)) {
     if (file.name == digest + kPart) continue;
-    if (!IsDigest(file.name) || deployed.count(file.name) || used_.count(file.name)) {
+    const bool on_its_way = !IsDigest(file.name) && now - file.used.tv_sec < kIdleS;
+    if (on_its_way || deployed.count(file.name) || used_.count(file.name)) {
       fixed += file.size;
     } else {
       loose += file.size;
@@ -130,7 +132,7 @@ void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing)
   }
   if (fixed + size > budget_bytes_) {
     throw IoError("the store's budget of " + std::to_string(budget_bytes_) + " bytes has no room for " + std::to_string(size) + ": " +
-                  std::to_string(fixed) + " are deployed or in use; undeploy something, or raise `store_budget`");
+                  std::to_string(fixed) + " are deployed or in use; undeploy something, or raise the budget");
   }
   uint64_t available = FreeBytes(directory_);
   if (available + freeable < missing) {
@@ -228,6 +230,7 @@ std::string Store::UsageAsJson() const {
 }
 
 void SweepStore(const std::string& directory) {
+  SweepReleases(directory);
   for (const StoredFile& file : StoredFiles(directory)) {
     const size_t stem = file.name.size() - std::min(file.name.size(), sizeof(kPart) - 1);
     bool half = file.name.compare(stem, std::string::npos, kPart) == 0;

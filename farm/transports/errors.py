@@ -31,18 +31,56 @@ _LONGER = "give it longer with --deadline SECONDS"
 _LOOK = "check that the board is on and what it says: farm devices -v"
 _URL = "correct `url` of {name}, or its option `key`"
 _START = "start the agent there (farm agent), or correct `url` of {name}"
+_BUDGET = "farm undeploy --device {name} MODEL, or raise `store_budget_mb` in its options"
+_DEPLOYED = "see what is there: farm deployments --device {name}"
+_PLAIN = "give it a name of at most 100 letters, digits and signs, without slashes and with no dot in front"
 
 ROWS = (
     Row("RPCSessionTimeoutError", "", DeadlineError, "the session on {name} ran out of time", _LONGER),
     Row(_ANY, "session has expired", DeadlineError, "the session on {name} ran out of time", _LONGER),
     Row(_ANY, "No space left", DeviceError, "the disk of {name} is full", "free space there, or set `store` and `work_dir` in its options"),
+    Row(
+        _ANY,
+        "out of memory|bad_alloc|Cannot allocate memory",
+        DeviceError,
+        "{name} has not the memory for that",
+        "a smaller model or batch, or end what else runs there",
+    ),
     Row(_ANY, "cannot load library|soft-float|library is for", BuildError, "{name} refuses the library", "correct `profile` of {name}"),
     Row(
         _ANY,
-        "digest|sha-?256",
+        "digest mismatch",
         DeviceError,
         "what arrived on {name} is not what was sent",
         "run the command again, then suspect its memory",
+    ),
+    Row(_ANY, "the store's budget", DeviceError, "the store of {name} has no room for that", _BUDGET),
+    Row(_ANY, "may hold .* bytes", DeviceError, "the session's folder on {name} is full", "start its agent with a larger --max-work"),
+    Row(_ANY, "nothing named .* is deployed", DeviceError, "that is not deployed on {name}", _DEPLOYED),
+    Row(_ANY, "has no (earlier )?release", DeviceError, "{name} has no such release", _DEPLOYED),
+    Row(_ANY, "the store has no file|is damaged", DeviceError, "{name} has lost a file of the model", "farm deploy --device {name} MODEL"),
+    Row(_ANY, "not a manifest", DeviceError, "{name} refuses the description of the model", "shorten its labels; 1 MiB is the most"),
+    Row(_ANY, "plain file name|session's work directory", DeviceError, "{name} refuses a name", _PLAIN),
+    Row(
+        _ANY,
+        "nothing was begun|leads past|leaves a gap|incomplete: of|a file cannot have|not a SHA-256",
+        LinkError,
+        "what was sent to {name} has not arrived whole",
+        "run the command again: it goes on where it stopped",
+    ),
+    Row(
+        _ANY,
+        "another session has held",
+        DeviceError,
+        "another session has the store of {name}",
+        "run the command again when that one is done",
+    ),
+    Row(
+        _ANY,
+        r"cannot (read|write|make|remove|sync|keep|switch|lock) |\b(read|write|close|fsync|fork|/dev/urandom|chdir.*): \w",
+        DeviceError,
+        "{name} cannot use one of its files or folders",
+        "check its disk, and who may write to the folders `store` and `work_dir` of its options",
     ),
     Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
     Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),

@@ -1,4 +1,4 @@
-"""Clients of an agent, each TVM's own Python client in a process of its own: a call that hangs cannot be interrupted from within.
+"""Clients of an agent: TVM's own Python client, in other processes than the tests, as a call that hangs cannot be interrupted from within.
 
 python agent_clients.py NAME JSON      calls the function NAME(**JSON) and prints what it returns, as JSON
 """
@@ -166,18 +166,38 @@ def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
 
 def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
     """The results, or errors as text, of calls in one session: [global function, arguments...]; {"zeros": n} stands for n bytes,
-    {"result": i} for what the call of that number gave. "symlink" is os.symlink, here."""
+    {"file": path} for those of a file, {"result": i} for what the call of that number gave."""
     session = connect(port)
     results: list[Any] = []
-    for name, *arguments in calls:
-        values = [_value(argument, results) for argument in arguments]
-        try:
-            result = Path(values[1]).symlink_to(values[0]) if name == "symlink" else session.get_function(name)(*values)
-            results.append(result.decode() if isinstance(result, bytearray | bytes) else result)
-        except Exception as error:
-            results.append(f"{type(error).__name__}: {error}")
+    for call in calls:
+        results.append(_result(session, call, results))
     close(session)
     return results
+
+
+def call_in_folder(port: int, calls: list[list[Any]]) -> list[Any]:
+    """As call_all; "symlink" (target, name) is made in the session's folder, which lies on this machine."""
+    session = connect(port)
+    folder = Path(session.get_function("tvm.rpc.server.workpath")(""))
+    results: list[Any] = []
+    for call in calls:
+        results.append((folder / call[2]).symlink_to(call[1]) if call[0] == "symlink" else _result(session, call, results))
+    close(session)
+    return results
+
+
+def _result(session: Any, call: list[Any], results: list[Any]) -> Any:
+    name, *arguments = call
+    try:
+        result = session.get_function(name)(*[_value(argument, results) for argument in arguments])
+        return result.decode() if isinstance(result, bytearray | bytes) else result
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def call_sessions(port: int, sessions: list[list[list[Any]]]) -> list[list[Any]]:
+    """As call_all, in several sessions."""
+    return [call_all(port, calls) for calls in sessions]
 
 
 def linked_meanwhile(port: int, digest: str, other: int, calls: list[list[Any]]) -> int:
@@ -190,10 +210,41 @@ def linked_meanwhile(port: int, digest: str, other: int, calls: list[list[Any]])
     return size
 
 
+def allocate(port: int, mib: int) -> str:
+    """The error of a tensor of so many MiB."""
+    session = connect(port)
+    error = error_of(tvm.runtime.empty, (mib << 20,), "uint8", session.cpu(0))
+    close(session)
+    return error
+
+
 def _value(argument: Any, results: list[Any]) -> Any:
     if not isinstance(argument, dict):
         return argument
+    if "file" in argument:
+        return bytearray(Path(argument["file"]).read_bytes())
     return bytearray(argument["zeros"]) if "zeros" in argument else results[argument["result"]]
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return [part for output in outputs for part in _flat(output)] if isinstance(outputs, list | tuple) else [outputs]
+
+
+def run_deployed(port: int, name: str, inputs: list[str], into: str) -> None:
+    """The outputs of a deployment for inputs in .npy files, as `into`/0.npy and so on, the way farm's executor gets them."""
+    session = connect(port)
+    device = session.cpu(0)
+    manifest = json.loads(session.get_function("farm.deploy.open")(name))
+    parameters = []
+    if "params_shard_0.bin" in manifest["files"]:
+        session.get_function("vm.builtin.tensor_cache.load")(session.get_function("tvm.rpc.server.workpath")(""), 1, 0)
+        parameters.append(session.get_function("vm.builtin.param_array_from_cache")("parameter", -1))
+    vm = relax.VirtualMachine(session.load_module("library.so"), device)
+    vm.set_input("main", *[tvm.runtime.tensor(np.load(path), device=device) for path in inputs], *parameters)
+    vm.invoke_stateful("main")
+    for number, output in enumerate(_flat(vm.get_outputs("main"))):
+        np.save(Path(into) / f"{number}.npy", output.numpy())
+    close(session)
 
 
 if __name__ == "__main__":

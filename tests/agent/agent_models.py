@@ -46,15 +46,63 @@ def build(kind: str, folder: Path) -> SmallModel:
     return SmallModel(library, folder / "parameters", folder / "x.npy", folder / "expected.npy")
 
 
-def _module() -> Any:
+@dataclass(frozen=True)
+class Deployable:
+    """A model as farm builds them. `classifier` takes x and an array of parameters; `pair` takes a and b, and gives four tensors."""
+
+    files: list[Path]
+    inputs: dict[str, Path]
+    manifest: dict[str, Any]
+
+
+def classifier(kind: str, folder: Path) -> Deployable:
+    from tvm.contrib import tvmjs
+
+    rng = np.random.default_rng(7)
+    x, w, b = (rng.standard_normal(shape).astype("float32") for shape in ((1, INPUTS), (INPUTS, OUTPUTS), (OUTPUTS,)))
+    np.save(folder / "x.npy", x)
+    tvmjs.dump_tensor_cache({"parameter_0": w, "parameter_1": b}, str(folder), encode_format="raw", show_progress=False)
+    _compile(_module(batch=1, array=True), kind, folder / "library.so")
+    names = ["library.so", "tensor-cache.json", "params_shard_0.bin"]
+    inputs = [{"name": "x", "shape": [1, INPUTS], "dtype": "float32"}]
+    outputs = [{"name": "scores", "shape": [1, OUTPUTS], "dtype": "float32"}]
+    return Deployable([folder / name for name in names], {"x": folder / "x.npy"}, {"inputs": inputs, "outputs": outputs})
+
+
+def pair(kind: str, folder: Path) -> Deployable:
+    from tvm import relax
+
+    rng = np.random.default_rng(8)
+    values = {"a": rng.integers(-9, 9, (3, 5)).astype("int64"), "b": rng.standard_normal((3, 5)).astype("float32")}
+    for name, value in values.items():
+        np.save(folder / f"{name}.npy", value)
+    builder = relax.BlockBuilder()
+    a, b = (relax.Var(name, relax.TensorType(value.shape, str(value.dtype))) for name, value in values.items())
+    with builder.function("main", [a, b], attrs={"num_input": 2}):
+        with builder.dataflow():
+            total = builder.emit(relax.op.add(relax.op.astype(a, "float32"), b))
+            kinds = [relax.op.astype(total, dtype) for dtype in ("float16", "int8")]
+            out = builder.emit_output(relax.Tuple([total, relax.op.less(total, b), relax.Tuple([builder.emit(each) for each in kinds])]))
+        builder.emit_func_output(out)
+    _compile(builder.get(), kind, folder / "library.so")
+    inputs = [{"name": name, "shape": list(value.shape), "dtype": str(value.dtype)} for name, value in values.items()]
+    names = {"/total": "float32", "is less": "bool", ".half": "float16", "_half": "int8"}
+    outputs = [{"name": name, "shape": [3, 5], "dtype": dtype} for name, dtype in names.items()]
+    return Deployable([folder / "library.so"], {name: folder / f"{name}.npy" for name in values}, {"inputs": inputs, "outputs": outputs})
+
+
+def _module(batch: int = BATCH, array: bool = False) -> Any:
+    """tanh(x @ w + b), then softmax. `array`: w and b come as one array."""
     from tvm import relax
 
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((BATCH, INPUTS), "float32"))
-    w = relax.Var("w", relax.TensorType((INPUTS, OUTPUTS), "float32"))
-    b = relax.Var("b", relax.TensorType((OUTPUTS,), "float32"))
-    with builder.function("main", [x, w, b], attrs={"num_input": 1}):
+    x = relax.Var("x", relax.TensorType((batch, INPUTS), "float32"))
+    types = [relax.TensorType((INPUTS, OUTPUTS), "float32"), relax.TensorType((OUTPUTS,), "float32")]
+    separate = [relax.Var(name, kind) for name, kind in zip("wb", types, strict=True)]
+    parameters = [relax.Var("parameters", relax.TupleType(types))] if array else separate
+    with builder.function("main", [x, *parameters], attrs={"num_input": 1}):
         with builder.dataflow():
+            w, b = (builder.emit(relax.TupleGetItem(parameters[0], index)) for index in range(2)) if array else separate
             y = builder.emit(relax.op.tanh(relax.op.add(relax.op.matmul(x, w), b)))
             out = builder.emit_output(relax.op.nn.softmax(y))
         builder.emit_func_output(out)

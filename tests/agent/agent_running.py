@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -33,10 +36,22 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for task in Path(f"/proc/{pid}/task").glob("*/children") for word in task.read_text().split()]
 
 
-def client(name: str, **arguments: Any) -> Any:
-    """What a function of agent_clients returns, run in a process of its own."""
-    command = [sys.executable, CLIENTS, name, json.dumps(arguments)]
-    return json.loads(process.run(command, deadline=Deadline(CLIENT_S), what=f"the client {name}").splitlines()[-1])
+@functools.cache
+def _clients() -> ProcessPoolExecutor:
+    """Processes that go on from one test to the next: importing TVM takes seconds."""
+    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+
+
+def client(function: str, /, **arguments: Any) -> Any:
+    """What a function of agent_clients returns, run in another process."""
+    return begin_client(function, **arguments).result(CLIENT_S)
+
+
+def begin_client(function: str, /, **arguments: Any) -> Future[Any]:
+    """As `client`, beside what the test goes on to do."""
+    import agent_clients
+
+    return _clients().submit(getattr(agent_clients, function), **arguments)
 
 
 @dataclass

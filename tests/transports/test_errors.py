@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
+import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports.errors import ROWS, essence, translate
 from farm.types import Device, Profile
@@ -24,6 +26,24 @@ SEEN = [
     (made("InternalError", "cannot write x: write: No space left on device"), DeviceError, "disk of pi3 is full"),
     (made("InternalError", "cannot load library m.so: the library is for x86_64"), BuildError, "refuses the library"),
     (made("InternalError", "digest mismatch: a has 1, not 2"), DeviceError, "not what was sent"),
+    (made("InternalError", "out of memory: the session may use 5 bytes (--max-memory)"), DeviceError, "not the memory"),
+    (made("InternalError", "std::bad_alloc"), DeviceError, "not the memory"),
+    (made("InternalError", "cannot load library: it wants 9 bytes of memory: Cannot allocate memory"), DeviceError, "not the memory"),
+    (
+        made("InternalError", "the store's budget of 10 bytes has no room for 5: 6 are deployed or in use; undeploy something"),
+        DeviceError,
+        "no room",
+    ),
+    (made("InternalError", "the session's work directory may hold 10 bytes (--max-work), and has 9 of them"), DeviceError, "is full"),
+    (made("InternalError", 'nothing named "digits" is deployed'), DeviceError, "not deployed on pi3"),
+    (made("InternalError", "digits has no earlier release than 1"), DeviceError, "no such release"),
+    (made("InternalError", "digits has no release 7"), DeviceError, "no such release"),
+    (made("InternalError", f"the store has no file {'a' * 64}"), DeviceError, "has lost a file"),
+    (made("InternalError", "not a manifest: it is nested too deeply"), DeviceError, "refuses the description"),
+    (made("InternalError", 'not a plain file name: "../x"'), DeviceError, "refuses a name"),
+    (made("InternalError", "incomplete: of abc came 1 of 2 bytes"), LinkError, "not arrived whole"),
+    (made("InternalError", "cannot lock /store/.lock: another session has held it for 60.0 s"), DeviceError, "another session"),
+    (made("InternalError", "cannot write /store/1.json: Read-only file system"), DeviceError, "files or folders"),
     (ConnectionRefusedError(111, "Connection refused"), DeviceError, "nobody listens at rpc://10.0.0.5:9090"),
     (socket.gaierror(-2, "Name or service not known"), DeviceError, "has no address"),
     (TimeoutError("timed out"), DeadlineError, "does not answer"),
@@ -56,6 +76,33 @@ def test_every_row_has_an_error_that_was_seen() -> None:
         return next(number for number, fit in enumerate(fits) if fit)
 
     assert sorted({row_of(cause) for cause, _, _ in SEEN}) == list(range(len(ROWS)))
+
+
+AGENT = Path(farm.agent.__file__).parent
+# What these say, they say on the device's own command line or in its log, and not to a client.
+OWN_WORDS = {"main.cc", "command_line.cc", "run.cc", "npy.cc", "server.cc", "tracker.cc", "signals.cc"}
+
+
+def agent_messages() -> list[tuple[str, str]]:
+    """The errors of the agent's C++: the file, and the text with a 1 where a value goes."""
+    found = []
+    for file in sorted(AGENT.glob("*.cc")):
+        for kind, statement in re.findall(r"\b(IoError|Fail|Refuse|Check)(?: \w+)?\((.*?)\);", file.read_text(), re.DOTALL):
+            # A literal stays as it is; whatever else stands between the plus signs is a value.
+            parts = re.split(r'"((?:[^"\\]|\\.)*)"', statement)
+            text = "".join(part if index % 2 else "1" * bool(re.search(r"\w", part)) for index, part in enumerate(parts))
+            if text.strip(": 1"):
+                before = {"Refuse": "not a manifest: ", "Check": "cannot load library: "}.get(kind, "")
+                found.append((file.name, before + text + (": Input/output error" if kind == "Fail" else "")))
+    return found
+
+
+def test_every_error_of_the_agent_falls_into_a_row_that_is_made_for_it() -> None:
+    messages = [(file, text) for file, text in agent_messages() if file not in OWN_WORDS]
+    assert len(messages) > 60
+    anything = translate(DEVICE, made("ValueError", "anything")).what
+    lost = [(file, text) for file, text in messages if translate(DEVICE, made("InternalError", text)).what == anything]
+    assert not lost
 
 
 def test_the_essence_of_a_message_is_without_its_stack() -> None:
