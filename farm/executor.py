@@ -101,11 +101,11 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
             loaded.run()
             first_s = time.perf_counter() - begin
             agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
-        seconds = _sample(desk, device, loaded, plan, first_s, ledger)
+        seconds, held_up = _sample(desk, device, link, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
         release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
         after = facts_of(link)
-        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release)
+        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release, held_up)
 
 
 def infer(
@@ -223,13 +223,16 @@ def _load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> _
     return _Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
 
 
-def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: float, ledger: dict[str, float]) -> Sequence[float]:
-    """Samples until there are enough of them for long enough, while nothing else of ours runs here if the device is this machine.
+def _sample(
+    desk: Desk, device: Device, link: Link, loaded: _Loaded, plan: Plan, first_s: float, ledger: dict[str, float]
+) -> tuple[Sequence[float], float | None]:
+    """Samples until there are enough of them for long enough, while nothing else of ours runs here if the device is this machine; and
+    the share of that time in which other work had the CPU.
 
     None of an emulated device: they would be figures of the emulator.
     """
     if plan.maximum_s <= 0 or device.emulated:
-        return []
+        return [], None
     with ExitStack() as stack:
         with timed(ledger, "wait for quiet"):
             if device.scheme == "local":
@@ -239,6 +242,7 @@ def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: fl
             if plan.warmup:
                 loaded.time(plan.warmup)
             samples: list[float] = []
+            waited_before = _waited_s(link)
             begin = time.perf_counter()
             while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
                 enough = min(len(samples) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
@@ -247,7 +251,14 @@ def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: fl
                 desk.note(Progress(Stage.MEASURING, f"{len(samples)} samples", enough))
                 typical = sorted(samples)[len(samples) // 2] if samples else first_s
                 samples += loaded.time(max(1, min(_MOST_SAMPLES, int(_BATCH_S / max(typical, 1e-6)))))
-    return samples
+            waited = _waited_s(link)
+    return samples, None if waited is None or waited_before is None else (waited - waited_before) / elapsed
+
+
+def _waited_s(link: Link) -> float | None:
+    """How long the session has stood ready to run while other work had the CPU, so far."""
+    told = facts_of(link).get("cpu_wait_s")
+    return None if told is None else float(told)
 
 
 def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dict[str, float]) -> tuple[int | None, int | None]:
