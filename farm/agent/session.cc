@@ -19,6 +19,7 @@
 #include <string>
 
 #include "functions.h"
+#include "packets.h"
 #include "rpc_channel.h"
 #include "rpc_endpoint.h"
 
@@ -70,7 +71,8 @@ int Serve(int in, int out, const std::string& directory, const SessionOptions& o
     if (chdir(directory.c_str())) Fail("chdir " + directory);
     setenv("TVM_NUM_THREADS", std::to_string(options.threads ? options.threads : UsableCores()).c_str(), options.threads > 0);
     RegisterFunctions(directory, options.store);
-    tvm::runtime::RPCEndpoint::Create(std::make_unique<DescriptorChannel>(in, out), "farm-agent", "")->ServerLoop();
+    auto channel = std::make_unique<PacketChannel>(std::make_unique<DescriptorChannel>(in, out));
+    tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "")->ServerLoop();
     return 0;
   } catch (const std::exception& e) {
     Log(std::string("session ended badly: ") + e.what());
