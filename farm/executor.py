@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import prepare, stats, transports
+from farm import prepare, releases, stats, transports
 from farm.clock import timed
-from farm.compiler.parameters import INDEX, PREFIX, SHARD
-from farm.errors import DeviceError
+from farm.compiler.build import LIBRARY
+from farm.compiler.parameters import PREFIX, SHARD
+from farm.deadline import Deadline
+from farm.errors import DeviceError, LinkError
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.store import file_digest
 from farm.transports import Link
-from farm.types import Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import Artifact, Device, Model, Plan, Prepared, Progress, Release, Samples, Stage, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +34,7 @@ _CPU = 1  # DLPack's kDLCPU
 _BATCH_S = 0.25  # of samples between two notes of progress
 _MOST_SAMPLES = 10_000  # more say no more, and each is kept
 _NOTE_EVERY = 10  # labelled samples
-PROTOCOL = 1  # of the agent's own functions
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
 
 
 @dataclass(slots=True)
@@ -42,13 +44,13 @@ class _Loaded:
     machine: Any
     device: Any
     parameters: list[Any]
-    artifact: Artifact
+    inputs: tuple[TensorSpec, ...]
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
         import tvm
 
-        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.artifact.inputs]
+        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.inputs]
         self.machine.set_input("main", *tensors, *self.parameters)
 
     def run(self) -> None:
@@ -63,13 +65,33 @@ class _Loaded:
         return [float(seconds) for seconds in evaluate("main").results]
 
 
+@dataclass(slots=True)
+class _Meter:
+    """Tells of files on their way to a device, and counts the bytes sent, those of transfers that were cut among them."""
+
+    desk: Desk
+    sent: int = 0
+
+    def of(self, path: Path) -> Callable[[int], None]:
+        """What hears how much of a file is there. Where that is less than before, the difference was lost and is sent again."""
+        size, last = path.stat().st_size, -1
+
+        def note(there: int) -> None:
+            nonlocal last
+            self.sent += there - last if 0 <= last < there else 0
+            last = there
+            self.desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
+
+        return note
+
+
 def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan) -> Samples:
     """One job: the answer on the example input, samples of the latency, the labelled samples. Raises DeviceError and its kin."""
     ledger: dict[str, float] = {}
     inputs, expected = prepare.reference(prepared)
     with ExitStack() as stack:
         loaded, link, uploaded = _open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
-        before = _facts(link)
+        before = facts_of(link)
         desk.note(Progress(Stage.RUNNING, "first inference"))
         with timed(ledger, "first run"):
             loaded.feed(inputs)
@@ -79,8 +101,9 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
             agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
         seconds = _sample(desk, device, loaded, plan, first_s, ledger)
         correct, total = _classify(desk, loaded, model, plan, ledger)
-        after = _facts(link)
-        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded)
+        release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
+        after = facts_of(link)
+        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release)
 
 
 def infer(
@@ -95,64 +118,107 @@ def infer(
         return loaded.outputs()
 
 
+def infer_deployed(
+    desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+) -> tuple[Release, list[Array]] | None:
+    """The outputs of a deployed model for the input in a file, and its release; None where no model of the name is deployed."""
+    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        if not link.native or all(release.name != name for release in releases.listed(link)):
+            return None
+        release = releases.opened(link, name)
+        inputs = feed.read_inputs(source, release.inputs, release.preprocess)
+        desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
+        loaded = _load(link, release.inputs, SHARD in release.files)
+        loaded.feed(inputs)
+        loaded.run()
+        return release, loaded.outputs()
+
+
+def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+    """All releases on a device: by name, the newest first. Raises DeviceError where it keeps none."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        return releases.listed(link)
+
+
+def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+    """The release that is current now: that of the number; with 0, the one before the current. Raises DeviceError where there is none."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        return releases.rolled_back(link, name, number)
+
+
+def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
+    """No release of the names is left. Raises DeviceError for a name that is not deployed."""
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        releases.check(device, link)
+        for name in names:
+            releases.removed(link, name)
+
+
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
-    with transports.open(device, agent, desk.scratch, timeout_s) as link:
-        return _facts(link)
+    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        return facts_of(link)
 
 
 def _open_and_load(
     stack: ExitStack, desk: Desk, device: Device, artifact: Artifact, agent: Path | None, timeout_s: float, ledger: dict[str, float]
 ) -> tuple[_Loaded, Link, int]:
+    """A model on a device, its link, and the bytes sent. A connection that breaks on the way is made again, to go on from there."""
+    deadline, meter, tries, broken = Deadline(timeout_s), _Meter(desk), 0, False
+    while True:
+        link, sent = None, meter.sent
+        try:
+            with ExitStack() as attempt:
+                link = _connect(attempt, desk, device, agent, deadline, ledger)
+                with timed(ledger, "upload"):
+                    _push(link, artifact, meter)
+                desk.note(Progress(Stage.LOADING))
+                with timed(ledger, "load"):
+                    loaded = _load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0)
+                stack.enter_context(attempt.pop_all())
+                return loaded, link, meter.sent
+        except DeviceError as error:
+            tries = 0 if meter.sent > sent else tries
+            broken = broken or isinstance(error, LinkError)
+            again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
+            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries]:
+                raise
+            desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
+        time.sleep(_PAUSES_S[tries])
+        tries += 1
+
+
+def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        link = stack.enter_context(transports.open(device, agent, desk.scratch, timeout_s))
-        _check_protocol(device, link)
-    with timed(ledger, "upload"):
-        uploaded = _push(desk, link, artifact)
-    desk.note(Progress(Stage.LOADING))
-    with timed(ledger, "load"):
-        return _load(link, artifact), link, uploaded
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, desk.ask))
 
 
-def _check_protocol(device: Device, link: Link) -> None:
-    if link.native and (spoken := json.loads(link.call("farm.agent.facts")).get("protocol")) != PROTOCOL:
-        raise DeviceError(
-            f"the agent on {device.name} is of another version",
-            f"it speaks protocol {spoken}, this farm speaks {PROTOCOL}",
-            "farm agent, from this version, on the board",
-        )
-
-
-def _push(desk: Desk, link: Link, artifact: Artifact) -> int:
-    """Have the artifact's files in the session's folder; returns the bytes sent. What our agent has kept by digest is not sent again."""
-    files = [artifact.library, artifact.parameters / INDEX]
-    if (artifact.parameters / SHARD).stat().st_size:
-        files.append(artifact.parameters / SHARD)
-    sent = 0
-    for path in files:
-        digest = file_digest(path) if link.native else ""
-        if link.native and link.call("farm.store.has", digest) >= 0:
-            link.call("farm.store.link", digest, path.name)
-            continue
-        size = path.stat().st_size
-        desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB"))
-        link.session.upload(str(path))
-        sent += size
+def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
+    """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
+    for path in releases.files(artifact):
+        note = meter.of(path)
         if link.native:
-            link.call("farm.store.keep", path.name, digest)
-    return sent
+            digest = file_digest(path)
+            if link.call("farm.store.has", digest) < 0:
+                link.put(path, digest, note)
+            link.call("farm.store.link", digest, path.name)
+        else:
+            note(0)
+            link.session.upload(str(path))
+            note(path.stat().st_size)
 
 
-def _load(link: Link, artifact: Artifact) -> _Loaded:
+def _load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> _Loaded:
     from tvm import relax
 
     cpu = link.session.cpu(0)
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    machine = relax.VirtualMachine(link.session.load_module(artifact.library.name), cpu)
-    has_parameters = (artifact.parameters / SHARD).stat().st_size > 0
-    return _Loaded(machine, cpu, [parameters] if has_parameters else [], artifact)
+    machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
+    return _Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
 
 
 def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: float, ledger: dict[str, float]) -> Sequence[float]:
@@ -185,9 +251,9 @@ def _sample(desk: Desk, device: Device, loaded: _Loaded, plan: Plan, first_s: fl
 def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dict[str, float]) -> tuple[int | None, int | None]:
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
-    samples, labels = feed.read_dataset(model.dataset, loaded.artifact.inputs)
+    samples, labels = feed.read_dataset(model.dataset, loaded.inputs)
     samples, labels = samples[: plan.dataset_limit], labels[: plan.dataset_limit]
-    name, correct = loaded.artifact.inputs[0].name, 0
+    name, correct = loaded.inputs[0].name, 0
     with timed(ledger, "accuracy"):
         for index, (sample, label) in enumerate(zip(samples, labels, strict=True)):
             if index % _NOTE_EVERY == 0:
@@ -198,7 +264,8 @@ def _classify(desk: Desk, loaded: _Loaded, model: Model, plan: Plan, ledger: dic
     return correct, len(labels)
 
 
-def _facts(link: Link) -> dict[str, str]:
+def facts_of(link: Link) -> dict[str, str]:
+    """What a device says of itself, in texts; nothing from TVM's own server."""
     if not link.native:
         return {}
     content = json.loads(link.call("farm.agent.facts"))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import stats, words
-from farm.types import Kernel, Run, Verdict
+from farm.types import Kernel, Release, Run, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         _Column("why", words.why, 140, style="bright_black"),
     ]
     table = _table(columns, runs, width)
-    bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE)]
+    bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE, Verdict.SKIPPED)]
     if bad and width < 140:
         lines = words.complaints((run.device, run.model, words.why(run)) for run in bad)
         table.caption = Text("\n".join(words.plain(f"✗ {whose}: {error}") for whose, error in lines), "red")
@@ -110,6 +110,21 @@ def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
         _Column("url", lambda row: row.url),
         _Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
         _Column("note", _note),
+    ]
+    return _table(columns, rows, width)
+
+
+def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
+    """Devices with what is deployed on them: a line a release, an arrow at the current ones."""
+    columns: list[_Column[tuple[str, Release]]] = [
+        _Column("device", lambda row: row[0], style="bold"),
+        _Column("model", lambda row: row[1].name),
+        _Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
+        _Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
+        _Column("artifact", lambda row: row[1].artifact[:12]),
+        _Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
+        _Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
+        _Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
     ]
     return _table(columns, rows, width)
 

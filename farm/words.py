@@ -17,6 +17,7 @@ VERDICT_STYLE = {
     Verdict.WRONG: "bold red",
     Verdict.FAILED: "bold red",
     Verdict.UNAVAILABLE: "bold yellow",
+    Verdict.SKIPPED: "bold yellow",
 }
 
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z^_])")  # ECMA-48: CSI, OSC and two-byte sequences

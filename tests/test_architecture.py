@@ -14,13 +14,13 @@ import farm
 
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
-    types deadline clock
+    types deadline clock asking
     errors
     process stats interrupts worker
     parallel words
     config store
     importers zoo compiler transports agent
-    prepare
+    prepare releases
     executor
     pipeline tracker
     dashboard views

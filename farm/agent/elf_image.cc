@@ -31,7 +31,7 @@ constexpr unsigned kAbsolute = R_RISCV_64, kGlobal = R_RISCV_64, kJump = R_RISCV
 #endif
 constexpr bool kWide = sizeof(void*) == 8;
 constexpr size_t kMaxImageBytes = kWide ? size_t{1} << 36 : size_t{1} << 30;
-constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxSymbolBytes = 4096;
 constexpr int kPackedRelocations = 36;  // DT_RELR
 
 unsigned SymbolOf(size_t info) { return static_cast<unsigned>(kWide ? static_cast<uint64_t>(info) >> 32 : info >> 8); }
@@ -232,7 +232,7 @@ size_t ElfImage::ValueOf(const ElfW(Sym) & symbol) const {
 std::string ElfImage::NameOf(const ElfW(Sym) & symbol) const {
   size_t begin = table_[DT_STRTAB] + symbol.st_name;
   CheckRange(begin, 1);
-  const size_t most = std::min(kMaxNameBytes, image_.size - begin);
+  const size_t most = std::min(kMaxSymbolBytes, image_.size - begin);
   const size_t size = strnlen(image_.begin + begin, most);
   Check(size < most, "corrupted: a name has no end");
   return std::string(image_.begin + begin, size);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -17,7 +18,7 @@
 namespace farm {
 namespace {
 
-constexpr int kProtocol = 1;  // of the farm.* functions; goes up when one of them changes
+constexpr int kProtocol = 2;  // of the farm.* functions; goes up when one of them changes
 const char kNull[] = "null";
 const char kCpus[] = "/sys/devices/system/cpu/";
 
@@ -123,6 +124,15 @@ std::string Throttled() {
   return kNull;
 }
 
+// Seconds since the epoch.
+std::string Clock() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  char text[40];
+  snprintf(text, sizeof(text), "%lld.%03ld", static_cast<long long>(now.tv_sec), now.tv_nsec / 1000000);
+  return text;
+}
+
 std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText("/proc/meminfo"), name), 1024); }
 
 }  // namespace
@@ -143,6 +153,7 @@ std::string FactsAsJson() {
       {"memory_total_bytes", Memory("MemTotal")},
       {"memory_available_bytes", Memory("MemAvailable")},
       {"load_1m", NumberOrNull(ReadText("/proc/loadavg"))},
+      {"time_s", Clock()},
       {"uptime_s", NumberOrNull(ReadText("/proc/uptime"))},
       {"governor", QuotedOrNull(governor)},
       {"frequency_khz", OfEveryCore("scaling_cur_freq")},

@@ -2,9 +2,11 @@
 #pragma once
 #include <string>
 
+#include "session.h"
+
 namespace farm {
 
-// `work` is the session's work directory, `store` holds the files that stay. See functions.cc for the list.
-void RegisterFunctions(const std::string& work, const std::string& store);
+// `work` is the session's work directory. See functions.cc for the list.
+void RegisterFunctions(const std::string& work, const SessionOptions& options);
 
 }  // namespace farm

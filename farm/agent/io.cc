@@ -108,8 +108,11 @@ void Replace(const std::string& path, Write write) {
 
 }  // namespace
 
-void WriteFile(const std::string& path, const void* data, size_t size) {
-  Replace(path, [&](int file) { WriteAll(file, data, size); });
+void WriteFile(const std::string& path, const void* data, size_t size, bool durable) {
+  Replace(path, [&](int file) {
+    WriteAll(file, data, size);
+    if (durable && fsync(file)) Fail("fsync");
+  });
 }
 
 void CopyFile(const std::string& from, const std::string& to) {
@@ -127,6 +130,12 @@ void CopyFile(const std::string& from, const std::string& to) {
   });
 }
 
+void SyncDirectory(const std::string& path) {
+  Fd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot, and do it by themselves.
+  if (!directory.valid() || (fsync(directory.get()) && errno != EINVAL)) Fail("cannot sync " + path);
+}
+
 void MakeDirectories(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     std::string part = path.substr(0, end);
@@ -135,11 +144,12 @@ void MakeDirectories(const std::string& path) {
   }
 }
 
-std::vector<std::string> ListDirectory(const std::string& path) {
+std::vector<std::string> ListDirectory(const std::string& path, bool hidden) {
   std::vector<std::string> names;
   if (DIR* d = opendir(path.c_str())) {
     while (dirent* entry = readdir(d)) {
-      if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+      const std::string name = entry->d_name;
+      if (hidden ? name != "." && name != ".." : name[0] != '.') names.push_back(name);
     }
     closedir(d);
   }

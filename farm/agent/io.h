@@ -56,17 +56,20 @@ std::string ReadText(const std::string& path);
 std::string ReadFile(const std::string& path);
 
 // Writes under a temporary name, then renames: `path` is whole or as it was, and never shares its bytes with a hard link
-// made before. IoError with the system's reason, "No space left on device" for one.
-void WriteFile(const std::string& path, const void* data, size_t size);
+// made before. IoError with the system's reason, "No space left on device" for one. `durable`: even if the power fails right after.
+void WriteFile(const std::string& path, const void* data, size_t size, bool durable = false);
 
-// Copies a file the same way.
+// Copies a file the same way, durably. Both may be the same: a file of its own then, apart from hard links and open descriptors.
 void CopyFile(const std::string& from, const std::string& to);
+
+// Has what was renamed, linked or removed in a directory reach the disk.
+void SyncDirectory(const std::string& path);
 
 // Makes a directory and those above it, for this user only; one that exists stays as it is.
 void MakeDirectories(const std::string& path);
 
-// The names in a directory, without those that start with a dot, sorted. Empty when there is no such directory.
-std::vector<std::string> ListDirectory(const std::string& path);
+// The names in a directory, sorted; those that start with a dot only if asked for. Empty when there is no such directory.
+std::vector<std::string> ListDirectory(const std::string& path, bool hidden = false);
 
 // Removes a file or a directory with all that is in it; follows no symbolic link.
 void RemoveTree(const std::string& path);

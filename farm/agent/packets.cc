@@ -16,7 +16,7 @@ namespace {
 
 using tvm::runtime::RPCCode;
 
-constexpr int32_t kMaxArguments = 1 << 16, kMaxDimensions = 64, kMaxDevices = 64;
+constexpr int32_t kMaxArguments = 1 << 16, kMaxTensorDimensions = 64, kMaxDevices = 64;
 constexpr uint64_t kMaxTensorBits = uint64_t{1} << (sizeof(void*) == 8 ? 48 : 34);
 
 // Sizes on the wire.
@@ -205,7 +205,7 @@ void PacketCheck::OnObject(uint32_t type) {
 void PacketCheck::OnTensor(const char* field) {
   CheckDevice(field + 8);
   auto dimensions = At<int32_t>(field, 16);
-  Sane(dimensions >= 0 && dimensions <= kMaxDimensions, "the number of dimensions");
+  Sane(dimensions >= 0 && dimensions <= kMaxTensorDimensions, "the number of dimensions");
   element_bits_ = uint64_t{At<uint8_t>(field, 21)} * At<uint16_t>(field, 22);
   Expect(Field::kShape, static_cast<size_t>(dimensions) * kWordBytes + kWordBytes);
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
@@ -28,14 +27,19 @@ namespace {
 
 constexpr double kGoneGraceS = 3;  // for a child to notice by itself that its client is gone
 constexpr double kTickS = 1;       // a session with a timeout is looked at this often
-const char kPrefix[] = "farm-session-";
+constexpr int kClientWasTold = 3;  // the exit code of a child that has sent its last words
 
+// The bytes of a session, watched on their way: TVM allocates what a message says of its own length.
 class DescriptorChannel final : public tvm::runtime::RPCChannel {
  public:
-  DescriptorChannel(int in, int out) : in_(in), out_(out) {}
+  // `sending` is true while an answer is on its way, so that nothing else may be written.
+  DescriptorChannel(int in, int out, uint64_t max_message_bytes, bool* sending)
+      : in_(in), out_(out), max_message_bytes_(std::min<uint64_t>(max_message_bytes, SIZE_MAX / 4)), sending_(sending) {}
 
   size_t Send(const void* data, size_t size) final {
+    *sending_ = true;
     WriteAll(out_, data, size);
+    *sending_ = false;
     return size;
   }
 
@@ -44,11 +48,37 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
     do n = read(in_, data, size);
     while (n < 0 && errno == EINTR);
     if (n < 0) Fail("read");
+    Watch(static_cast<const char*>(data), static_cast<size_t>(n));
     return static_cast<size_t>(n);
   }
 
  private:
+  // A message is its length, as eight bytes, and so many bytes.
+  void Watch(const char* data, size_t size) {
+    while (size) {
+      size_t n = static_cast<size_t>(std::min<uint64_t>(size, left_ ? left_ : sizeof(length_) - length_bytes_));
+      if (left_) {
+        left_ -= n;
+      } else {
+        memcpy(reinterpret_cast<char*>(&length_) + length_bytes_, data, n);
+        length_bytes_ += n;
+        if (length_bytes_ == sizeof(length_)) TakeLength();
+      }
+      data += n;
+      size -= n;
+    }
+  }
+
+  void TakeLength() {
+    if (length_ > max_message_bytes_) throw IoError("out of memory: a message of " + std::to_string(length_) + " bytes is too large for the session");
+    left_ = length_;
+    length_bytes_ = 0;
+  }
+
   int in_, out_;
+  uint64_t max_message_bytes_, length_ = 0, left_ = 0;
+  size_t length_bytes_ = 0;
+  bool* sending_;
 };
 
 // The cores that this process may use. TVM halves the processors of every x86 machine, taking each for half a core.
@@ -65,21 +95,6 @@ int UsableCores() {
   return static_cast<int>(std::max<size_t>(cores.size(), 1));
 }
 
-// The child's whole life.
-int Serve(int in, int out, const std::string& directory, const SessionOptions& options) {
-  try {
-    if (chdir(directory.c_str())) Fail("chdir " + directory);
-    setenv("TVM_NUM_THREADS", std::to_string(options.threads ? options.threads : UsableCores()).c_str(), options.threads > 0);
-    RegisterFunctions(directory, options.store);
-    auto channel = std::make_unique<PacketChannel>(std::make_unique<DescriptorChannel>(in, out));
-    tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "")->ServerLoop();
-    return 0;
-  } catch (const std::exception& e) {
-    Log(std::string("session ended badly: ") + e.what());
-    return 1;
-  }
-}
-
 // RPCCode::kException with one string, as TVM's clients read it: see rpc_endpoint.cc and minrpc/rpc_reference.h.
 std::string ExceptionPacket(const std::string& message) {
   const int32_t head[] = {static_cast<int32_t>(tvm::runtime::RPCCode::kException), 1, tvm::ffi::TypeIndex::kTVMFFIRawStr};
@@ -88,23 +103,46 @@ std::string ExceptionPacket(const std::string& message) {
   return bytes(packet) + bytes(head) + bytes(length) + message;
 }
 
+// The child's whole life.
+int ServeClient(int in, int out, const std::string& directory, const SessionOptions& options) {
+  bool sending = false;
+  try {
+    if (chdir(directory.c_str())) Fail("chdir " + directory);
+    SetThreads(options.threads);
+    ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
+    RegisterFunctions(directory, options);
+    auto below = std::make_unique<DescriptorChannel>(in, out, options.limits.memory_bytes, &sending);
+    auto channel = std::make_unique<PacketChannel>(std::move(below));
+    tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "")->ServerLoop();
+    return 0;
+  } catch (const std::exception& e) {
+    Log(std::string("session ended badly: ") + e.what());
+    const std::string packet = ExceptionPacket(e.what());
+    return !sending && write(out, packet.data(), packet.size()) > 0 ? kClientWasTold : 1;
+  }
+}
+
 }  // namespace
 
+void SetThreads(int threads) {
+  setenv("TVM_NUM_THREADS", std::to_string(threads ? threads : UsableCores()).c_str(), threads > 0);
+}
+
 Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child)
-    : in_(std::move(in)), out_(std::move(out)), timeout_s_(timeout_s), started_(Now()), ticked_at_(started_) {
-  directory_ = options.work_base + "/" + kPrefix + std::to_string(getpid()) + "-XXXXXX";
-  if (!mkdtemp(&directory_[0])) Fail("cannot make a work directory " + directory_);
+    : in_(std::move(in)),
+      out_(std::move(out)),
+      directory_(options.work_base),
+      timeout_s_(timeout_s),
+      started_(Now()),
+      ticked_at_(started_) {
   const pid_t agent = getpid();
   child_ = fork();
-  if (child_ < 0) {
-    RemoveTree(directory_);
-    Fail("fork");
-  }
+  if (child_ < 0) Fail("fork");
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != agent) _exit(1);
     in_child();
-    _exit(Serve(in_.get(), out_.valid() ? out_.get() : in_.get(), directory_, options));
+    _exit(ServeClient(in_.get(), out_.valid() ? out_.get() : in_.get(), directory_.path(), options));
   }
   Log("session " + std::to_string(child_) + " begins" + (timeout_s > 0 ? ", at most " + InSeconds(timeout_s) : ""));
 }
@@ -115,7 +153,6 @@ Session::~Session() {
     while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  RemoveTree(directory_);
 }
 
 void Session::ClientIsGone() { gone_at_ = Now(); }
@@ -138,8 +175,10 @@ bool Session::Tick() {
   int status = 0;
   std::string how;
   if (waitpid(child_, &status, WNOHANG) == child_) {
-    how = WIFSIGNALED(status) ? std::string("died of ") + strsignal(WTERMSIG(status))
-                              : "exit code " + std::to_string(WEXITSTATUS(status));
+    client_was_told_ = WIFEXITED(status) && WEXITSTATUS(status) == kClientWasTold;
+    how = WIFSIGNALED(status)  ? std::string("died of ") + strsignal(WTERMSIG(status))
+          : client_was_told_ ? "its client was told why"
+                             : "exit code " + std::to_string(WEXITSTATUS(status));
   } else if (!IsOverdue(now)) {
     return false;
   } else {
@@ -168,17 +207,6 @@ void Session::Expire() {
   }
 }
 
-Fd Session::TakeConnection() { return expired_ && !out_.valid() ? std::move(in_) : Fd(); }
-
-void SweepWorkDirectories(const std::string& work_base) {
-  for (const std::string& name : ListDirectory(work_base)) {
-    if (name.compare(0, sizeof(kPrefix) - 1, kPrefix)) continue;
-    int agent = atoi(name.c_str() + sizeof(kPrefix) - 1);
-    std::string path = work_base + "/" + name;
-    struct stat info;
-    if (agent <= 0 || lstat(path.c_str(), &info) || info.st_uid != geteuid()) continue;
-    if (kill(agent, 0) && errno == ESRCH) RemoveTree(path);
-  }
-}
+Fd Session::TakeConnection() { return (expired_ || client_was_told_) && !out_.valid() ? std::move(in_) : Fd(); }
 
 }  // namespace farm

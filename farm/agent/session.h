@@ -6,14 +6,21 @@
 #include <string>
 
 #include "io.h"
+#include "limits.h"
+#include "work_directory.h"
 
 namespace farm {
 
 struct SessionOptions {
-  std::string work_base;  // where the work directories are made
-  std::string store;      // where kept files are
-  int threads = 0;        // of TVM's thread pool; 0: TVM_NUM_THREADS, or one a core
+  std::string work_base;                            // where the work directories are made
+  std::string store;                                // where kept files are
+  uint64_t store_budget_bytes = uint64_t{2} << 30;  // of all kept files
+  int threads = 0;                                  // of TVM's thread pool; 0: TVM_NUM_THREADS, or one a core
+  Limits limits;
 };
+
+// Has TVM's thread pool, which does not run yet, use so many threads; see SessionOptions.
+void SetThreads(int threads);
 
 class Session {
  public:
@@ -36,7 +43,7 @@ class Session {
   // True when the session is over.
   bool Tick();
 
-  // After a timeout: the connection, on which the client has still to read why. Else an invalid one.
+  // After an end that the client was told the reason of: the connection, on which it has still to read that. Else an invalid one.
   Fd TakeConnection();
 
  private:
@@ -44,13 +51,10 @@ class Session {
   void Expire();
 
   Fd in_, out_;
-  std::string directory_;
+  WorkDirectory directory_;
   double timeout_s_, started_, ticked_at_, gone_at_ = 0;
-  bool expired_ = false;
+  bool expired_ = false, client_was_told_ = false;
   pid_t child_ = -1;
 };
-
-// Removes what agents that are no more have left behind in `work_base`.
-void SweepWorkDirectories(const std::string& work_base);
 
 }  // namespace farm

@@ -67,7 +67,7 @@ def _plan(plan: Plan, given: dict[str, Any]) -> Plan:
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
 
 
-def run_jobs(session: Session, jobs: Sequence[Job]) -> Outcome:
+def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
     """Do the jobs under the live dashboard."""
     from farm import dashboard, interrupts
     from farm.pipeline import execute
@@ -82,6 +82,7 @@ def run_jobs(session: Session, jobs: Sequence[Job]) -> Outcome:
             lanes=build_lanes(),
             show=show,
             tick=show.tick,
+            canaries=canaries,
         )
 
 

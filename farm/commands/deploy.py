@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 @on_devices
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @shape_option
+@click.option(
+    "--canary",
+    "canaries",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The first N devices go ahead; the others follow only if all is right there.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
 def deploy(
@@ -30,28 +37,33 @@ def deploy(
     everywhere: bool,
     shapes: tuple[str, ...],
     deadline_s: float | None,
+    canaries: int | None,
     dry_run: bool,
 ) -> None:
-    """Build a model for a device, push it, run it there once, and compare the answer with the reference.
+    """Install a model on a device: build it, push it, run it there once, compare the answer with the reference.
+
+    Where the answer is right, the model stays there as the current release of its name: farm run uses it from then on, and
+    so does farm-agent run on the board itself. See farm deployments, rollback, undeploy.
 
     MODEL is a name of devices.toml, a file, or python:package.module:function; none means those of [bench].
 
     \b
     farm deploy --device pi3 digits
     farm deploy --device pi3 --device rk3399 model.onnx
+    farm deploy --tag lab --canary 1 digits
     """
     from farm.errors import FarmError
     from farm.pipeline import expand
     from farm.types import Plan
 
     fleet = session.fleet()
-    plan = replace(Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s)
+    plan = replace(Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s, install=True)
     chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan)
     if dry_run:
         show_jobs(session, jobs)
         return
-    outcome = run_jobs(session, jobs)
+    outcome = run_jobs(session, jobs, canaries or 0)
     if session.as_json:
         session.document("deploy", outcome_body(outcome))
     else:
@@ -75,4 +87,5 @@ def _line(run: Run, artifact: Artifact | None) -> str:
     sent = f"{samples.uploaded / 1e6:.1f} MB sent" if samples.uploaded else "nothing to send, it was there already"
     size = f"{artifact.nbytes / 1e6:.1f} MB, " if artifact else ""
     difference = f"largest difference {samples.agreement.max_abs:.2g} from the reference"
-    return f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact {(run.artifact_digest or '')[:12]}"
+    kept = f"release {samples.release} is current" if samples.release else "not kept there" if samples.agreement.right else "not installed"
+    return f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact {(run.artifact_digest or '')[:12]}; {kept}"

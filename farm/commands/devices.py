@@ -59,11 +59,12 @@ def _known(facts: Any) -> dict[str, str]:
 
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
-    from farm.pipeline import ask_facts
+    from farm.pipeline import ask
+    from farm.pipeline.tasks import facts_task
     from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices") as spinner:
-        return ask_facts(chosen, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+        return ask(chosen, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
 
 
 def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:

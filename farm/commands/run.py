@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from farm.commands.common import Session, complete, host_profile, shape_option, 
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.types import Model, TensorSpec
+    from farm.types import Device, Model, Release, TensorSpec
     from farm.views import Score
 
 _TOP = 5
@@ -26,44 +28,104 @@ _TOP = 5
 )
 @shape_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
+@click.option("--build", is_flag=True, help="Build the model as it is now, even where one of its name is deployed.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
 def run(
-    session: Session, model: str, device_name: str, source: Path, shapes: tuple[str, ...], output: Path | None, deadline_s: float | None
+    session: Session,
+    model: str,
+    device_name: str,
+    source: Path,
+    shapes: tuple[str, ...],
+    output: Path | None,
+    build: bool,
+    deadline_s: float | None,
 ) -> None:
     """Run a model on a device with an input of yours: the five best labels of a classifier, and the outputs as .npz.
+
+    MODEL is the name of a deployed model, which is run as it is there, with nothing built or sent; or, where none of that name is
+    deployed, a model as farm deploy takes it.
 
     \b
     farm run --device pi3 mobilenet_v2 --input cat.jpg
     farm run --device rk3399 model.onnx --input inputs.npz --output outputs.npz
     """
+    fleet = session.fleet()
+    device = fleet.device(device_name)
+    seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    answer = None
+    if not (build or shapes or fleet.names_source(model)):
+        answer = _run_deployed(session, model, device, source, seconds)
+    answer = answer or _build_and_run(session, with_shapes(fleet.model(model), shapes), device, source, seconds)
+    if output:
+        _save(output, answer.specs, answer.outputs)
+    _tell(session, device, answer, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The outputs of a run, and what is known of the model: `release` is None where it was not a deployed one."""
+
+    model: str
+    specs: tuple[TensorSpec, ...]
+    outputs: list[np.ndarray[Any, Any]]
+    labels: Sequence[str]
+    release: Release | None = None
+
+
+def _run_deployed(session: Session, name: str, device: Device, source: Path, seconds: float) -> _Answer | None:
     from farm.commands.progress import Spinner
+    from farm.pipeline import infer_deployed
+    from farm.store import Store, cache_root
+
+    with Spinner(session, f"{name} on {device.name}") as spinner:
+        found = infer_deployed(name, device, source, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
+    if found is None:
+        return None
+    release, outputs = found
+    if session.verbosity >= 0:
+        when = release.installed_at[:16].replace("T", " ")
+        click.echo(
+            f"{name} as it is deployed on {device.name}: release {release.number} of {when} UTC (--build for the model as it is now)",
+            err=True,
+        )
+    return _Answer(name, release.outputs, outputs, release.labels, release)
+
+
+def _build_and_run(session: Session, model: Model, device: Device, source: Path, seconds: float) -> _Answer:
+    from farm.commands.progress import Spinner
+    from farm.importers import feed
     from farm.pipeline import infer
     from farm.store import Store, cache_root
 
-    fleet = session.fleet()
-    device, chosen = fleet.device(device_name), with_shapes(fleet.model(model), shapes)
-    seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
-    with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
-        specs, outputs = infer(
-            chosen, device, source, host=host_profile(fleet), store=Store(cache_root()), deadline_s=seconds, show=spinner.show
-        )
-    if output:
-        _save(output, specs, outputs)
-    best = _best(chosen, outputs)
+    host = host_profile(session.fleet())
+    with Spinner(session, f"{model.name} on {device.name}") as spinner:
+        specs, outputs = infer(model, device, source, host=host, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
+    return _Answer(model.name, specs, outputs, feed.read_labels(model.labels) if model.labels else ())
+
+
+def _tell(session: Session, device: Device, answer: _Answer, output: Path | None) -> None:
+    best = _best(answer)
     if session.as_json:
-        described = [{"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in specs]
+        described = [{"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in answer.specs]
         top = [{"index": score.index, "label": score.label, "score": score.score} for score in best]
-        session.document(
-            "outputs", {"device": device.name, "model": chosen.name, "outputs": described, "top": top, "path": str(output or "")}
-        )
+        release = answer.release.number if answer.release else None
+        body = {
+            "device": device.name,
+            "model": answer.model,
+            "release": release,
+            "outputs": described,
+            "top": top,
+            "path": str(output or ""),
+        }
+        session.document("outputs", body)
         return
     for score in best:
         click.echo(f"{score.score:10.4f}  {score.label}")
     if output:
         click.echo(f"outputs in {output}")
     elif not best:
-        for spec, value in zip(specs, outputs, strict=True):
+        for spec, value in zip(answer.specs, answer.outputs, strict=True):
             click.echo(f"{spec.name}: {spec.dtype} {list(spec.shape)}, from {value.min():.4g} to {value.max():.4g}")
 
 
@@ -79,12 +141,11 @@ def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: list[np.ndarray[An
         raise UsageError(f"the outputs cannot be written to {path}", str(exc), "name another file with --output") from exc
 
 
-def _best(model: Model, outputs: list[np.ndarray[Any, Any]]) -> list[Score]:
+def _best(answer: _Answer) -> list[Score]:
     """The best classes, where the model's one output is a vector of scores."""
     from farm import views
-    from farm.importers import feed
 
+    outputs = answer.outputs
     if len(outputs) != 1 or outputs[0].ndim != 2 or outputs[0].shape[0] != 1 or outputs[0].shape[1] < 2:
         return []
-    labels = feed.read_labels(model.labels) if model.labels else None
-    return views.top_k(outputs[0][0], labels, _TOP)
+    return views.top_k(outputs[0][0], answer.labels, _TOP)

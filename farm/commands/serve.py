@@ -14,7 +14,7 @@ from farm.commands.common import Session, shared
 from farm.errors import DeviceError, UsageError
 
 _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
-_OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
+OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 
 
 @click.command()
@@ -23,7 +23,7 @@ _OPEN = "Listen beyond loopback: whoever reaches the port can run any code here.
 @click.option("--key", default="", help="The key that clients must know; with a tracker, the kind of board.")
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
 @click.option("--threads", type=click.IntRange(1), help="Worker threads of an inference.")
-@click.option("--open-to-network", is_flag=True, help=_OPEN)
+@click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def agent(session: Session, host: str, port: int, key: str, tracker: str | None, threads: int | None, open_to_network: bool) -> None:
     """Serve this machine as a device, until Ctrl-C.
@@ -40,7 +40,7 @@ def agent(session: Session, host: str, port: int, key: str, tracker: str | None,
     from farm.store import Store, cache_root
 
     refuse_open(host, open_to_network)
-    _check(key, tracker)
+    check_key(key, tracker)
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise UsageError(f"there is no agent for {platform.machine()}", f"there are: {', '.join(_MACHINES.values())}", "")
@@ -60,7 +60,7 @@ def agent(session: Session, host: str, port: int, key: str, tracker: str | None,
 @click.command()
 @click.option("--host", help="The address to listen on. [default: that of devices.toml, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port. [default: that of devices.toml, 9190]")
-@click.option("--open-to-network", is_flag=True, help=_OPEN)
+@click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def tracker(session: Session, host: str | None, port: int | None, open_to_network: bool) -> None:
     """Share devices between people: TVM's tracker, until Ctrl-C.
@@ -79,7 +79,7 @@ def tracker(session: Session, host: str | None, port: int | None, open_to_networ
         serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True))
 
 
-def _check(key: str, tracker: str | None) -> None:
+def check_key(key: str, tracker: str | None) -> None:
     if not re.fullmatch(r"[^\s\"\\]*", key) or not key.isascii():
         raise UsageError(
             f"--key {key!r} is no key", "it goes into messages as it is", "use letters, digits and signs, without spaces and quotes"

@@ -50,12 +50,16 @@ class Fleet:
         """Raises UsageError for an unknown name."""
         return _lookup("profile", name, self.profiles, f"add [profiles.{name}] to {self._file()}")
 
+    def names_source(self, word: str) -> bool:
+        """Whether a word means a file or a function, rather than the name of a configured or a deployed model."""
+        return word not in self.models and sources.names_a_source(word)
+
     def model(self, name_or_source: str) -> Model:
         """A configured model by its name, or one made from a file or `python:package.module:function`.
 
         Raises UsageError for an unknown name, ModelError for a file that does not exist.
         """
-        if name_or_source not in self.models and sources.names_a_source(name_or_source):
+        if self.names_source(name_or_source):
             return sources.model_from(name_or_source, self.models)
         fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
         return _lookup("model", name_or_source, self.models, fix)

@@ -120,6 +120,8 @@ class OptionsTable(Table):
     key: Text | None = None
     launcher: Text | None = None
     store: Text | None = None
+    store_budget_mb: Positive | None = None
+    userland: Literal["any"] | None = None
     work_dir: Text | None = None
 
 

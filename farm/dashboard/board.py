@@ -26,9 +26,11 @@ class Row:
 
     @property
     def state(self) -> str:
-        """One of waiting, running, done, failed and unavailable. A wrong answer is a failure."""
+        """One of waiting, running, done, failed, unavailable and skipped. A wrong answer is a failure."""
         if self.run and self.run.verdict is Verdict.UNAVAILABLE:
             return "unavailable"
+        if self.run and self.run.verdict is Verdict.SKIPPED:
+            return "skipped"
         if self.stage is Stage.FAILED or (self.run and self.run.verdict in (Verdict.WRONG, Verdict.FAILED)):
             return "failed"
         if self.stage in (Stage.WAITING, Stage.READY):

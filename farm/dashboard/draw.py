@@ -26,8 +26,8 @@ WITH_ANSWER = LATENCY_CELLS + GAP + 12  # the least width of a result that shows
 WITH_WHY = LATENCY_CELLS + GAP + ANSWER_CELLS + GAP + 36  # ... and the reason too
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
-STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "running": "cyan", "waiting": "bright_black"}
-STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "waiting": "·"}
+STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "skipped": "yellow", "running": "cyan", "waiting": "bright_black"}
+STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "skipped": "○", "waiting": "·"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
     """The rows to show, in their order, and those for which there is no room: what runs or has failed comes first."""
     if len(rows) <= room:
         return list(rows), []
-    rank = {"running": 0, "failed": 1, "unavailable": 2, "done": 3, "waiting": 4}
+    rank = {"running": 0, "failed": 1, "unavailable": 2, "skipped": 2, "done": 3, "waiting": 4}
     order = sorted(range(len(rows)), key=lambda i: (rank[rows[i].state], -(rows[i].ended or 0.0), i))
     chosen = set(order[: room - 1])
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
@@ -128,7 +128,7 @@ def _titles(layout: Layout) -> Text:
 
 def _row(row: Row, layout: Layout, now: float) -> Text:
     mark, style = _mark(row, now)
-    elapsed = words.elapsed(row.elapsed(now)) if row.began is not None and row.state != "unavailable" else ""
+    elapsed = words.elapsed(row.elapsed(now)) if row.began is not None and row.state not in ("unavailable", "skipped") else ""
     cells = {
         "mark": Text(mark, style),
         "device": Text(words.plain(row.device), "bold"),
@@ -150,7 +150,7 @@ def _mark(row: Row, now: float) -> tuple[str, str]:
 
 def _outcome(row: Row, width: int) -> Text:
     """While a job runs its bar and note; then its figures, or its error."""
-    if row.state in ("failed", "unavailable"):
+    if row.state in ("failed", "unavailable", "skipped"):
         return Text(words.plain(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
         ways = words.answers(row.run)
@@ -187,6 +187,6 @@ def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
 
 def _errors(rows: Sequence[Row]) -> list[Text]:
     """A line for each thing that went wrong, the latest last."""
-    bad = sorted((row for row in rows if row.state in ("failed", "unavailable")), key=lambda row: row.ended or 0.0)
+    bad = sorted((row for row in rows if row.state in ("failed", "unavailable", "skipped")), key=lambda row: row.ended or 0.0)
     lines = words.complaints((row.device, row.model, row.error) for row in bad)
     return [Text.assemble(("✗ ", "red"), (words.plain(whose), "bold"), "  ", words.plain(error)) for whose, error in lines]

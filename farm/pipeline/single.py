@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.errors import DeviceError, FarmError
-from farm.parallel import Crew, Kind
-from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, facts_task, infer_task, prepare_task
+from farm.errors import DeviceError
+from farm.parallel import Crew, Kind, together
+from farm.pipeline.tasks import (
+    AGENT_S,
+    BUILD_S,
+    PREPARE_S,
+    agent_task,
+    build_task,
+    crew_of,
+    device_at_home,
+    infer_deployed_task,
+    infer_task,
+    prepare_task,
+)
 from farm.store import Store
-from farm.types import Artifact, Device, Model, Prepared, Profile, Progress, TensorSpec
+from farm.types import Artifact, Device, Model, Prepared, Profile, Progress, Release, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +44,7 @@ def infer(
     """The outputs, and their specifications, of a model on a device for the input in a file."""
     from farm.importers.feed import read_inputs
 
-    there = transports.state(device)
-    if not there.usable:
-        raise DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
+    _check_usable(device)
     with crew_of(store) as crew:
         prepared = _prepare(crew, model, host, store, show)
         inputs = read_inputs(source, prepared.inputs, model.preprocess)
@@ -46,20 +55,35 @@ def infer(
         return prepared.outputs, outputs
 
 
-def ask_facts(
-    devices: Sequence[Device], *, store: Store, lanes: int, timeout_s: float, show: Show
-) -> dict[str, dict[str, str] | FarmError]:
-    """What each device says of itself, or its error, by name; all of them at once."""
-    answers: dict[str, dict[str, str] | FarmError] = {}
+def infer_deployed(
+    name: str, device: Device, source: Path, *, store: Store, deadline_s: float, show: Show
+) -> tuple[Release, list[np.ndarray[Any, Any]]] | None:
+    """The release and the outputs of a model that is deployed on a device, for the input in a file; None where none of the name is."""
+    _check_usable(device)
     with crew_of(store) as crew:
-        agents = {device.profile.agent: ensure_agent(crew, device, store, show) for device in devices if device.gets_agent}
-        waiting, running = list(devices), 0
+        agent = ensure_agent(crew, device, store, show)
+        arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
+        found: tuple[Release, list[Any]] | None = do(crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}")
+        return found
+
+
+def ask(
+    devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, lanes: int, timeout_s: float, show: Show
+) -> dict[str, Any]:
+    """What a task `question(desk, device, agent, timeout_s, *arguments)` gives for each device, or its FarmError, by name; all at once."""
+    answers: dict[str, Any] = {}
+    for device, there in zip(devices, together(transports.state, devices), strict=True):
+        if not there.usable:
+            answers[device.name] = _not_usable(device, there)
+    with crew_of(store) as crew:
+        waiting, running = [device for device in devices if device.name not in answers], 0
+        agents = {device.profile.agent: ensure_agent(crew, device, store, show) for device in waiting if device.gets_agent}
         while waiting or running:
             while waiting and running < lanes:
                 device = waiting.pop()
                 agent = agents.get(device.profile.agent) if device.gets_agent else None
-                task = f"asking {device.name}"
-                crew.assign(device.name, facts_task, device, agent, timeout_s, deadline_s=timeout_s, task=task)
+                at_home, task = device_at_home(device, store.root), f"asking {device.name}"
+                crew.assign(device.name, question, at_home, agent, timeout_s, *arguments, deadline_s=timeout_s, task=task)
                 running += 1
             for message in crew.messages(_TICK_S):
                 if message.kind is not Kind.NOTE:
@@ -73,6 +97,16 @@ def agent_for(machine: str, *, store: Store, show: Show) -> Path:
     with crew_of(store) as crew:
         path: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
         return path
+
+
+def _check_usable(device: Device) -> None:
+    there = transports.state(device)
+    if not there.usable:
+        raise _not_usable(device, there)
+
+
+def _not_usable(device: Device, there: transports.State) -> DeviceError:
+    return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
 def _prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:

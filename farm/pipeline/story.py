@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -24,7 +24,7 @@ from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
-_BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE)
+_BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
 Key = tuple[str, ...]  # ("agent", machine), ("prepare", model) or ("build", model, profile)
 
@@ -60,19 +60,29 @@ def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> li
 def _plan_for(device: Device, plan: Plan) -> Plan:
     if "deadline_s" not in device.options:
         return plan
-    return Plan(plan.warmup, plan.count, plan.minimum_s, plan.maximum_s, float(device.options["deadline_s"]), plan.dataset_limit)
+    return replace(plan, deadline_s=float(device.options["deadline_s"]))
 
 
 def execute(
-    jobs: Sequence[Job], *, host: Profile, store: Store, keep: RunStore, lanes: int, show: Callable[[Event], None], tick: Callable[[], None]
+    jobs: Sequence[Job],
+    *,
+    host: Profile,
+    store: Store,
+    keep: RunStore,
+    lanes: int,
+    show: Callable[[Event], None],
+    tick: Callable[[], None],
+    canaries: int = 0,
 ) -> Outcome:
     """Do all jobs. `host` is the profile of this machine, `lanes` how many builds run at once.
 
-    `show` hears every event, `tick` is called often.
+    `show` hears every event, `tick` is called often. With `canaries`, the jobs of the first so many devices come first, and those of the
+    others are begun only if every one of them was good; else they are skipped.
     Raises nothing for a job that fails: its run says so. Ctrl-C ends every process started here.
     """
     with crew_of(store) as crew:
-        story = _Story(jobs, host, store, keep, lanes, show, crew)
+        first = list(dict.fromkeys(job.device.name for job in jobs))[:canaries]
+        story = _Story(jobs, host, store, keep, lanes, show, crew, frozenset(first))
         while story.unfinished:
             story.assign()
             for message in crew.messages(_TICK_S):
@@ -92,6 +102,7 @@ class _Story:
     lanes: int
     show: Callable[[Event], None]
     crew: Crew
+    canaries: frozenset[str] = frozenset()  # names of devices
     _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
     _todo: list[Key] = field(default_factory=list)
     _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)  # by lane, with the time of its start
@@ -127,11 +138,23 @@ class _Story:
             if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
                 self._todo.remove(key)
                 self._start_build(lane, key)
+        may_follow = self._release_or_skip()
         for job in list(self._waiting):
             lane = f"device-{job.device.name}"
-            if self.crew.idle(lane) and self._has_parts(job):
+            if self.crew.idle(lane) and self._has_parts(job) and (may_follow or job.device.name in self.canaries):
                 self._waiting.remove(job)
                 self._start_job(lane, job)
+
+    def _release_or_skip(self) -> bool:
+        """Whether the jobs of devices that are no canaries may begin. Where a canary has failed, they are over."""
+        if not self.canaries:
+            return True
+        done = [self._runs.get((job.device.name, job.model.name)) for job in self.jobs if job.device.name in self.canaries]
+        if any(run and run.verdict in _BAD for run in done):
+            for job in [job for job in self._waiting if job.device.name not in self.canaries]:
+                self._waiting.remove(job)
+                self._finish(job, Verdict.SKIPPED, "not begun: a canary failed")
+        return all(run and run.verdict not in _BAD for run in done)
 
     def hear(self, message: Message) -> None:
         """Take in what a lane says."""
@@ -249,7 +272,7 @@ class _Story:
         )
         self.keep.keep(run)
         self._runs[job.device.name, job.model.name] = run
-        stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE) else Stage.DONE
+        stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED) else Stage.DONE
         self.show(Event(job.device.name, job.model.name, stage, reason, 1.0, run))
 
     def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from farm.deadline import Deadline
 from farm.parallel import Crew, Desk
 from farm.store import Store
-from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Samples, Stage
+from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Release, Samples, Stage
 
 PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
 
@@ -67,6 +67,36 @@ def infer_task(
     from farm import executor
 
     return executor.infer(desk, device_at_home(device, cache), artifact, agent, inputs, deadline_s)
+
+
+def infer_deployed_task(
+    desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+) -> tuple[Release, list[Any]] | None:
+    """The release and the outputs of a deployed model for the input in a file; None where there is none of the name."""
+    from farm import executor
+
+    return executor.infer_deployed(desk, device, agent, name, source, deadline_s)
+
+
+def deployments_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+    """What is deployed on a device."""
+    from farm import executor
+
+    return executor.deployments(desk, device, agent, timeout_s)
+
+
+def roll_back_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+    """The release that is current now."""
+    from farm import executor
+
+    return executor.roll_back(desk, device, agent, timeout_s, name, number)
+
+
+def undeploy_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: tuple[str, ...]) -> None:
+    """The models are gone from the device."""
+    from farm import executor
+
+    executor.undeploy(desk, device, agent, timeout_s, names)
 
 
 def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:

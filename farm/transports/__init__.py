@@ -1,19 +1,23 @@
 """How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
 
-Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession`, and
-`state(device)`, which tells without waiting whether it is there; and one line in the table.
+Adding a transport: a module with `open(device, agent, scratch, timeout_s, ask)`, a context manager that yields a TVM `RPCSession` and,
+where it has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether
+it is there; and one line in the table.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farm.asking import Ask, nobody
 from farm.errors import UsageError, did_you_mean
+from farm.transports import upload
 from farm.types import Device
 
 _TRANSPORTS = {
@@ -31,10 +35,21 @@ class Link:
 
     session: Any
     native: bool
+    carry: upload.Carry | None = None
+    _functions: dict[str, Any] = field(default_factory=dict)  # to have one, and to let it go, takes a round trip each
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the device by its global name."""
-        return self.session.get_function(name)(*arguments)
+        if name not in self._functions:
+            self._functions[name] = self.session.get_function(name)
+        return self._functions[name](*arguments)
+
+    def put(self, path: Path, digest: str, note: upload.Note) -> int:
+        """Have a file in the store of a native agent under its SHA-256, whole or not at all. Returns the bytes sent.
+
+        They are fewer than the file has where a transfer that was cut goes on. `note` hears, several times a second, how many are there.
+        """
+        return upload.put(self.call, self.carry, path, digest, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +63,27 @@ class State:
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:  # noqa: A001
     """A session with a device. The device ends it by itself after `timeout_s`.
 
-    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError.
+    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. `ask` is for
+    passwords. Raises DeviceError, also for a native agent of another version.
     """
+    from farm.transports import contract
+
+    with connect(device, agent, scratch, timeout_s, ask) as link:
+        if link.native:
+            contract.check(device, json.loads(link.call("farm.agent.facts")))
+        yield link
+
+
+@contextlib.contextmanager
+def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:
+    """The same with an agent of whatever version: for whoever looks what it is."""
     from farm.transports.errors import translated
 
-    with translated(device), _transport(device).open(device, agent, scratch, timeout_s) as session:
-        link = Link(session, native=_is_native(session))
+    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask) as (session, carry):
+        link = Link(session, _is_native(session), carry)
         try:
             yield link
         finally:

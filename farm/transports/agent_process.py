@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import process
+from farm.asking import Ask
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports import State
@@ -29,22 +30,21 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001, ARG001
     """Start the agent, connect, and end the agent when the block ends."""
     there = state(device)
     if agent is None or not there.usable:
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
     log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
-    port_file.unlink(missing_ok=True)
-    command: list[str | Path] = [*_launcher(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
+    for left in (port_file, log):  # by the session before
+        left.unlink(missing_ok=True)
+    command: list[str | Path] = [*launcher_of(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
     command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
-    command += ["--exit-with-parent"]
-    if "threads" in device.options:
-        command += ["--threads", str(device.options["threads"])]
+    command += ["--exit-with-parent", *agent_options(device)]
     with process.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
-            yield connect("127.0.0.1", port, key, timeout_s)
+            yield connect("127.0.0.1", port, key, timeout_s), None
         except FarmError:
             raise
         except Exception as exc:
@@ -61,7 +61,7 @@ def state(device: Device) -> State:
         return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
     ready = State("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
-        program = _launcher(device)[0]
+        program = launcher_of(device)[0]
         why, fix = f"its launcher {program!r} is not installed", f"install it, or correct `launcher` of {device.name}"
         return ready if process.find(program) else State("unavailable", False, why, fix)
     if device.emulated:
@@ -72,7 +72,15 @@ def state(device: Device) -> State:
     return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
 
 
-def _launcher(device: Device) -> list[str]:
+def agent_options(device: Device) -> list[str]:
+    """What the device's options say to its agent."""
+    options = ["--threads", str(device.options["threads"])] if "threads" in device.options else []
+    if "store_budget_mb" in device.options:
+        options += ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)]
+    return options
+
+
+def launcher_of(device: Device) -> list[str]:
     """The words before the agent's own. Raises DeviceError for quotes that do not close."""
     given = str(device.options.get("launcher", ""))
     if not given and device.scheme == "qemu":
@@ -97,7 +105,7 @@ def _last_words(child: Any, log: Path) -> str:
             return f"its agent ended with status {child.returncode}"
         if "is over" in (text := log.read_text(errors="replace")):
             end = process.last_lines(text, 1)
-            return "" if end.endswith("exit code 0") else f"its agent: {end}"
+            return "" if end.endswith(("exit code 0", "its client was told why")) else f"its agent: {end}"
         time.sleep(0.005)
     return ""
 

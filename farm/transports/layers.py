@@ -6,52 +6,125 @@ A check returns what it found, in words, and raises a FarmError, or any error of
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from farm import transports
+from farm import process, transports
+from farm.asking import Ask, nobody
 from farm.deadline import Deadline
 from farm.errors import DeviceError
-from farm.transports import direct
+from farm.transports import board_kind, contract, direct
+from farm.transports.agent_process import launcher_of
 from farm.types import Device
 
 Layer = tuple[str, Callable[[], str]]
 
 
-def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
-    """The layers below a session, the lowest first. What a check opens is closed by the stack."""
+def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
+    """The layers below the agent, the lowest first. What a check opens is closed by the stack."""
     if device.on_this_machine:
         yield "this machine", lambda: _usable(device)
     elif device.scheme == "ssh":
-        yield from _ssh(device, stack, deadline)
+        yield from _ssh(device, stack, deadline, ask)
     else:
         host, port = direct.address(device)
         yield "name", lambda: _resolved(host, port)
-        yield "port", lambda: _usable(device)
+        yield "TCP", lambda: _usable(device)
 
 
-def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
+    """Those of the agent, which is put on a board that has it not: none where somebody else starts one. `agent` is its executable."""
+    if agent is None or not device.gets_agent:
+        return
+    version: list[str] = []
+
+    def is_there() -> str:
+        size = f"{agent.stat().st_size / 1e6:.1f} MB"
+        if device.on_this_machine:
+            command: list[str | Path] = [*launcher_of(device), agent, "--version"]
+            version.append(process.run(command, deadline=deadline, what="starting the agent", fix="farm doctor").strip())
+            return f"{agent}, {size}"
+        from farm.transports.ssh_board import Board
+        from farm.transports.ssh_config import route
+        from farm.transports.ssh_errors import translated
+
+        client = _login(device, stack, deadline, ask)
+        with translated(device.name, route(device.url)[-1]):
+            seen, sent = Board(client, device, deadline).place(agent, proven=True)
+        version.append(seen["version"])
+        return f"{seen['agent']}, {f'{size} sent' if sent else 'it was there already'}"
+
+    yield "agent binary", is_there
+    yield "agent version", lambda: _same_version(device, version[0])
+
+
+def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[Layer]:
     from farm.transports.ssh_board import Board
     from farm.transports.ssh_config import route
-    from farm.transports.ssh_login import logged_in
+    from farm.transports.ssh_errors import translated
 
-    found = []
+    found: list[Board] = []
+    refused: list[DeviceError] = []
+    seen: dict[str, str] = {}
+
+    def knows_key() -> str:
+        try:
+            client = _login(device, stack, deadline, ask)
+        except DeviceError as error:
+            if not _is_of_login(error):
+                raise
+            refused.append(error)
+            return "it is known"
+        found.append(Board(client, device, deadline))
+        return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
 
     def logs_in() -> str:
-        found.append(stack.enter_context(logged_in(device.name, hops, deadline)))
-        key = found[0].get_transport().get_remote_server_key()
-        return f"as {hops[-1].user}, the host key is known ({key.fingerprint})"
+        if refused:
+            raise refused[0]
+        return f"as {hops[-1].user}"
 
-    def looks() -> str:
-        seen = Board(found[0], device, deadline).look()
-        free = f", {int(seen['free_kib']) / 2**20:.1f} GiB free in {seen['store']}" if seen.get("free_kib", "").isdigit() else ""
-        return f"{seen['machine']}, {seen['bits'] or '?'}-bit programs{free}"
+    def fits() -> str:
+        with translated(device.name, hops[-1]):
+            seen.update(found[0].describe())
+        return board_kind.kind_of(seen).words
+
+    def has_room() -> str:
+        free = found[0].check_room(seen)
+        return f"{free} free in {seen['store']}" if free else seen["store"]
 
     hops = route(device.url)
     yield "name", lambda: _resolved(hops[0].host, hops[0].port)
-    yield "port", lambda: _usable(device)
-    yield "host key, login", logs_in
-    yield "board", looks
+    yield "TCP", lambda: _usable(device)
+    yield "host key", knows_key
+    yield "login", logs_in
+    yield "architecture", fits
+    yield "space", has_room
+
+
+def _login(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Any:
+    """A paramiko.SSHClient that is logged in, until the stack closes it."""
+    from farm.transports.ssh_config import route
+    from farm.transports.ssh_login import logged_in
+
+    return stack.enter_context(logged_in(device.name, route(device.url), deadline, ask))
+
+
+def _is_of_login(error: DeviceError) -> bool:
+    """Whether it came after the host key was checked."""
+    from paramiko import AuthenticationException
+
+    cause = error.__cause__
+    return isinstance(cause, AuthenticationException) or bool(re.search("authentication methods|encrypted|passphrase", str(cause)))
+
+
+def _same_version(device: Device, line: str) -> str:
+    """`line` is what the agent says of its version."""
+    found = re.search(r"farm-agent (\S+) \(TVM ([^,]+),", line)
+    contract.check(device, {**contract.ours(), "agent": found[1] if found else line[:100], "tvm": found[2] if found else ""})
+    return line
 
 
 def _resolved(host: str, port: int) -> str:

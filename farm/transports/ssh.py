@@ -8,18 +8,23 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import process
+from farm.asking import Ask, patiently
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, DeviceError, FarmError, InternalError
+from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
 from farm.transports import State, direct
 from farm.transports.rpc_client import connect
 from farm.transports.ssh_config import route
+from farm.transports.ssh_upload import carry
 from farm.types import Device
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from subprocess import Popen
 
 ORDER, PORT, ERROR, LOG = "tunnel.order", "tunnel.port", "tunnel.error", "agent.log"  # files that the tunnel and we exchange
@@ -28,28 +33,39 @@ _POLL_S = 0.01
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001
     """Start the tunnel, connect through it, and end it when the block ends. What breaks on the way is told in the tunnel's words."""
     if agent is None:
         there = state(device)
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
-    for name in (PORT, ERROR):
+    for name in (PORT, ERROR, LOG):
         (scratch / name).unlink(missing_ok=True)
     key = secrets.token_hex(16)
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
-    program = _START.format(path=[entry for entry in sys.path if entry])
-    with process.running([sys.executable, "-c", program, scratch], log=scratch / "tunnel.log") as child:
-        port = _port(device, child, scratch, Deadline(timeout_s))
+    with _tunnel(scratch) as (child, pipe):
+        port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
         try:
-            yield connect("127.0.0.1", port, key, timeout_s)
+            yield connect("127.0.0.1", port, key, timeout_s), partial(carry, pipe)
         except FarmError:
             raise
         except Exception as exc:
             if error := _error(scratch):
                 raise error from exc
             if child.poll() is not None:
-                raise DeviceError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
+                raise LinkError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
             raise
+
+
+@contextlib.contextmanager
+def _tunnel(scratch: Path) -> Iterator[tuple[Popen[bytes], Connection]]:
+    """The tunnel's process, and our end of a pipe whose other end it alone has."""
+    program = _START.format(path=[entry for entry in sys.path if entry])
+    ours, theirs = Pipe()
+    with ours, contextlib.ExitStack() as stack:
+        with theirs:
+            command: list[str | Path] = [sys.executable, "-c", program, scratch, str(theirs.fileno())]
+            child = stack.enter_context(process.running(command, log=scratch / "tunnel.log", pass_fds=[theirs.fileno()]))
+        yield child, ours
 
 
 def state(device: Device) -> State:
@@ -60,6 +76,8 @@ def state(device: Device) -> State:
         first = route(device.url)[0]
     except DeviceError as error:
         return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    if first.command:  # only an attempt would tell
+        return State("ready", True)
     try:
         direct.probe(first.host, first.port)
     except OSError as exc:
@@ -67,9 +85,14 @@ def state(device: Device) -> State:
     return State("ready", True)
 
 
-def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline) -> int:
+def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline, questions: Connection, ask: Ask) -> int:
+    """The port at which the tunnel listens, once it does. What it asks is passed on meanwhile."""
+    ask = patiently(ask, deadline)
     while not (scratch / PORT).exists():
         ended = child.poll() is not None
+        with contextlib.suppress(EOFError, OSError):  # it has ended this moment
+            if questions.poll():
+                questions.send(ask(questions.recv()))
         if error := _error(scratch):
             raise error
         if ended:

@@ -1,6 +1,7 @@
 """What farm does on a board over SSH: look at it, put the agent there under its digest, start it on a channel.
 
-It needs of the board: sh, the file tools that every Linux has, and no more than one folder, ~/.cache/farm (or what the options name).
+It needs of the board: sh, the file tools that every Linux has, and no more than one folder, ~/.local/share/farm (or what the options
+name). In it: agents/DIGEST/farm-agent, store, work, and farm-agent, which starts the agent on the board itself.
 """
 
 from __future__ import annotations
@@ -15,75 +16,18 @@ from typing import Any
 
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
+from farm.transports import board_kind, ssh_scripts
+from farm.transports.agent_process import agent_options
 from farm.types import Device
 
-# The scripts go to whatever shell the user has as one quoted word: no single quotes, no exclamation marks.
-_HEAD = 'export LC_ALL=C; umask 077; tell() { echo "farm:$1=$2"; }\n'
-_LOOK = """
-root=${XDG_CACHE_HOME:-$HOME/.cache}/farm
-at_home() { case $1 in "~/"*) echo "$HOME/${1#??}";; /*) echo "$1";; *) echo "$HOME/$1";; esac; }
-agents=$root/agents store=$root/store work=$root/work
-test -z "$1" || { store=$(at_home "$1"); agents=$store/agents; }
-test -z "$2" || work=$(at_home "$2")
-tell machine "$(uname -m)"; tell bits "$(getconf LONG_BIT 2>/dev/null)"
-tell store "$store"; tell work "$work"; tell agent "$agents/$3/farm-agent"
-for folder in "$store" "$work" "$agents"; do
-  why=$(mkdir -p "$folder" 2>&1) || { tell refused "$why"; exit 0; }
-  test -w "$folder" || { tell refused "$folder: cannot be written"; exit 0; }
-done
-tell free_kib "$(df -Pk "$agents" | tail -n 1 | { read -r _ _ _ free _; echo "$free"; })"
-test -x "$agents/$3/farm-agent" && tell size "$(wc -c <"$agents/$3/farm-agent")"
-exit 0
-"""
-_PUT = """
-agent=$1 size=$2 digest=$3; shift 3
-folder=${agent%/*} part=${agent%/*}/.part-$$
-mkdir -p "$folder"
-find "$folder" -name ".part-*" -mmin +60 -exec rm -f {} + 2>/dev/null
-trap "rm -f \\"$part\\"" EXIT
-trap "exit 1" HUP INT TERM
-trap "" PIPE
-why=$(cat 2>&1 >"$part") || { tell full "$why"; exit 0; }
-arrived=$(wc -c <"$part")
-test "$arrived" -eq "$size" || { tell broken "$(echo $arrived) of $size bytes arrived"; exit 0; }
-if sum=$(sha256sum "$part" 2>/dev/null); then
-  test "${sum%% *}" = "$digest" || { tell broken "it arrived with another digest"; exit 0; }
-fi
-chmod 700 "$part"
-why=$("$@" "$part" --version 2>&1) || { tell refused "$? $why"; exit 0; }
-mv -f "$part" "$agent" && tell placed yes
-"""
-# The agent ends with its standard input, which ends with the connection; where that is cut and nobody notices, with its time.
-_START = """
-work=$1 seconds=$2; shift 2
-exec 3<&0 </dev/null
-"$@" <&3 3<&- &
-pid=$!
-exec 3<&-
-( trap : TERM; sleep "$seconds" & sleeping=$!; wait $sleeping && kill $pid; kill $sleeping ) >/dev/null 2>&1 &
-watch=$!
-wait $pid
-code=$?
-kill $watch 2>/dev/null
-rm -rf "$work/farm-session-$pid-"*
-exit $code
-"""
-_MACHINES = {
-    "x86_64": "x86_64",
-    "amd64": "x86_64",
-    "aarch64": "aarch64",
-    "arm64": "aarch64",
-    "riscv64": "riscv64",
-    "armv7l": "armv7",
-    "armv8l": "armv7",
-}
-# A 64-bit ARM kernel mostly runs 32-bit programs too; the agent needs nothing but the kernel, and its first run tells.
-_RUNS = {"x86_64": ("x86_64",), "aarch64": ("aarch64", "armv7"), "armv7": ("armv7",), "riscv64": ("riscv64",)}
+_ROOM_BYTES = 8 << 20  # for an agent and a small model
 _SPARE_BYTES = 1 << 20
 _PIECE = 1 << 16
 _MOST_OUTPUT = 1 << 16
 _QUICK_S = 30.0
 _EXTRA_S = 5  # for the agent, so that this side's end of the session comes first
+_CANNOT_EXECUTE = "126"  # a shell's exit code
+_PLACES = "set `store` and `work_dir` in its options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +38,33 @@ class Board:
     device: Device
     deadline: Deadline
 
-    def start_agent(self, executable: Path) -> Any:
-        """The agent as a running program whose standard streams are the channel that is returned. Provisions the board on demand."""
+    def start_agent(self, executable: Path) -> tuple[Any, str]:
+        """The agent as a running program whose standard streams are the channel, and its store's folder. Provisions the board on demand."""
+        seen, _ = self.place(executable)
+        command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
+        command += agent_options(self.device)
+        seconds = math.ceil(self.deadline.remaining) + _EXTRA_S
+        return self.channel(ssh_scripts.START, [self._wrapper(seen), str(seconds), *command]), seen["store"]
+
+    def place(self, executable: Path, *, proven: bool = False) -> tuple[dict[str, str], int]:
+        """Have the agent on the board under its digest; what `look` has seen, and the bytes sent.
+
+        What is there is taken for whole if its size is right; with `proven` the board reads it, and one that was changed is replaced.
+        """
         content = executable.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         seen = self.look(digest)
-        if seen.get("size", "").strip() != str(len(content)):
-            self._put(content, digest, seen)
-        command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
-        if "threads" in self.device.options:
-            command += ["--threads", str(self.device.options["threads"])]
-        return self.channel(_START, [seen["work"], str(math.ceil(self.deadline.remaining) + _EXTRA_S), *command])
+        there = seen.get("size", "").strip() == str(len(content))
+        if there and proven:
+            found = self.ask(ssh_scripts.PROVE, [digest, *self.launcher])
+            there = found.get("digest", digest) == digest and "version" in found
+            seen["version"] = found.get("version", "")
+        if not there:
+            self._roomy(seen, len(content) + _SPARE_BYTES)
+            seen["version"] = self._put(content, digest)
+        if proven:
+            self.ask(ssh_scripts.WRAP, [self._wrapper(seen)])
+        return seen, 0 if there else len(content)
 
     @property
     def launcher(self) -> list[str]:
@@ -115,52 +75,78 @@ class Board:
             raise DeviceError(f"the launcher of {self.device.name} is no command: {given}", str(exc), "close its quotes") from exc
 
     def look(self, digest: str = "none") -> dict[str, str]:
-        """What the board says of itself: machine, bits (of its programs), free_kib, and where it keeps what of ours.
+        """What the board says of itself, and where it keeps what of ours: see the script.
 
-        Raises DeviceError where the agent of its profile cannot be there: another architecture, no folder to write to.
+        Raises DeviceError where the agent of its profile cannot be there: another architecture, no folder to write to or to run from.
         """
-        options = self.device.options
-        seen = self.ask(_LOOK, [str(options.get("store", "")), str(options.get("work_dir", "")), digest])
-        name, profile = self.device.name, self.device.profile
-        if "machine" not in seen:
-            raise DeviceError(
-                f"{name} does not run commands as farm needs them", seen[""][-500:], "give its user a shell such as sh or bash"
-            )
-        architecture = _MACHINES.get(seen["machine"])
-        if not self.launcher and profile.agent not in _RUNS.get(architecture or "", ()):
-            raise DeviceError(
-                f"{name} is another kind of board than its profile says",
-                f"it is {seen['machine']} ({seen['bits'] or '?'}-bit programs), the profile {profile.name} is for {profile.agent}",
-                f"correct `profile` of {name}" if architecture else f"there is no agent for {seen['machine']} yet",
-            )
-        if "refused" in seen:
-            raise DeviceError(
-                f"{name} has no folder for us", seen["refused"], "set `store` and `work_dir` in its options to folders it may write"
-            )
+        seen = self.describe(digest)
+        self._usable(seen)
         return seen
 
-    def _put(self, content: bytes, digest: str, seen: dict[str, str]) -> None:
-        name = self.device.name
-        free = seen.get("free_kib", "")
-        if free.isdigit() and int(free) * 1024 < len(content) + _SPARE_BYTES:
-            why = f"{int(free) / 1024:.1f} MiB are free, the agent needs {len(content) / 2**20:.1f}"
+    def describe(self, digest: str = "none") -> dict[str, str]:
+        """The same, whether its folders can be used or not."""
+        seen = self.ask(ssh_scripts.LOOK, [digest])
+        if "machine" not in seen:
             raise DeviceError(
-                f"the disk of {name} is full", why, "free space there, or set `store` in its options to a place on another disk"
+                f"{self.device.name} does not run commands as farm needs them", seen[""][-500:], "give its user a shell such as sh or bash"
             )
-        seen = self.ask(_PUT, [seen["agent"], str(len(content)), digest, *self.launcher], content)
+        if not self.launcher:
+            board_kind.check(self.device, board_kind.kind_of(seen))
+        return seen
+
+    def check_room(self, seen: dict[str, str]) -> str:
+        """How much is free for us; empty where the board does not tell. Raises DeviceError where that is too little to work with."""
+        self._usable(seen)
+        self._roomy(seen, _ROOM_BYTES)
+        free = seen.get("free_kib", "")
+        return f"{int(free) / 2**20:.1f} GiB" if free.isdigit() else ""
+
+    def _usable(self, seen: dict[str, str]) -> None:
+        name, refused = self.device.name, seen.get("refused", "")
+        if "No space left" in refused or "quota" in refused:
+            raise self._full(refused)
+        if "ead-only" in refused:
+            raise DeviceError(f"the folder of farm on {name} is read-only", refused, f"{_PLACES} to folders it may write, or remount it")
+        if refused:
+            raise DeviceError(f"{name} has no folder for us", refused, f"{_PLACES} to folders it may write")
+        if "noexec" in seen:
+            raise self._noexec(seen["noexec"] or seen["base"])
+
+    def _full(self, why: str) -> DeviceError:
+        return DeviceError(
+            f"the disk of {self.device.name} is full", why, "free space there, or set `store` in its options to a place on another disk"
+        )
+
+    def _noexec(self, why: str) -> DeviceError:
+        fix = "set `store` in its options to a folder that is not mounted noexec"
+        return DeviceError(f"{self.device.name} runs no programs from its folder", why, fix)
+
+    def _roomy(self, seen: dict[str, str], nbytes: int) -> None:
+        free = seen.get("free_kib", "")
+        if free.isdigit() and int(free) * 1024 < nbytes:
+            raise self._full(f"{int(free) / 1024:.1f} MiB are free, the agent and its work want {nbytes / 2**20:.1f}")
+
+    def _wrapper(self, seen: dict[str, str]) -> str:
+        """A script that finds the agent beside itself, wherever it is called from."""
+        store, agent = (seen[name].replace(seen["base"], "$here", 1) for name in ("store", "agent"))
+        launcher = "".join(f"{shlex.quote(word)} " for word in self.launcher)
+        return f'#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\nexec {launcher}"{agent}" "$@" --store "{store}"'
+
+    def _put(self, content: bytes, digest: str) -> str:
+        """Send the agent; what it says of its version."""
+        name = self.device.name
+        seen = self.ask(ssh_scripts.PUT, [str(len(content)), digest, *self.launcher], content)
         if "placed" in seen:
-            return
+            return seen["placed"]
         if "full" in seen:
-            raise DeviceError(f"the agent cannot be written to {name}", seen["full"], "free space there, or set `store` in its options")
+            raise self._full(seen["full"])
         if "broken" in seen:
             raise DeviceError(f"the agent did not arrive whole on {name}", seen["broken"], "run the command again")
         if "refused" in seen:
             status, _, why = seen["refused"].partition(" ")
             why = f"exit code {status}: {why}"
-            if status == "126" and "ermission" in why:
-                raise DeviceError(
-                    f"{name} runs no programs from its folder", why, "set `store` in its options to a folder that is not mounted noexec"
-                )
+            if status == _CANNOT_EXECUTE and "ermission" in why:
+                raise self._noexec(why)
             raise DeviceError(
                 f"{name} cannot run the agent for {self.device.profile.agent}", why, f"correct `profile` (or `launcher`) of {name}"
             )
@@ -196,7 +182,9 @@ class Board:
         return {"": text, **{name: value for name, _, value in told}}
 
     def channel(self, script: str, arguments: Sequence[str]) -> Any:
+        """A script as a running program on the channel that is returned."""
         transport = self.client.get_transport()
         channel = transport.open_session(timeout=min(_QUICK_S, self.deadline.remaining) or 0.001)
-        channel.exec_command(f"exec sh -c {shlex.quote(_HEAD + script)} farm {shlex.join(arguments)}")
+        places = [str(self.device.options.get(option, "")) for option in ("store", "work_dir")]
+        channel.exec_command(f"exec sh -c {shlex.quote(ssh_scripts.HEAD + script)} farm {shlex.join([*places, *arguments])}")
         return channel

@@ -1,6 +1,8 @@
 """The tunnel: a program that holds the SSH connection to a board, and brings its agent to a port of this machine's loopback.
 
-    argv: a scratch folder with tunnel.order; it answers with tunnel.port once it listens, or with tunnel.error
+    argv: a scratch folder with tunnel.order, and the descriptor of a connection by which it asks for passwords, and is asked later on for
+          files that go beside the agent's channel (see ssh_upload.py)
+    It answers with tunnel.port once it listens, or with tunnel.error.
 
 It is a process of its own: TVM's client holds Python's lock while it waits for a reply, which a relay beside it would then never forward.
 The agent speaks on the standard streams of its SSH channel: the board opens no port at all, not even on its loopback, and no other user of
@@ -19,12 +21,15 @@ import struct
 import sys
 import threading
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 from farm import process
+from farm.asking import Question
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, InternalError, LinkError
+from farm.transports import ssh_upload
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
@@ -38,19 +43,20 @@ _MOST_KEY_BYTES = 4096
 _GREETING_S = 5.0
 _TICK_S = 0.2
 _END_S = 1.5  # for the agent to end by itself
+_NEWS_S = 0.5
 _PIECE = 1 << 16
 
 
 def main() -> None:
     """The program."""
-    scratch, parent = Path(sys.argv[1]), os.getppid()
+    scratch, pipe, parent = Path(sys.argv[1]), Connection(int(sys.argv[2])), os.getppid()
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = scratch / ORDER
     device, agent, timeout_s, key = pickle.loads(order.read_bytes())
     order.unlink()
     try:
-        _Tunnel(device, scratch, parent, Deadline(timeout_s)).serve(agent, key)
+        _Tunnel(device, scratch, pipe, parent, Deadline(timeout_s)).serve(agent, key)
     except FarmError as error:
         _say(scratch / ERROR, pickle.dumps(error))
     except Exception as error:
@@ -69,24 +75,41 @@ def _say(path: Path, content: bytes) -> None:
 
 
 class _Tunnel:
-    def __init__(self, device: Device, scratch: Path, parent: int, deadline: Deadline) -> None:
-        self._device, self._scratch, self._parent, self._deadline = device, scratch, parent, deadline
+    def __init__(self, device: Device, scratch: Path, pipe: Connection, parent: int, deadline: Deadline) -> None:
+        self._device, self._scratch, self._pipe, self._parent, self._deadline = device, scratch, pipe, parent, deadline
         self._ended = threading.Event()
 
     def serve(self, agent: Path, key: str) -> None:
         """From the login to the end of the one session."""
         hops = route(self._device.url)
-        with logged_in(self._device.name, hops, self._deadline) as client:
-            with translated(self._device.name, hops[-1]):
-                channel = Board(client, self._device, self._deadline).start_agent(agent)
+        with logged_in(self._device.name, hops, self._deadline, self._ask) as client:
+            board = Board(client, self._device, self._deadline)
+            channel, store = self._start(board, agent, hops[-1])
             try:
                 self._in_background(self._keep_log, channel)
+                self._in_background(ssh_upload.serve, self._pipe, board, store)
                 with self._client(key) as sock:
                     self._relay(sock, channel)
                     error = self._cause(channel, client.get_transport(), hops[-1])
                     _say(self._scratch / ERROR, pickle.dumps(error))  # before the client sees its connection go
             finally:
                 _leave(channel)
+
+    def _start(self, board: Board, agent: Path, hop: Hop) -> tuple[Any, str]:
+        transport = board.client.get_transport()
+        try:
+            with translated(self._device.name, hop):
+                return board.start_agent(agent)
+        except FarmError as error:
+            transport.join(_NEWS_S)  # what seems to be wrong with the board may be the end of the connection
+            if transport.is_alive():
+                raise
+            raise _broken(self._device.name, hop, transport) from error
+
+    def _ask(self, question: Question) -> str | None:
+        self._pipe.send(question)
+        answer: str | None = self._pipe.recv()
+        return answer
 
     def _client(self, key: str) -> socket.socket:
         """The connection of the one client that knows the key; nobody listens afterwards."""
@@ -133,12 +156,18 @@ class _Tunnel:
         channel.status_event.wait(_END_S)
         status = channel.exit_status
         if status < 0:
-            return translate(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
+            return _broken(name, hop, transport)
         log = process.last_lines((self._scratch / LOG).read_text(errors="replace"))
         if status == 0:
             return LinkError(f"the session on {name} ended", log, "check the memory of the board (dmesg there), then run the command again")
         how = f"of signal {status - 128}" if status > 128 else f"with exit code {status}"
         return LinkError(f"the agent on {name} ended {how}", log, "check the memory of the board (dmesg there), then run the command again")
+
+
+def _broken(name: str, hop: Hop, transport: Any) -> FarmError:
+    """Why a connection that was there has ended."""
+    cause = transport.get_exception() or EOFError("it was closed from the other side")
+    return translate(name, hop, ConnectionAbortedError(f"it is silent: {cause}") if isinstance(cause, TimeoutError) else cause)
 
 
 def _pour(take: Any, give: Any, at_end: Any) -> None:

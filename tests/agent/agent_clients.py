@@ -165,18 +165,35 @@ def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
 
 
 def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
-    """The results, or errors as text, of calls in one session: [global function, arguments...]; a dict {"zeros": n} stands for n bytes."""
+    """The results, or errors as text, of calls in one session: [global function, arguments...]; {"zeros": n} stands for n bytes,
+    {"result": i} for what the call of that number gave. "symlink" is os.symlink, here."""
     session = connect(port)
     results: list[Any] = []
     for name, *arguments in calls:
-        values = [bytearray(value["zeros"]) if isinstance(value, dict) else value for value in arguments]
+        values = [_value(argument, results) for argument in arguments]
         try:
-            result = session.get_function(name)(*values)
+            result = Path(values[1]).symlink_to(values[0]) if name == "symlink" else session.get_function(name)(*values)
             results.append(result.decode() if isinstance(result, bytearray | bytes) else result)
         except Exception as error:
             results.append(f"{type(error).__name__}: {error}")
     close(session)
     return results
+
+
+def linked_meanwhile(port: int, digest: str, other: int, calls: list[list[Any]]) -> int:
+    """The size of a file that a session has linked, after another agent has been called; see call_all."""
+    session = connect(port)
+    session.get_function("farm.store.link")(digest, "linked")
+    call_all(other, calls)
+    size = len(session.download("linked"))
+    close(session)
+    return size
+
+
+def _value(argument: Any, results: list[Any]) -> Any:
+    if not isinstance(argument, dict):
+        return argument
+    return bytearray(argument["zeros"]) if "zeros" in argument else results[argument["result"]]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import signal
 import socket
@@ -47,7 +48,7 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     printed = process.run([*agent.command, "--facts"], deadline=Deadline(20), what="--facts")
     facts = json.loads(by_rpc)
     assert facts.keys() == json.loads(printed).keys()
-    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == 1
+    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == 2 and abs(facts["time_s"] - time.time()) < 60
     assert facts["tvm"].startswith("0.27") and facts["kernel"] == os.uname().release
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory_total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -169,11 +170,16 @@ def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
         agent.child.kill()
         agent.child.wait()
     (left,) = agent.session_folders
-    mine = left.with_name(f"farm-session-{os.getpid()}-other")
+    reused = left.with_name(f"farm-session-{os.getpid()}-other")
+    reused.mkdir()
+    mine = left.with_name("farm-session-1-mine")
     mine.mkdir()
-    other = start("x86_64", "--work-dir", str(left.parent))
-    assert other.port
+    held = os.open(mine, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert start("x86_64", "--work-dir", str(left.parent)).port
+    os.close(held)
     assert not left.exists() and mine.exists()
+    assert not reused.exists(), "a process that happens to have the number of one long gone keeps nothing"
 
 
 def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,27 +29,27 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-SetEnv XDG_CACHE_HOME={cache} FARM_TEST={mark}
+SetEnv XDG_DATA_HOME={data} FARM_TEST={mark}
 """
 
 
 @dataclass
 class SshServer:
-    """The server. `cache` is the board's ~/.cache; every process of the board carries `mark` in its environment."""
+    """The server. `data` is the board's ~/.local/share; every process of the board carries `mark` in its environment."""
 
     folder: Path
     port: int
     mark: str
-    child: subprocess.Popen[bytes]
+    child: subprocess.Popen[bytes] = field(init=False)
 
     @property
-    def cache(self) -> Path:
+    def data(self) -> Path:
         return self.folder / "board"
 
     @property
     def kept(self) -> Path:
         """The folder that farm has on the board."""
-        return self.cache / "farm"
+        return self.data / "farm"
 
     @property
     def url(self) -> str:
@@ -79,6 +80,32 @@ class SshServer:
                     found.append(int(status.parent.name))
         return found
 
+    def start(self) -> None:
+        """Start it, for the first time or after a cut, and wait until it listens."""
+        with (self.folder / "sshd.log").open("ab") as log:
+            command = [SSHD, "-D", "-e", "-f", self.folder / "sshd_config"]
+            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.wait(self.folder / "sshd.log")
+
+    def wait(self, log: Path) -> None:
+        """Until it listens."""
+        deadline = Deadline(10)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert self.child.poll() is None and not deadline.expired, log.read_text()
+                time.sleep(0.02)
+
+    def set(self, **environment: str) -> None:
+        """Variables for every process of the board, from the next connection on."""
+        file = self.folder / "sshd_config"
+        words = "".join(f" {name}={value}" for name, value in environment.items())
+        file.write_text(re.sub(r"^(SetEnv .*)$", rf"\1{words}", file.read_text(), flags=re.MULTILINE))
+        self.cut()
+        self.start()
+
     def cut(self) -> None:
         """Kill the server and what serves its connections; what they started is left to itself."""
         for pid in [*self.connections(), self.child.pid]:
@@ -100,9 +127,8 @@ def keygen(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
 
 
-@contextlib.contextmanager
-def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
-    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+def prepare(folder: Path, mark: str, more: str, data: Path) -> int:
+    """A server's keys and configuration, those of its client, and a free port. Skips where there is no sshd."""
     if not SSHD.exists():
         pytest.skip("no SSH server is installed: sudo apt-get install openssh-server")
     if os.getuid() == 0:
@@ -113,25 +139,19 @@ def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisa
     keygen(folder / "home" / ".ssh" / "id_ed25519")
     (folder / "authorized_keys").write_text((folder / "home/.ssh/id_ed25519.pub").read_text())
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, cache=folder / "board", mark=mark) + more)
-    with (folder / "sshd.log").open("wb") as log:
-        child = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    server = SshServer(folder, port, mark, child)
+        port: int = free.getsockname()[1]
+    # Of a keyword that comes twice, sshd takes the first.
+    (folder / "sshd_config").write_text(more + CONFIG.format(port=port, folder=folder, data=data, mark=mark))
+    return port
+
+
+@contextlib.contextmanager
+def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
+    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+    server = SshServer(folder, prepare(folder, mark, more, folder / "board"), mark)
     server.trust()
+    server.start()
     try:
-        _wait_for(port, child, folder / "sshd.log")
         yield server
     finally:
         server.cut()
-
-
-def _wait_for(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = Deadline(10)
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert child.poll() is None and not deadline.expired, log.read_text()
-            time.sleep(0.02)

@@ -10,7 +10,10 @@ import pytest
 from farm_running import DIGITS, Done, Farm
 from ssh_server import SshServer
 
-SSH_LAYERS = ["name", "port", "host key, login", "board", "agent", "session", "conditions", "answer"]
+SSH_LAYERS = [
+    *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),
+    *("governor", "temperature", "throttling flags"),
+]
 
 
 def doctor(farm: Farm, url: str, profile: str = "x86") -> Done:
@@ -36,8 +39,8 @@ def test_a_board_that_is_well_is_well_on_every_layer(farm: Farm, server: SshServ
     done = doctor(farm, server.url)
     assert done.code == 0, done.out + done.err
     assert [(one["layer"], one["holds"]) for one in layers(done)] == [(layer, True) for layer in SSH_LAYERS]
-    assert "digits is right" in layers(done)[-1]["detail"]
-    assert os.uname().machine in next(one["detail"] for one in layers(done) if one["layer"] == "board")
+    assert "digits is right" in next(one["detail"] for one in layers(done) if one["layer"] == "answer")
+    assert os.uname().machine in next(one["detail"] for one in layers(done) if one["layer"] == "architecture")
     farm.assert_nothing_is_left()
 
 
@@ -49,21 +52,21 @@ def test_a_host_without_an_address(farm: Farm) -> None:
 def test_a_port_where_nobody_listens(farm: Farm, scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
-    assert_first_fault(doctor(farm, f"{scheme}://127.0.0.1:{port}"), "port", "Connection refused")
+    assert_first_fault(doctor(farm, f"{scheme}://127.0.0.1:{port}"), "TCP", "Connection refused")
 
 
 def test_an_unknown_host_key(farm: Farm, server: SshServer) -> None:
     server.known_hosts.unlink()
-    assert_first_fault(doctor(farm, server.url), "host key, login", "is not known")
+    assert_first_fault(doctor(farm, server.url), "host key", "is not known")
 
 
 def test_a_login_that_is_refused(farm: Farm, server: SshServer) -> None:
     (server.folder / "authorized_keys").write_text("")
-    assert_first_fault(doctor(farm, server.url), "host key, login", "refuses the login")
+    assert_first_fault(doctor(farm, server.url), "login", "refuses the login")
 
 
 def test_a_profile_for_another_kind_of_board(farm: Farm, server: SshServer) -> None:
-    assert_first_fault(doctor(farm, server.url, "rasp3b"), "board", "another kind of board")
+    assert_first_fault(doctor(farm, server.url, "rasp3b"), "architecture", "another kind of board")
 
 
 def test_a_device_that_cannot_be_on_this_machine(farm: Farm) -> None:

@@ -209,4 +209,4 @@ def test_the_zoo_is_a_source_like_any_other(tmp_path, monkeypatch, load):
     monkeypatch.chdir(tmp_path)
     imported = load("python:farm.zoo:resnet18")
     assert {file.name for file in imported.files} >= {"__init__.py", "resnet.py", "weights.py"}
-    assert not any(file.name == "types.py" for file in imported.files)
+    assert not any(file.name == "fleet.py" for file in imported.files)

@@ -1,0 +1,155 @@
+"""farm deployments, rollback and undeploy: what is installed where, the release before, and away with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, build_lanes, on_devices, shared, show_error
+from farm.errors import FarmError
+
+if TYPE_CHECKING:
+    from farm.types import Device, Release
+
+_SESSION_S = 60.0
+
+
+@click.command()
+@on_devices
+@shared
+def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+    """List what is deployed where: name, releases, digests and dates. Without a choice, of all devices.
+
+    The release marked with an arrow is the current one: farm run uses it, and farm-agent run on the board itself.
+
+    \b
+    farm deployments
+    farm deployments --device pi3 --json
+    """
+    from farm.pipeline.tasks import deployments_task
+
+    chosen = session.fleet().select_devices(devices, tags, everywhere or not (devices or tags))
+    found = _ask(session, chosen, "asking the devices", deployments_task)
+    if session.as_json:
+        session.document("deployments", {"devices": [{"device": name, **_listed_body(answer)} for name, answer in found.items()]})
+    else:
+        _show(session, found)
+    _end(found)
+
+
+@click.command()
+@click.argument("name")
+@on_devices
+@click.option("--to", "number", type=click.IntRange(1), metavar="RELEASE", help="This release. [default: the one before the current]")
+@shared
+def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, number: int | None) -> None:
+    """Make an earlier release of a deployed model the current one. Nothing is built, and nothing is sent.
+
+    \b
+    farm rollback --device pi3 digits
+    farm rollback --tag lab digits --to 3
+    """
+    from farm.pipeline.tasks import roll_back_task
+
+    chosen = session.fleet().select_devices(devices, tags, everywhere)
+    found = _ask(session, chosen, f"rolling {name} back", roll_back_task, name, number or 0)
+    _report(
+        session, "rollback", found, lambda device, release: f"{name} on {device}: release {release.number} of {_date(release)} is current"
+    )
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@on_devices
+@shared
+def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+    """Remove deployed models from devices, with all their releases.
+
+    Their files go when the room is wanted for others; farm provision --remove takes everything away at once.
+
+    \b
+    farm undeploy --device pi3 digits
+    """
+    from farm.pipeline.tasks import undeploy_task
+
+    chosen = session.fleet().select_devices(devices, tags, everywhere)
+    found = _ask(session, chosen, "removing", undeploy_task, names)
+    _report(session, "undeploy", found, lambda device, _: f"{', '.join(names)}: no longer on {device}")
+
+
+def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """The answers of the devices, or their errors, in the order of the choice."""
+    from farm.commands.progress import Spinner
+    from farm.pipeline import ask
+    from farm.store import Store, cache_root
+
+    with Spinner(session, title) as spinner:
+        lanes = max(len(chosen), build_lanes())
+        found = ask(chosen, question, *arguments, store=Store(cache_root()), lanes=lanes, timeout_s=_SESSION_S, show=spinner.show)
+    return {device.name: found[device.name] for device in chosen}
+
+
+def _report(session: Session, kind: str, found: Mapping[str, Any], line: Callable[[str, Any], str]) -> None:
+    if session.as_json:
+        session.document(kind, {"devices": [{"device": name, **_body(answer)} for name, answer in found.items()]})
+    for name, answer in found.items():
+        if isinstance(answer, FarmError):
+            show_error(answer)
+        elif not session.as_json:
+            click.echo(line(name, answer))
+    _end(found)
+
+
+def _end(found: Mapping[str, Any]) -> None:
+    """0 when every device did it; with a single device, what its error stands for; else 1."""
+    errors = [answer for answer in found.values() if isinstance(answer, FarmError)]
+    raise SystemExit(0 if not errors else errors[0].exit_code if len(found) == 1 else 1)
+
+
+def _show(session: Session, found: Mapping[str, Any]) -> None:
+    from farm import views
+
+    rows = [(name, release) for name, answer in found.items() if not isinstance(answer, FarmError) for release in answer]
+    if rows:
+        console = session.out()
+        console.print(views.deployments_table(rows, console.width))
+    for name, answer in found.items():
+        if isinstance(answer, FarmError):
+            show_error(answer)
+        elif not answer:
+            click.echo(f"nothing is deployed on {name}: farm deploy --device {name} MODEL", err=True)
+
+
+def _date(release: Release) -> str:
+    return f"{release.installed_at[:16].replace('T', ' ')} UTC"
+
+
+def _listed_body(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, FarmError):
+        return _body(answer)
+    return {"error": None, "releases": [_release_body(release) for release in answer]}
+
+
+def _body(answer: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from farm.types import Release
+
+    if isinstance(answer, FarmError):
+        return {"error": asdict(answer.as_failure())}
+    return {"error": None, **({"release": _release_body(answer)} if isinstance(answer, Release) else {})}
+
+
+def _release_body(release: Release) -> dict[str, Any]:
+    return {
+        "name": release.name,
+        "release": release.number,
+        "current": release.current,
+        "artifact": release.artifact,
+        "profile": release.profile,
+        "files": dict(release.files),
+        "installed_at": release.installed_at,
+        "versions": dict(release.versions),
+    }

@@ -1,0 +1,226 @@
+"""Devices asked layer by layer, all of them at once. One whose layer does not hold is asked nothing more: its first fault is its answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from farm import __version__, errors
+from farm.deadline import Deadline
+from farm.errors import FarmError, WrongAnswer
+from farm.parallel import Crew, Desk, Kind
+from farm.pipeline.single import Show, ensure_agent
+from farm.pipeline.story import execute, expand
+from farm.store import RunStore, Store
+from farm.types import Device, Event, Model, Plan, Profile, Progress
+
+_REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
+_TICK_S = 0.1
+_HOT_C = 80.0
+_CLOCK_S = 5.0  # as far apart as two clocks may be
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A layer, and what was found there: `failure` where it does not hold, `advice` where it does and could be better."""
+
+    layer: str
+    detail: str = ""
+    failure: FarmError | None = None
+    advice: str = ""
+
+
+def failed(findings: Sequence[Finding]) -> FarmError | None:
+    """The error of the first layer that does not hold."""
+    return next((finding.failure for finding in findings if finding.failure), None)
+
+
+@dataclass
+class Examination:
+    """`found` is what was found of each device, so far. `host` is the profile of this machine, `lanes` how many builds run at once.
+
+    `show` hears what is under way, `tell` each finding as it is made, with the name of its device.
+    """
+
+    crew: Crew
+    devices: Sequence[Device]
+    host: Profile
+    store: Store
+    lanes: int
+    show: Show
+    tell: Callable[[str, Finding], None] = lambda _name, _finding: None
+    found: dict[str, list[Finding]] = field(init=False)
+    _agents: dict[str, Path | FarmError] = field(default_factory=dict)
+    _conditions: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.found = {device.name: [] for device in self.devices}
+
+    @property
+    def well(self) -> list[Device]:
+        """The devices of which every layer holds so far."""
+        return [device for device in self.devices if not failed(self.found[device.name])]
+
+    def note(self, device: str, finding: Finding) -> None:
+        self.found[device].append(finding)
+        self.tell(device, finding)
+
+    def ask(self, layer: str, task: Callable[..., Any], more: Callable[[Device], tuple[Any, ...]], deadline_s: float) -> dict[str, Any]:
+        """Have a task done for each device that is well, in a lane of its own; what it returned. It notes what it finds; its error is
+        that of `layer`."""
+        running, returned = set(), {}
+        for device in self.well:
+            self.crew.assign(device.name, task, device, *more(device), deadline_s=deadline_s, task=f"{device.name}, {layer}")
+            running.add(device.name)
+        while running:
+            for message in self.crew.messages(_TICK_S):
+                if isinstance(message.value, Finding):
+                    self.note(message.lane, message.value)
+                elif message.kind is Kind.NOTE:
+                    self.show(message.value)
+                else:
+                    running.discard(message.lane)
+                    if message.kind is Kind.FAILED:
+                        self.note(message.lane, Finding(layer, failure=message.value))
+                    else:
+                        returned[message.lane] = message.value
+        return returned
+
+    def reach(self) -> None:
+        """The layers below the agent."""
+        self.ask("name", reach_task, lambda _: (_REACH_S,), _REACH_S + _TICK_S)
+
+    def build_agents(self) -> None:
+        """Each agent that is wanted, once."""
+        for device in self.well:
+            machine = device.profile.agent
+            if not device.gets_agent or machine is None:
+                continue
+            if machine not in self._agents:
+                try:
+                    self._agents[machine] = ensure_agent(self.crew, device, self.store, self.show) or Path()
+                except FarmError as error:
+                    self._agents[machine] = error
+            if isinstance(failure := self._agents[machine], FarmError):
+                self.note(device.name, Finding("agent binary", failure=failure))
+
+    def agent(self, device: Device) -> Path | None:
+        """The agent's executable for a device that gets one from us."""
+        found = self._agents.get(device.profile.agent or "") if device.gets_agent else None
+        return found if isinstance(found, Path) else None
+
+    def place(self) -> None:
+        """Have the agents where they belong."""
+        self.build_agents()
+        self.ask("agent binary", place_task, lambda device: (self.agent(device), _PLACE_S), _PLACE_S + _TICK_S)
+
+    def open_session(self) -> None:
+        """A session, and what the board says of itself in it: told after the answer."""
+        self._conditions = self.ask("RPC handshake", session_task, lambda device: (self.agent(device), _SESSION_S), _SESSION_S)
+
+    def prove(self, model: Model, keep: RunStore) -> None:
+        """Whether each device answers right, and what its figures will be worth. The runs are kept."""
+        jobs = expand(self.well, [model], replace(Plan.once(), deadline_s=_ANSWER_S))
+
+        def hear(event: Event) -> None:
+            self.show(Progress(event.stage, f"{event.device} {event.note}".strip(), event.fraction))
+
+        if not jobs:
+            return
+        outcome = execute(jobs, host=self.host, store=self.store, keep=keep, lanes=self.lanes, show=hear, tick=lambda: None)
+        for run in outcome.runs:
+            if run.failure:
+                error = getattr(errors, run.failure.kind, FarmError)(run.failure.what, run.failure.why, run.failure.fix)
+                self.note(run.device, Finding("answer", failure=error))
+                continue
+            assert run.samples
+            difference = f"largest difference {run.samples.agreement.max_abs:.2g}"
+            if not run.samples.agreement.right:
+                fix = "correct `profile` of it; then suspect its memory"
+                self.note(run.device, Finding("answer", failure=WrongAnswer(f"{run.device} answers wrong", run.reason, fix)))
+                continue
+            self.note(run.device, Finding("answer", f"{model.name} is right, {difference}"))
+            for finding in self._conditions.get(run.device, ()):
+                self.note(run.device, finding)
+
+
+def reach_task(desk: Desk, device: Device, seconds: float) -> None:
+    """In a lane: the layers below the agent, up to the first that does not hold."""
+    from farm.transports.layers import layers
+
+    with ExitStack() as stack:
+        _check_each(desk, device, layers(device, stack, Deadline(seconds), desk.ask))
+
+
+def place_task(desk: Desk, device: Device, agent: Path | None, seconds: float) -> None:
+    """In a lane: the agent is put where it belongs, and started once."""
+    from farm.transports.layers import agent_layers
+
+    with ExitStack() as stack:
+        _check_each(desk, device, agent_layers(device, agent, stack, Deadline(seconds), desk.ask))
+
+
+def _check_each(desk: Desk, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
+    from farm.transports.errors import translate
+
+    name = "name"
+    try:
+        for name, check in layers:
+            desk.note(Finding(name, check()))
+    except FarmError as error:
+        desk.note(Finding(name, failure=error))
+    except OSError as error:
+        desk.note(Finding(name, failure=translate(device, error)))
+
+
+def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Finding]:
+    """In a lane: what the agent says of itself; returned is what it says of its board. TVM's own server says nothing."""
+    from farm import executor, transports
+    from farm.transports import contract
+
+    with transports.connect(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        facts = executor.facts_of(link)
+        apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
+    if not facts:
+        advice = "farm's agent keeps what it was sent, and says what the board is"
+        desk.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
+        return []
+    desk.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
+    try:
+        contract.check(device, facts)
+    except FarmError as error:
+        desk.note(Finding("agent version", failure=error))
+        return []
+    if not device.gets_agent:
+        desk.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
+    return list(conditions(facts, apart_s))
+
+
+def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
+    """What makes figures unsteady, slow or hard to place, by the agent's facts. `apart_s` is how far its clock is ahead of ours."""
+    governor = facts.get("governor", "")
+    slow = "for steady figures, on it: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    yield Finding("governor", governor or "it has none", advice=slow if governor not in ("", "performance") else "")
+    celsius = json.loads(facts.get("temperatures_c", "{}"))
+    shown = ", ".join(f"{name} {value:.0f} °C" for name, value in celsius.items())
+    hot = any(value > _HOT_C for value in celsius.values())
+    yield Finding(
+        "temperature",
+        shown or "it does not tell",
+        advice=f"it is above {_HOT_C:.0f} °C and slows down, or will: cool it" if hot else "",
+    )
+    flags = int(json.loads(facts.get("throttled", "0")))
+    yield Finding(
+        "throttling flags",
+        hex(flags) if "throttled" in facts else "it has none",
+        advice="its supply or its heat has slowed it down since it started: give it a better supply, and cooling" if flags else "",
+    )
+    if "time_s" in facts:
+        words = f"{abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} ours"
+        set_it = "set it, on it: sudo timedatectl set-ntp true, or: sudo date -u -s @$(date +%s) with the seconds of this machine"
+        yield Finding("clock", words, advice=set_it if abs(apart_s) > _CLOCK_S else "")

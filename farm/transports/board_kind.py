@@ -1,0 +1,97 @@
+"""What a board is, told by its kernel and by the ELF header of its shell; and whether a profile fits it, or which others would."""
+
+from __future__ import annotations
+
+import difflib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from farm.config import profiles
+from farm.errors import DeviceError
+from farm.types import Device
+
+_KERNELS = {
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+    "riscv64": "riscv64",
+    "armv7l": "armv7",
+    "armv8l": "armv7",
+}
+# A 64-bit ARM kernel mostly runs 32-bit programs too; the agent needs nothing but the kernel, and its first run tells.
+_RUNS = {"x86_64": ("x86_64",), "aarch64": ("aarch64", "armv7"), "armv7": ("armv7",), "riscv64": ("riscv64",)}
+# Of the ELF specification and its supplements for ARM and RISC-V: e_machine with EI_CLASS, and two bits of e_flags.
+_ELF_MACHINES = {(62, 2): "x86_64", (3, 1): "i386", (183, 2): "aarch64", (40, 1): "armv7", (243, 2): "riscv64", (243, 1): "riscv32"}
+_ELF_BYTES = 40
+_FLOAT_ABIS = {0x400: "hard", 0x200: "soft"}
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`machine` is the kernel's own word. `programs` is the architecture of the board's programs, `bits` their word size, `float_abi` hard
+    or soft, `libc` its C library and version; each empty or 0 where the board does not tell."""
+
+    machine: str
+    programs: str = ""
+    bits: int = 0
+    float_abi: str = ""
+    libc: str = ""
+
+    @property
+    def words(self) -> str:
+        float_abi = f" {self.float_abi}-float" if self.float_abi else ""
+        programs = f"{self.bits or '?'}-bit{float_abi} programs{f' ({self.programs})' if self.programs else ''}"
+        return f"{self.machine} kernel, {programs}, {self.libc or 'an unknown C library'}"
+
+
+def kind_of(seen: Mapping[str, str]) -> Kind:
+    """The kind of board that said this of itself: machine, bits, shell (the first bytes of /bin/sh in hexadecimal digits), libc."""
+    told = int(seen["bits"]) if seen.get("bits", "").isdigit() else 0
+    programs, bits, float_abi = _of_header(seen.get("shell", ""))
+    return Kind(seen["machine"], programs, bits or told, float_abi, seen.get("libc", ""))
+
+
+def _of_header(digits: str) -> tuple[str, int, str]:
+    """Architecture, bits and float ABI of an ELF file."""
+    try:
+        header = bytes.fromhex(digits)
+    except ValueError:
+        return "", 0, ""
+    if len(header) < _ELF_BYTES or header[:4] != b"\x7fELF":
+        return "", 0, ""
+    elf_class, order = header[4], "<" if header[5] == 1 else ">"
+    (machine,), (flags,) = struct.unpack_from(f"{order}H", header, 18), struct.unpack_from(f"{order}I", header, 36)
+    programs = _ELF_MACHINES.get((machine, elf_class), f"machine {machine}")
+    abis = [name for bit, name in _FLOAT_ABIS.items() if programs == "armv7" and flags & bit]
+    return programs, 64 if elf_class == 2 else 32, "".join(abis[:1])
+
+
+def check(device: Device, kind: Kind) -> None:
+    """Raises DeviceError where the agent of the device's profile does not belong on such a board; names the profiles that do."""
+    name, profile = device.name, device.profile
+    kernel = _KERNELS.get(kind.machine)
+    why = f"it is one with {kind.words}; the profile {profile.name} is for {profile.agent}"
+    if kernel is None:
+        raise DeviceError(f"there is no agent for the {kind.machine} kernel of {name}", why, "reach the board by rpc:// or tracker://")
+    if profile.agent not in _RUNS[kernel]:
+        right = kind.programs if kind.programs in _RUNS[kernel] else kernel
+        fix = f"correct `profile` of {name}; for {right} there are: {', '.join(fitting(right, profile.name))}"
+        raise DeviceError(f"{name} is another kind of board than its profile says", why, fix)
+    narrow = next((one for one in _RUNS[kernel] if one != kernel), "")
+    if kind.bits == 32 and profile.agent == kernel and narrow and device.options.get("userland") != "any":
+        raise DeviceError(
+            f"{name} has 32-bit programs on a 64-bit kernel, and a 64-bit profile",
+            why,
+            f"correct `profile` of {name}: {', '.join(fitting(narrow, profile.name))}; or, if 64-bit code is what you want there, "
+            'say so: options = { userland = "any" }',
+        )
+
+
+def fitting(architecture: str, like: str) -> list[str]:
+    """The built-in profiles for an architecture, those named most like `like` first."""
+    tables = profiles.shipped()
+    names = [name for name, table in tables.items() if table.get("agent") == architecture and table["target"].get("kind") == "llvm"]
+    return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[:_MOST_NAMED]

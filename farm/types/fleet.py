@@ -1,0 +1,92 @@
+"""What devices.toml names: kinds of board, boards, models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of board: what to compile for, how to link, which agent it runs.
+
+    `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
+    `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
+    `agent` names the architecture of the native agent (x86_64, aarch64, armv7, riscv64); None where there is none.
+    """
+
+    name: str
+    target: Mapping[str, object]
+    triple: str
+    description: str = ""
+    agent: str | None = None
+    linker: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One board. The scheme of `url` names its transport; `emulated` devices give answers, never benchmarks."""
+
+    name: str
+    profile: Profile
+    url: str
+    tags: tuple[str, ...] = ()
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @property
+    def scheme(self) -> str:
+        return self.url.partition(":")[0]
+
+    @property
+    def emulated(self) -> bool:
+        launcher = str(self.options.get("launcher", "")).split()
+        return self.scheme == "qemu" or any(word.rpartition("/")[2].startswith("qemu-") for word in launcher)
+
+    @property
+    def on_this_machine(self) -> bool:
+        return self.scheme in ("local", "qemu")
+
+    @property
+    def gets_agent(self) -> bool:
+        """Whether its transport puts and starts an agent of ours there; elsewhere somebody has."""
+        return self.scheme in ("local", "qemu", "ssh")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape (elements per axis) and dtype (numpy's name) of one input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """How an image becomes an input: resized to the input's height and width, scaled to [0, 1], then (x - mean) / std.
+
+    `mean` and `std` hold one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey).
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str = "NCHW"
+    channels: str = "RGB"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
+
+    `shapes` overrides input shapes by name. `labels` is a text file, a label a line. `dataset` is an .npz with
+    `inputs` (N x one sample) and `labels` (N integers).
+    """
+
+    name: str
+    source: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    preprocess: Preprocess = Preprocess()
+    labels: Path | None = None
+    dataset: Path | None = None

@@ -1,0 +1,100 @@
+"""What is made of a model: imported, built, installed on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.types.fleet import Preprocess, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far an output is from the reference's: the worst over all outputs.
+
+    `max_abs` is the largest absolute difference, `snr_db` the signal-to-noise ratio in decibels (inf when equal),
+    `same_top1` whether the largest element is the same one, None where an output is no vector of scores.
+    """
+
+    max_abs: float
+    snr_db: float
+    same_top1: bool | None
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An imported and checked model, kept in the store: the module every build starts from, and the reference.
+
+    `directory` holds module.json, weights.npz and reference.npz. `engine` names what gave the reference. `check` is the agreement of
+    our host build with it, within `tolerance` (see `stats.agreement`); `reference_correct` counts the labelled samples that the
+    reference gets right.
+    """
+
+    model: str
+    digest: str
+    directory: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    engine: str
+    check: Agreement
+    tolerance: float
+    reference_correct: int | None
+    reference_total: int | None
+    seconds: Mapping[str, float]
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What became of one fused kernel: the rule that scheduled it (`none` where all failed) and the reason for a fallback."""
+
+    name: str
+    rule: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What was built: a library, its parameters and metadata.json, kept in the store under `digest`.
+
+    `seconds` is where the time of the build went, by part.
+    """
+
+    model: str
+    profile: str
+    digest: str
+    library: Path
+    library_digest: str
+    parameters: Path
+    parameters_digest: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    target: Mapping[str, object]
+    versions: Mapping[str, str]
+    nbytes: int
+    kernels: tuple[Kernel, ...]
+    seconds: Mapping[str, float]
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A model as it is installed on a device. Releases of a name are numbered from 1; the `current` one is what a run uses.
+
+    `files` are the digests (SHA-256) of the files in the device's store, by file name; `labels` the names of the classes, if it has any.
+    """
+
+    name: str
+    number: int
+    current: bool
+    artifact: str
+    profile: str
+    files: Mapping[str, str]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    installed_at: str  # ISO 8601, UTC, by the host's clock
+    versions: Mapping[str, str]
