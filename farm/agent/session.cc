@@ -27,6 +27,7 @@ namespace {
 
 constexpr double kGoneGraceS = 3;  // for a child to notice by itself that its client is gone
 constexpr double kTickS = 1;       // a session with a timeout is looked at this often
+constexpr int kFirstWordMs = 10'000;
 constexpr int kClientWasTold = 3;  // the exit code of a child that has sent its last words
 
 // The bytes of a session, watched on their way: TVM allocates what a message says of its own length.
@@ -44,6 +45,10 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   }
 
   size_t Recv(void* data, size_t size) final {
+    // Who has got the device and says nothing would keep others from it.
+    pollfd first_word{in_, POLLIN, 0};
+    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0) throw IoError("the client said nothing");
+    heard_ = true;
     ssize_t n;
     do n = read(in_, data, size);
     while (n < 0 && errno == EINTR);
@@ -79,6 +84,7 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   uint64_t max_message_bytes_, length_ = 0, left_ = 0;
   size_t length_bytes_ = 0;
   bool* sending_;
+  bool heard_ = false;
 };
 
 // The cores that this process may use. TVM halves the processors of every x86 machine, taking each for half a core.

@@ -148,6 +148,15 @@ def test_a_client_that_promises_much_costs_no_more_than_it_sends(start: Start) -
     assert "died" not in agent.log
 
 
+def test_a_client_that_gets_the_device_and_says_nothing_loses_it(start: Start) -> None:
+    agent = start()
+    with connected(agent) as silent:
+        silent.sendall(GREETING)
+        assert silent.recv(4) == struct.pack("<i", MAGIC)
+        assert client("list_files", port=agent.port) == ""
+    assert "the client said nothing" in agent.log
+
+
 def test_a_crowd_does_not_change_an_answer_and_leaves_no_trace(start: Start, models: Models) -> None:
     model = {name: str(path) for name, path in dataclasses.asdict(models("x86_64")).items()}
     agent = start("x86_64", "--threads", "1")

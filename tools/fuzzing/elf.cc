@@ -7,9 +7,11 @@
 
 namespace {
 
-const char* const kNames[] = {"__tvm_ffi__library_bin",        "__tvm_ffi__library_ctx",       "__TVMFFIFunctionCall", "__TVMBackendParallelLaunch",
-                              "__TVMBackendAllocWorkspace",    "__TVMBackendFreeWorkspace",    "__tvm_ffi_main",       "__tvm_ffi__metadata_main",
-                              "__tvm_ffi_fused_matmul_add_tir_tanh", "__tvm_ffi_softmax", ""};
+const char* const kNames[] = {
+    "__tvm_ffi__library_bin",     "__tvm_ffi__library_ctx", "__TVMFFIFunctionCall",       "__TVMBackendParallelLaunch",
+    "__TVMBackendAllocWorkspace", "__tvm_ffi_main",         "__tvm_ffi__metadata_main",   "__TVMBackendFreeWorkspace",
+    "__tvm_ffi_softmax",          "table",                  "__tvm_ffi_fused_matmul_add_tir_tanh",
+};
 
 }  // namespace
 
