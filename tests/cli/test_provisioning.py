@@ -20,6 +20,7 @@ from farm_running import server as serving
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
 from systemd_board import SystemdBoard, systemd_board
+from test_ssh_stopping import run_slowly
 
 from farm import process
 
@@ -52,6 +53,8 @@ def test_the_journey_of_a_board(farm: Farm, server: SshServer) -> None:
     for done in (farm.run("deploy", "--device", "board", "digits"), run_digits(farm), farm.run("bench", "--device", "board", "digits")):
         assert done.code == 0, done.err
     assert farm.run("doctor", "--device", "board").code == 0
+    assert "digits" in subprocess.run([server.kept / "farm-agent", "list"], capture_output=True, text=True, check=True).stdout
+    assert farm.run("undeploy", "--device", "board", "digits").code == 0
     assert_nothing_is_left(farm, server)
     said = subprocess.run([server.kept / "farm-agent", "--version"], capture_output=True, text=True, check=True).stdout
     assert said.startswith("farm-agent ")
@@ -83,6 +86,15 @@ def test_the_journey_of_two_arm_boards_at_once(farm: Farm, server: SshServer, em
     assert gone.code == 0, gone.out
     assert "not of ours, and left: notes.txt" in gone.out
     assert [path.name for path in server.data.rglob("*")] == ["rock", "notes.txt"]
+
+
+def test_removal_ends_what_runs_and_says_so(farm: Farm, server: SshServer, emulators: None) -> None:
+    running = run_slowly(farm, server)
+    gone = provision(farm, "--remove")
+    assert "✓ running: agents that ran were ended" in gone.out and "✓ agents: 1, removed" in gone.out
+    assert_failed(running.end(20), 5, "the agent on board ended|the session on board ended|the SSH connection .* broke")
+    assert_nothing_is_left(farm, server)
+    assert list(server.data.iterdir()) == []
 
 
 def test_what_is_interrupted_leaves_nothing_half_and_is_continued(farm: Farm, server: SshServer) -> None:
