@@ -14,14 +14,14 @@ from farm.transports.ssh_login import logged_in
 # A ProxyCommand: its standard streams to a host and a port, and back.
 RELAY = """
 import os, select, socket, sys
-ends = {0: socket.create_connection((sys.argv[1], int(sys.argv[2])))}
-ends = {0: ends[0].fileno(), ends[0].fileno(): 1}, ends[0]
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+ways = {0: sock.fileno(), sock.fileno(): 1}
 while True:
-    for source in select.select(list(ends[0]), [], [])[0]:
+    for source in select.select(list(ways), [], [])[0]:
         if not (data := os.read(source, 65536)):
             sys.exit()
         while data:
-            data = data[os.write(ends[0][source], data):]
+            data = data[os.write(ways[source], data):]
 """
 
 
