@@ -97,7 +97,6 @@ class Login:
         return None
 
     def _by_word(self, transport: paramiko.Transport, act: Any) -> Sequence[str] | None:
-        transport.auth_timeout = max(transport.auth_timeout, _THINKING_S)
         while self._refusals < TRIES:
             self._given = {}
             accepted = self._tried(transport, act, transport)
@@ -138,7 +137,11 @@ class Login:
         def answers(title: str, instructions: str, prompts: list[tuple[str, bool]]) -> list[str]:  # noqa: ARG001
             return [self._reply(prompt, shown) for prompt, shown in prompts]
 
-        return list(transport.auth_interactive(self._hop.user, answers))
+        timeout_s, transport.auth_timeout = transport.auth_timeout, _THINKING_S
+        try:
+            return list(transport.auth_interactive(self._hop.user, answers))
+        finally:
+            transport.auth_timeout = timeout_s
 
     def _reply(self, prompt: str, shown: bool) -> str:
         text = self._password if prompt.strip().lower() in ("password", "password:") else f"{self._hop.place} asks: {prompt}"

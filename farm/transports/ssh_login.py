@@ -88,7 +88,7 @@ def _log_in(client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_
             hop.user,
             sock=sock,
             timeout=timeout_s,
-            banner_timeout=timeout_s,
+            banner_timeout=2 * timeout_s,  # so that silence is told as such, and not as a banner that is none
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,
             transport_factory=_transport_of(hop),

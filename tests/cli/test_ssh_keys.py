@@ -13,26 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ssh_clients import RELAY, User, configure, fails, log_in
 from ssh_passwords import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
 
-from farm.asking import Ask, Question, nobody
 from farm.deadline import Deadline
-from farm.errors import DeviceError
 from farm.transports.ssh_config import route
 from farm.transports.ssh_login import logged_in
-
-RELAY = """
-import os, select, socket, sys
-ends = {0: socket.create_connection((sys.argv[1], int(sys.argv[2])))}
-ends = {0: ends[0].fileno(), ends[0].fileno(): 1}, ends[0]
-while True:
-    for source in select.select(list(ends[0]), [], [])[0]:
-        if not (data := os.read(source, 65536)):
-            sys.exit()
-        while data:
-            data = data[os.write(ends[0][source], data):]
-"""
 
 
 @pytest.fixture
@@ -61,31 +48,6 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     child.stdout.close()
 
 
-class User:
-    """Who answers from a list, and remembers what was asked."""
-
-    def __init__(self, *answers: str) -> None:
-        self.asked: list[Question] = []
-        self._answers = list(answers)
-
-    def __call__(self, question: Question) -> str | None:
-        self.asked.append(question)
-        return self._answers.pop(0) if self._answers else None
-
-
-def log_in(server: SshServer, ask: Ask = nobody, url: str = "") -> str:
-    """What the server runs for us once we are logged in."""
-    with logged_in("board", route(url or server.url), Deadline(30), ask) as client:
-        _, out, _ = client.exec_command("echo hello")
-        return str(out.read().decode())
-
-
-def fails(server: SshServer, words: str, ask: Ask = nobody, url: str = "") -> DeviceError:
-    with pytest.raises(DeviceError, match=words) as caught:
-        log_in(server, ask, url)
-    return caught.value
-
-
 def key(server: SshServer, *options: str, name: str = "id_ed25519") -> Path:
     """A new key, the only one that the server accepts."""
     path = server.home / ".ssh" / name
@@ -102,10 +64,6 @@ def certify(server: SshServer, path: Path) -> None:
     user = server.url.partition("//")[2].partition("@")[0]
     subprocess.run(["ssh-keygen", "-q", "-s", server.folder / "authority", "-I", "us", "-n", user, f"{path}.pub"], check=True)
     (server.folder / "authorized_keys").write_text(f"cert-authority {(server.folder / 'authority.pub').read_text()}")
-
-
-def configure(server: SshServer, text: str) -> None:
-    (server.home / ".ssh" / "config").write_text(text)
 
 
 KINDS = [("ed25519", "id_ed25519", ()), ("ecdsa", "id_ecdsa", ()), ("rsa", "id_rsa", ("-b", "2048")), ("rsa", "id_rsa", ("-m", "PEM"))]
