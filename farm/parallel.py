@@ -6,7 +6,7 @@
 
 A TVM call that hangs cannot be interrupted from within its process; that is why lanes are processes. A worker lives in a process
 group with whatever it starts, works in a scratch folder that goes with it, and dies with us. `desk.quiet()` pauses every
-other lane on this machine, so that a latency measured here is not a measure of our own noise.
+other lane on this machine, so that a latency measured here is not a measure of our own noise. `desk.ask(question)` has the user asked.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm import interrupts, process
+from farm.asking import terminal
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, InternalError
 from farm.worker import ANSWER, TASK, Desk, Kind
@@ -62,6 +63,7 @@ class _Worker:
     deadline: Deadline | None = None
     task: str = ""
     paused_at: float | None = None
+    asked_at: float | None = None
 
 
 @dataclass
@@ -115,7 +117,9 @@ class Crew:
         timeout = Deadline(timeout_s)
         while True:
             interrupts.check()
-            found = self._receive(min(_TICK_S, timeout.remaining)) + self._expire()
+            found = self._receive(min(_TICK_S, timeout.remaining))
+            self._hand_out_answers()
+            found += self._expire()
             if found or timeout.expired:
                 return found
 
@@ -136,6 +140,7 @@ class Crew:
 
     def _dismiss(self, lane: str) -> None:
         worker = self._workers.pop(lane)
+        terminal.withdraw(lane)
         process.end(worker.child, group=True)
         self._heir.forget(worker.child)
         worker.connection.close()
@@ -167,6 +172,10 @@ class Crew:
             self._set_quiet(lane, value)
             return []
         worker = self._workers[lane]
+        if kind is Kind.ASK:
+            worker.asked_at = time.monotonic()
+            terminal.put(lane, value)
+            return []
         if kind is not Kind.NOTE:
             worker.deadline = None
         if kind is Kind.DONE:
@@ -189,7 +198,7 @@ class Crew:
     def _expire(self) -> list[Message]:
         found = []
         for lane, worker in list(self._workers.items()):
-            if worker.deadline and worker.paused_at is None and worker.deadline.expired:
+            if worker.deadline and worker.paused_at is None and worker.asked_at is None and worker.deadline.expired:
                 seconds, task = worker.deadline.seconds, worker.task
                 self._dismiss(lane)
                 error = DeadlineError(
@@ -199,6 +208,15 @@ class Crew:
                 )
                 found.append(Message(lane, Kind.FAILED, error))
         return found
+
+    def _hand_out_answers(self) -> None:
+        for lane, answer in terminal.answers():
+            worker = self._workers[lane]
+            if worker.deadline and worker.asked_at is not None:
+                worker.deadline.extend(time.monotonic() - worker.asked_at)
+            worker.asked_at = None
+            with contextlib.suppress(OSError):  # it has died this moment
+                worker.connection.send(answer)
 
     def _set_quiet(self, lane: str, wanted: bool) -> None:
         if wanted:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +96,20 @@ def running(
         yield child
     finally:
         end(child)
+
+
+@contextlib.contextmanager
+def peer(command: Sequence[str | Path]) -> Iterator[socket.socket]:
+    """A program whose standard streams are the other end of a socket, for as long as the block lasts. It complains where we do."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = subprocess.Popen([str(word) for word in command], stdin=theirs.fileno(), stdout=theirs.fileno())
+        try:
+            yield ours
+        finally:
+            ours.close()  # which tells it to end
+            end(child)
 
 
 def end(child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float = GRACE_S) -> None:

@@ -21,6 +21,7 @@ P90_COUNT = 64
 P99_COUNT = 662
 
 JUDGED_COUNT = 10  # hyperfine's least number of runs
+HELD_UP_ABOVE = 0.05  # share of the time of measuring
 NOISY_ABOVE = 0.10  # IQR over median, at which torch.utils.benchmark goes on measuring
 
 
@@ -137,8 +138,11 @@ def _same_top1(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]
     return None
 
 
-def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None) -> tuple[Verdict, str]:
-    """What a run is worth, and why in words. A wrong answer outweighs all; a number from an emulator is none."""
+def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None, held_up: float | None = None) -> tuple[Verdict, str]:
+    """What a run is worth, and why in words. A wrong answer outweighs all; a number from an emulator is none.
+
+    `held_up` is the share of the time in which other work had the CPU: steady other work gives steady numbers that are too large.
+    """
     if not agreement.right:
         if math.isinf(agreement.max_abs):
             return Verdict.WRONG, "the answer has another shape or dtype than the reference's, or NaN or infinity where that has none"
@@ -156,6 +160,8 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     figure = f"IQR {100 * spread(latency):.1f} % of the median"
     if spread(latency) > NOISY_ABOVE:
         return Verdict.NOISY, f"{figure}, above {100 * NOISY_ABOVE:.0f} %, {latency.count} samples"
+    if held_up is not None and held_up > HELD_UP_ABOVE:
+        return Verdict.NOISY, f"other work had the CPU for {100 * held_up:.0f} % of the time"
     return Verdict.STABLE, f"{figure}, {latency.count} samples"
 
 

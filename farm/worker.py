@@ -19,6 +19,7 @@ from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from farm.asking import Question
 from farm.errors import BuildError, FarmError, InternalError
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
@@ -28,7 +29,8 @@ class Kind(str, Enum):
     NOTE = "note"
     DONE = "done"
     FAILED = "failed"
-    QUIET = "quiet"  # between worker and crew only
+    QUIET = "quiet"  # between worker and crew only, like:
+    ASK = "ask"
 
 
 class Desk:
@@ -42,6 +44,14 @@ class Desk:
         """Tell the crew of progress. `value` must be picklable."""
         if self._connection:
             self._connection.send((Kind.NOTE, value))
+
+    def ask(self, question: Question) -> str | None:
+        """The user's answer, or None where there is none to be had. The task's deadline waits for it, as long as the user thinks."""
+        if not self._connection:
+            return None
+        self._connection.send((Kind.ASK, question))
+        answer: str | None = self._connection.recv()
+        return answer
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:

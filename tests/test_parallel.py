@@ -12,6 +12,7 @@ from pickle import PicklingError
 
 import pytest
 
+from farm.asking import Question
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.parallel import Crew, Desk, Kind, Message, together
 
@@ -314,3 +315,14 @@ def test_a_disk_that_is_full_is_no_bug(crew: Crew) -> None:
 
 def test_together_keeps_the_order() -> None:
     assert together(lambda number: number * number, [3, 1, 2]) == [9, 1, 4]
+
+
+def ask(desk: Desk) -> str | None:
+    return desk.ask(Question("your name: "))
+
+
+def test_where_nobody_can_be_asked_a_lane_goes_on_without_an_answer(crew: Crew) -> None:
+    for lane in ("one", "two"):
+        crew.assign(lane, ask, deadline_s=30, task="asking")
+    ends = finish(crew, "one", "two")
+    assert [(end.kind, end.value) for end in ends.values()] == [(Kind.DONE, None)] * 2

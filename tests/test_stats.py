@@ -203,6 +203,12 @@ def test_the_verdict_of_a_right_answer_rests_on_count_and_spread(latency: Latenc
     assert stats.verdict(False, RIGHT, latency) == (verdict, reason)
 
 
+def test_steady_numbers_beside_steady_other_work_are_not_called_stable() -> None:
+    steady = measured(50, 2.0, 0.0)
+    assert stats.verdict(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
+    assert stats.verdict(False, RIGHT, steady, 0.23) == (Verdict.NOISY, "other work had the CPU for 23 % of the time")
+
+
 @pytest.mark.parametrize(
     ("correct", "total", "low", "high"),
     # Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17 (1998), table I, method 3

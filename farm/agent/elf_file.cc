@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "elf_loader.h"
-
 namespace farm {
 namespace {
 

@@ -133,6 +133,21 @@ std::string Clock() {
   return text;
 }
 
+// Seconds that this process's threads have stood ready to run while others had the CPUs: see schedstats in the kernel's documentation.
+std::string CpuWait() {
+  const std::string tasks = "/proc/self/task/";
+  double nanoseconds = 0;
+  bool known = false;
+  for (const std::string& task : ListDirectory(tasks)) {
+    const std::string text = ReadText(tasks + task + "/schedstat");
+    const size_t second = text.find(' ');
+    if (second == std::string::npos) continue;
+    nanoseconds += strtod(text.c_str() + second, nullptr);
+    known = true;
+  }
+  return known ? NumberOrNull(std::to_string(nanoseconds * 1e-9)) : kNull;
+}
+
 std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText("/proc/meminfo"), name), 1024); }
 
 }  // namespace
@@ -152,6 +167,7 @@ std::string FactsAsJson() {
       {"cores", std::to_string(Cores())},
       {"memory_total_bytes", Memory("MemTotal")},
       {"memory_available_bytes", Memory("MemAvailable")},
+      {"cpu_wait_s", CpuWait()},
       {"load_1m", NumberOrNull(ReadText("/proc/loadavg"))},
       {"time_s", Clock()},
       {"uptime_s", NumberOrNull(ReadText("/proc/uptime"))},

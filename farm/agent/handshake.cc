@@ -24,7 +24,9 @@ void Option(int fd, int level, int name, int value) { setsockopt(fd, level, name
 
 }  // namespace
 
-Visitor::Visitor(Fd connection) : connection_(std::move(connection)), deadline_(Now() + kHandshakeS) {}
+Visitor::Visitor(Fd connection) : connection_(std::move(connection)), since_(Now()) {}
+
+double Visitor::deadline() const { return since_ + kHandshakeS; }
 
 bool Visitor::Read() {
   while (!complete()) {

@@ -15,8 +15,9 @@ class Visitor {
   bool Read();
   // True when the client has said all that it says before it waits for our answer.
   bool complete() const { return wanted_ && said_.size() == wanted_; }
-  // After which it is not worth waiting for any longer, on the clock of Now().
-  double deadline() const { return deadline_; }
+  // When it came, and after which it is not worth waiting for any longer, on the clock of Now().
+  double since() const { return since_; }
+  double deadline() const;
   int descriptor() const { return connection_.get(); }
 
   std::string key() const;
@@ -31,7 +32,7 @@ class Visitor {
   Fd connection_;
   std::string said_;
   size_t wanted_ = 0;  // bytes of the client's whole greeting; 0 while its length has not come
-  double deadline_;
+  double since_;
 };
 
 }  // namespace farm

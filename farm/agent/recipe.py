@@ -83,18 +83,29 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     zig builds its libraries at the first link for a target, which takes longer than our own code does: hence the link of an empty program.
     """
     (scratch / "empty.cc").write_text("#include <iostream>\nint main() { std::cout << std::endl; }\n")
-    (scratch / "tvm.cc").write_text(_tvm_unit(scratch))
     (scratch / "agent.cc").write_text(_includes(path for path in _own_sources() if path.suffix == ".cc"))
     zig = (sys.executable, "-m", "ziglang", "c++", *_target(arch), *_COMMON_FLAGS)
-    compiler = (*zig, *_COMPILE_FLAGS, *_definitions(), *_folder_flags(scratch))
+    compiler = (*zig, *flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"
     together = [
         Step("C++ library", (*zig, *_LINK_FLAGS, scratch / "empty.cc", "-o", scratch / "empty"), 0.62),
-        Step("TVM's runtime", (*compiler, "-w", "-c", scratch / "tvm.cc", "-o", objects[0]), 0.3),
+        Step("TVM's runtime", (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]), 0.3),
         Step("agent", (*compiler, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]), 0.06),
     ]
     return together, Step("linking", (*zig, *_LINK_FLAGS, *objects, "-o", executable), 0.02), executable
+
+
+def runtime_unit(scratch: Path) -> Path:
+    """TVM's runtime as one C++ file in the folder `scratch`, for another compiler than zig."""
+    unit = scratch / "tvm.cc"
+    unit.write_text(_tvm_unit(scratch))
+    return unit
+
+
+def flags(scratch: Path) -> list[str]:
+    """What that file and our own sources want of any compiler."""
+    return [*_COMPILE_FLAGS, *_definitions(), *_folder_flags(scratch)]
 
 
 def _target(arch: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -19,7 +20,13 @@ namespace farm {
 namespace {
 
 constexpr size_t kMaxVisitors = 256, kMaxWaiting = 32;
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 1024;
+// A visitor has this long before it may have to go for a newer one; meanwhile newer ones wait in the kernel's queue.
+constexpr double kGraceS = 1;
+// While a session runs, strangers are attended to this seldom, and so many of them at a time: what a crowd costs is bounded.
+constexpr double kPauseS = 0.1;
+constexpr int kMaxAccepts = 64;
+constexpr double kRefusalsEveryS = 10;  // a line in the log
 
 bool IsLoopback(const sockaddr* address) {
   if (address->sa_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
@@ -88,65 +95,98 @@ void Server::Run() {
       Begin(std::move(next));
     }
     Wait();
-    HearVisitors();
   }
 }
 
 void Server::Wait() {
-  std::vector<pollfd> polled = {{signal_descriptor(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> polled = {{signal_descriptor(), POLLIN, 0}};
   const size_t tracker = polled.size();
   polled.push_back({tracker_ ? tracker_->descriptor() : -1, tracker_ ? tracker_->events() : short{0}, 0});
   const size_t client = polled.size();
   polled.push_back({session_ ? session_->watched() : -1, POLLRDHUP, 0});
-  for (const Visitor& v : visitors_) polled.push_back({v.descriptor(), POLLIN, 0});
-  for (const Visitor& v : waiting_) polled.push_back({v.descriptor(), POLLRDHUP, 0});
-  for (const Visitor& v : leaving_) polled.push_back({v.descriptor(), POLLIN, 0});
+  const size_t strangers = polled.size();
+  const bool attend = Now() >= attend_at_;
+  if (attend) {
+    polled.push_back({HasRoom() ? listener_.get() : -1, POLLIN, 0});
+    for (const Visitor& v : visitors_) polled.push_back({v.descriptor(), POLLIN, 0});
+    for (const Visitor& v : waiting_) polled.push_back({v.descriptor(), POLLRDHUP, 0});
+    for (const Visitor& v : leaving_) polled.push_back({v.descriptor(), POLLIN, 0});
+  }
   if (poll(polled.data(), polled.size(), Milliseconds(NextDeadline())) < 0 && errno != EINTR) Fail("poll");
   if (polled[client].revents) session_->ClientIsGone();
   if (polled[tracker].revents) tracker_->OnReady();
-  if (polled[1].revents) AcceptVisitors();
+  if (attend) Attend(&polled[strangers]);
+}
+
+bool Server::HasRoom() const { return visitors_.size() < kMaxVisitors || Now() >= visitors_.front().since() + kGraceS; }
+
+// Nobody here can make us wait: every read takes what there is, and not for ever. `polled` is what Wait has asked about the listener and
+// all strangers, in their order.
+void Server::Attend(const pollfd* polled) {
+  const double now = Now();
+  const bool knocked = (polled++)->revents;
+  bool busy = knocked;
+  auto of_next = [&polled, &busy] {
+    busy = busy || polled->revents;
+    return (polled++)->revents != 0;
+  };
+  // Who is admitted here moves on to `waiting_`, about which nothing was asked.
+  const size_t waiting = waiting_.size();
+  for (auto v = visitors_.begin(); v != visitors_.end();) {
+    auto visitor = v++;
+    const bool spoke = of_next();
+    if (now >= visitor->deadline()) {
+      visitors_.erase(visitor);
+    } else if (spoke) {
+      Hear(visitor);
+    }
+  }
+  auto w = waiting_.begin();
+  for (size_t i = 0; i < waiting; ++i) {
+    auto visitor = w++;
+    if (of_next()) waiting_.erase(visitor);  // it has hung up
+  }
+  for (auto v = leaving_.begin(); v != leaving_.end();) {
+    auto visitor = v++;
+    char piece[1 << 14];
+    const ssize_t n = of_next() ? recv(visitor->descriptor(), piece, sizeof(piece), MSG_DONTWAIT) : 1;
+    if (n == 0 || (n < 0 && errno != EAGAIN) || now >= visitor->deadline()) leaving_.erase(visitor);
+  }
+  if (knocked) AcceptVisitors();
+  if (busy && session_) attend_at_ = std::max(attend_at_, now + kPauseS);
 }
 
 void Server::AcceptVisitors() {
-  while (true) {
+  for (int i = 0; i < kMaxAccepts && HasRoom(); ++i) {
     Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!connection.valid()) return;
+    if (!connection.valid()) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+      // No descriptors or no memory: the oldest goes, and whoever knocks has to wait a little.
+      if (!visitors_.empty()) visitors_.pop_front();
+      attend_at_ = Now() + kPauseS;
+      return;
+    }
     if (visitors_.size() >= kMaxVisitors) visitors_.pop_front();
     visitors_.emplace_back(std::move(connection));
+    Hear(std::prev(visitors_.end()));
   }
 }
 
-// Nobody here can make us wait: every read takes what there is.
-void Server::HearVisitors() {
-  const double now = Now();
-  for (auto v = visitors_.begin(); v != visitors_.end();) {
-    if (!v->Read() || (!v->complete() && now >= v->deadline())) {
-      v = visitors_.erase(v);
-    } else if (v->complete()) {
-      Admit(std::move(*v));
-      v = visitors_.erase(v);
-    } else {
-      ++v;
-    }
+void Server::Hear(std::list<Visitor>::iterator visitor) {
+  if (!visitor->Read()) {
+    visitors_.erase(visitor);
+  } else if (visitor->complete()) {
+    Visitor welcome = std::move(*visitor);
+    visitors_.erase(visitor);
+    Admit(std::move(welcome));
   }
-  waiting_.remove_if([](const Visitor& v) {
-    pollfd hung_up{v.descriptor(), POLLRDHUP, 0};
-    return poll(&hung_up, 1, 0) > 0;
-  });
-  leaving_.remove_if([now](const Visitor& v) {
-    char piece[1 << 14];
-    ssize_t n;
-    while ((n = recv(v.descriptor(), piece, sizeof(piece), MSG_DONTWAIT)) > 0) {
-    }
-    return n == 0 || errno != EAGAIN || now >= v.deadline();
-  });
 }
 
 void Server::Admit(Visitor visitor) {
   const std::string& expected = tracker_ ? tracker_->match_key() : options_.key;
   if (visitor.key() != expected || (tracker_ && expected.empty())) {
-    Log("refused a client with another key");
     visitor.Refuse();
+    Refused();
   } else if (!session_ && waiting_.empty()) {
     if (tracker_) tracker_->Taken();
     Begin(std::move(visitor));
@@ -175,6 +215,16 @@ void Server::Begin(Visitor visitor) {
   }
 }
 
+// Said at most so often: a log is on a disk.
+void Server::Refused() {
+  ++refusals_;
+  const double now = Now();
+  if (refusals_logged_at_ && now < refusals_logged_at_ + kRefusalsEveryS) return;
+  Log("refused " + (refusals_ == 1 ? std::string("a client") : std::to_string(refusals_) + " clients") + " with another key");
+  refusals_logged_at_ = now;
+  refusals_ = 0;
+}
+
 void Server::AfterSession() {
   Fd connection = session_->TakeConnection();
   session_.reset();
@@ -189,8 +239,10 @@ double Server::NextDeadline() const {
   if (session_) at = std::min(at, session_->deadline());
   if (tracker_) at = std::min(at, tracker_->deadline(!session_));
   for (const auto* list : {&visitors_, &leaving_}) {
-    for (const Visitor& v : *list) at = std::min(at, v.deadline());
+    if (!list->empty()) at = std::min(at, std::max(list->front().deadline(), attend_at_));
   }
+  if (!HasRoom()) at = std::min(at, std::max(visitors_.front().since() + kGraceS, attend_at_));
+  if (Now() < attend_at_) at = std::min(at, attend_at_);
   return at;
 }
 

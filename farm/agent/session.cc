@@ -18,6 +18,7 @@
 #include <string>
 
 #include "functions.h"
+#include "packets.h"
 #include "rpc_channel.h"
 #include "rpc_endpoint.h"
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr double kGoneGraceS = 3;  // for a child to notice by itself that its client is gone
 constexpr double kTickS = 1;       // a session with a timeout is looked at this often
+constexpr int kFirstWordMs = 10'000;
 constexpr int kClientWasTold = 3;  // the exit code of a child that has sent its last words
 
 // The bytes of a session, watched on their way: TVM allocates what a message says of its own length.
@@ -43,6 +45,10 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   }
 
   size_t Recv(void* data, size_t size) final {
+    // Who has got the device and says nothing would keep others from it.
+    pollfd first_word{in_, POLLIN, 0};
+    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0) throw IoError("the client said nothing");
+    heard_ = true;
     ssize_t n;
     do n = read(in_, data, size);
     while (n < 0 && errno == EINTR);
@@ -78,6 +84,7 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   uint64_t max_message_bytes_, length_ = 0, left_ = 0;
   size_t length_bytes_ = 0;
   bool* sending_;
+  bool heard_ = false;
 };
 
 // The cores that this process may use. TVM halves the processors of every x86 machine, taking each for half a core.
@@ -112,8 +119,8 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
     SetThreads(options.threads);
     ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
     RegisterFunctions(directory, options);
-    auto channel = std::make_unique<DescriptorChannel>(in, out, options.limits.memory_bytes, &sending);
-    endpoint = tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "");
+    auto below = std::make_unique<DescriptorChannel>(in, out, options.limits.memory_bytes, &sending);
+    endpoint = tvm::runtime::RPCEndpoint::Create(std::make_unique<PacketChannel>(std::move(below)), "farm-agent", "");
     endpoint->ServerLoop();
     return 0;
   } catch (const std::exception& e) {

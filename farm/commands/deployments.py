@@ -55,9 +55,7 @@ def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[
 
     chosen = session.fleet().select_devices(devices, tags, everywhere)
     found = _ask(session, chosen, f"rolling {name} back", roll_back_task, name, number or 0)
-    _report(
-        session, "rollback", found, lambda device, release: f"{name} on {device}: release {release.number} of {_date(release)} is current"
-    )
+    _report(session, found, lambda device, release: f"{name} on {device}: release {release.number} of {_date(release)} is current")
 
 
 @click.command()
@@ -76,7 +74,7 @@ def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...],
 
     chosen = session.fleet().select_devices(devices, tags, everywhere)
     found = _ask(session, chosen, "removing", undeploy_task, names)
-    _report(session, "undeploy", found, lambda device, _: f"{', '.join(names)}: no longer on {device}")
+    _report(session, found, lambda device, _: f"{', '.join(names)}: no longer on {device}")
 
 
 def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
@@ -91,9 +89,9 @@ def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Cal
     return {device.name: found[device.name] for device in chosen}
 
 
-def _report(session: Session, kind: str, found: Mapping[str, Any], line: Callable[[str, Any], str]) -> None:
+def _report(session: Session, found: Mapping[str, Any], line: Callable[[str, Any], str]) -> None:
     if session.as_json:
-        session.document(kind, {"devices": [{"device": name, **_body(answer)} for name, answer in found.items()]})
+        session.document("deployed", {"devices": [{"device": name, **_body(answer)} for name, answer in found.items()]})
     for name, answer in found.items():
         if isinstance(answer, FarmError):
             show_error(answer)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from farm import interrupts
+from farm.asking import terminal
 from farm.commands.common import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from rich.status import Status
 
     from farm.types import Progress
 
@@ -21,15 +24,16 @@ class Spinner:
 
     def __init__(self, session: Session, title: str) -> None:
         self._console, self._title, self._last = session.err(), title, ""
-        live = session.verbosity >= 0 and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = session.verbosity >= 0 and self._console.is_terminal and not self._console.is_dumb_terminal
         self._quiet = session.verbosity < 0
-        self._status = self._console.status(_plain(title)) if live else None
+        self._status: Status | None = None
         self._block = ExitStack()
 
     def __enter__(self) -> Spinner:
         self._block.enter_context(interrupts.deferred())
-        if self._status:
-            self._block.enter_context(self._status)
+        self._start()
+        self._block.callback(self._stop)
+        self._block.enter_context(terminal.lent(self._stop, self._start))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -37,11 +41,19 @@ class Spinner:
 
     def say(self, line: str) -> None:
         """A line on stdout, above the spinner."""
-        if self._status:
-            self._status.stop()  # while it runs, what goes to stdout would go where it is
+        self._stop()  # while it runs, what goes to stdout would go where it is
         click.echo(line)
-        if self._status:
+        self._start()
+
+    def _start(self) -> None:
+        if self._live:
+            self._status = self._console.status(_plain(self._title))
             self._status.start()
+
+    def _stop(self) -> None:
+        if self._status:
+            self._status.stop()
+            self._status = None
 
     def show(self, progress: Progress) -> None:
         """Say where the work is."""
@@ -50,7 +62,7 @@ class Spinner:
             text += f" {progress.fraction:.0%}"
         if self._status:
             self._status.update(_plain(text))
-        elif not self._quiet and progress.stage.value != self._last:
+        elif not (self._live or self._quiet) and progress.stage.value != self._last:
             self._last = progress.stage.value
             self._console.print(_plain(text), soft_wrap=True)
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from farm import words
+from farm.asking import terminal
 from farm.dashboard.board import Board, Row
 from farm.dashboard.draw import REFRESH_S, render
 from farm.types import Event, Job
@@ -32,13 +33,22 @@ class Show:
 
 
 class _Screen(Show):
-    """The board in place, on a terminal. No thread draws it: `show(event)` and `tick()` do."""
+    """The board in place, on a terminal, between `start` and `stop`. No thread draws it: `show(event)` and `tick()` do."""
 
-    def __init__(self, jobs: Sequence[Job], clock: Callable[[], float], live: Live) -> None:
+    def __init__(self, jobs: Sequence[Job], clock: Callable[[], float], console: Console) -> None:
         super().__init__(jobs, clock)
-        self._live = live
+        self._console = console
+
+    def start(self) -> None:
+        """Appear below what the terminal shows; a Live that was stopped would remember where it stood before."""
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live.start()
         self._drawn = -math.inf
         self.tick()
+
+    def stop(self) -> None:
+        """Go, and leave nothing."""
+        self._live.stop()
 
     def __call__(self, event: Event) -> None:
         super().__call__(event)
@@ -46,7 +56,7 @@ class _Screen(Show):
 
     def tick(self) -> None:
         now = self.clock()
-        if now - self._drawn >= REFRESH_S:
+        if self._live.is_started and now - self._drawn >= REFRESH_S:  # it makes room for a question
             self._drawn = now
             size = self._live.console.size
             self._live.update(render(self.board, size.width, size.height - 1, now), refresh=True)
@@ -83,9 +93,16 @@ def _line_of(row: Row) -> str:
 def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
     """Show a board for as long as the block lasts; it is gone after it. `console` should write to stderr, and honours NO_COLOR."""
     if quiet:
-        yield Show(jobs, clock)
+        with terminal.lent():
+            yield Show(jobs, clock)
     elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-            yield _Screen(jobs, clock, live)
+        screen = _Screen(jobs, clock, console)
+        screen.start()
+        try:
+            with terminal.lent(screen.stop, screen.start):
+                yield screen
+        finally:
+            screen.stop()
     else:
-        yield _Lines(jobs, clock, console)
+        with terminal.lent():
+            yield _Lines(jobs, clock, console)

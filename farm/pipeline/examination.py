@@ -154,7 +154,7 @@ def reach_task(desk: Desk, device: Device, seconds: float) -> None:
     from farm.transports.layers import layers
 
     with ExitStack() as stack:
-        _check_each(desk, device, layers(device, stack, Deadline(seconds)))
+        _check_each(desk, device, layers(device, stack, Deadline(seconds), desk.ask))
 
 
 def place_task(desk: Desk, device: Device, agent: Path | None, seconds: float) -> None:
@@ -162,7 +162,7 @@ def place_task(desk: Desk, device: Device, agent: Path | None, seconds: float) -
     from farm.transports.layers import agent_layers
 
     with ExitStack() as stack:
-        _check_each(desk, device, agent_layers(device, agent, stack, Deadline(seconds)))
+        _check_each(desk, device, agent_layers(device, agent, stack, Deadline(seconds), desk.ask))
 
 
 def _check_each(desk: Desk, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
@@ -183,7 +183,7 @@ def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: floa
     from farm import executor, transports
     from farm.transports import contract
 
-    with transports.connect(device, agent, desk.scratch, timeout_s) as link:
+    with transports.connect(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         facts = executor.facts_of(link)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
     if not facts:

@@ -90,7 +90,7 @@ def service_task(desk: Desk, device: Device, agent: Path, service: Service, seco
     from farm.transports import ssh_service
 
     with ExitStack() as stack:
-        words = ssh_service.install(_board(device, stack, seconds), agent, service)
+        words = ssh_service.install(_board(desk, device, stack, seconds), agent, service)
     desk.note(Finding("service", words, advice=_unreachable(service)))
 
 
@@ -112,18 +112,18 @@ def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None
         from farm.transports import ssh_service
 
         with ExitStack() as stack:
-            gone = ssh_service.remove(_board(device, stack, seconds))
+            gone = ssh_service.remove(_board(desk, device, stack, seconds))
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         desk.note(Finding(kind, words))
 
 
-def _board(device: Device, stack: ExitStack, seconds: float) -> Any:
+def _board(desk: Desk, device: Device, stack: ExitStack, seconds: float) -> Any:
     from farm.transports.ssh_board import Board
     from farm.transports.ssh_config import route
     from farm.transports.ssh_errors import translated
     from farm.transports.ssh_login import logged_in
 
     hops, deadline = route(device.url), Deadline(seconds)
-    client = stack.enter_context(logged_in(device.name, hops, deadline))
+    client = stack.enter_context(logged_in(device.name, hops, deadline, desk.ask))
     stack.enter_context(translated(device.name, hops[-1]))
     return Board(client, device, deadline)

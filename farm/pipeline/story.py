@@ -239,7 +239,7 @@ class _Story:
         except FarmError as error:  # times that no clock gives
             self._finish(job, Verdict.FAILED, error.what, error=error)
             return
-        verdict, reason = stats.verdict(job.device.emulated, samples.agreement, latency)
+        verdict, reason = stats.verdict(job.device.emulated, samples.agreement, latency, samples.held_up)
         self._finish(job, verdict, reason, samples=samples, latency=latency)
 
     def _finish(

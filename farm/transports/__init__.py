@@ -1,8 +1,8 @@
 """How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
 
-Adding a transport: a module with `open(device, agent, scratch, timeout_s)`, a context manager that yields a TVM `RPCSession` and, where it
-has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether it is there;
-and one line in the table.
+Adding a transport: a module with `open(device, agent, scratch, timeout_s, ask)`, a context manager that yields a TVM `RPCSession` and,
+where it has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether
+it is there; and one line in the table.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farm.asking import Ask, nobody
 from farm.errors import UsageError, did_you_mean
 from farm.transports import upload
 from farm.types import Device
@@ -62,26 +63,26 @@ class State:
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:  # noqa: A001
     """A session with a device. The device ends it by itself after `timeout_s`.
 
-    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. Raises DeviceError,
-    also for a native agent of another version.
+    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. `ask` is for
+    passwords. Raises DeviceError, also for a native agent of another version.
     """
     from farm.transports import contract
 
-    with connect(device, agent, scratch, timeout_s) as link:
+    with connect(device, agent, scratch, timeout_s, ask) as link:
         if link.native:
             contract.check(device, json.loads(link.call("farm.agent.facts")))
         yield link
 
 
 @contextlib.contextmanager
-def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Link]:
+def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:
     """The same with an agent of whatever version: for whoever looks what it is."""
     from farm.transports.errors import translated
 
-    with translated(device), _transport(device).open(device, agent, scratch, timeout_s) as (session, carry):
+    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask) as (session, carry):
         link = Link(session, _is_native(session), carry)
         try:
             yield link

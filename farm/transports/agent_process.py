@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import process
+from farm.asking import Ask
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports import State
@@ -29,7 +30,7 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001, ARG001
     """Start the agent, connect, and end the agent when the block ends."""
     there = state(device)
     if agent is None or not there.usable:
@@ -39,9 +40,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
         left.unlink(missing_ok=True)
     command: list[str | Path] = [*launcher_of(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
     command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
-    command += ["--exit-with-parent"]
-    if "threads" in device.options:
-        command += ["--threads", str(device.options["threads"])]
+    command += ["--exit-with-parent", *agent_options(device)]
     with process.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
@@ -71,6 +70,14 @@ def state(device: Device) -> State:
     why = f"this machine is {platform.machine()}, the profile {device.profile.name} is for {architecture}"
     here = _MACHINES.get(platform.machine().lower()) == architecture
     return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
+
+
+def agent_options(device: Device) -> list[str]:
+    """What the device's options say to its agent."""
+    options = ["--threads", str(device.options["threads"])] if "threads" in device.options else []
+    if "store_budget_mb" in device.options:
+        options += ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)]
+    return options
 
 
 def launcher_of(device: Device) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from farm.asking import Ask
 from farm.transports import State
 from farm.transports.rpc_client import connect
 from farm.types import Device
@@ -17,7 +18,7 @@ _PROBE_S = 1.0
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001, ARG001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001, ARG001
     """Connect. The key, where the server wants one, is the device's option `key`."""
     host, port = address(device)
     probe(host, port)

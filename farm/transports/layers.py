@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import process, transports
+from farm.asking import Ask, nobody
 from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.transports import board_kind, contract, direct
@@ -22,19 +23,19 @@ from farm.types import Device
 Layer = tuple[str, Callable[[], str]]
 
 
-def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
     """The layers below the agent, the lowest first. What a check opens is closed by the stack."""
     if device.on_this_machine:
         yield "this machine", lambda: _usable(device)
     elif device.scheme == "ssh":
-        yield from _ssh(device, stack, deadline)
+        yield from _ssh(device, stack, deadline, ask)
     else:
         host, port = direct.address(device)
         yield "name", lambda: _resolved(host, port)
-        yield "TCP", lambda: _usable(device)
+        yield "TCP", lambda: _answers(device, host, port)
 
 
-def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
     """Those of the agent, which is put on a board that has it not: none where somebody else starts one. `agent` is its executable."""
     if agent is None or not device.gets_agent:
         return
@@ -50,7 +51,7 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
         from farm.transports.ssh_config import route
         from farm.transports.ssh_errors import translated
 
-        client = _login(device, stack, deadline)
+        client = _login(device, stack, deadline, ask)
         with translated(device.name, route(device.url)[-1]):
             seen, sent = Board(client, device, deadline).place(agent, proven=True)
         version.append(seen["version"])
@@ -60,7 +61,7 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
     yield "agent version", lambda: _same_version(device, version[0])
 
 
-def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Iterator[Layer]:
+def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[Layer]:
     from farm.transports.ssh_board import Board
     from farm.transports.ssh_config import route
     from farm.transports.ssh_errors import translated
@@ -71,7 +72,7 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Ite
 
     def knows_key() -> str:
         try:
-            client = _login(device, stack, deadline)
+            client = _login(device, stack, deadline, ask)
         except DeviceError as error:
             if not _is_of_login(error):
                 raise
@@ -95,20 +96,23 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Ite
         return f"{free} free in {seen['store']}" if free else seen["store"]
 
     hops = route(device.url)
-    yield "name", lambda: _resolved(hops[0].host, hops[0].port)
-    yield "TCP", lambda: _usable(device)
+    if hops[0].command:  # of ssh_config(5)'s ProxyCommand
+        yield "way", lambda: f"by {hops[0].command}"
+    else:
+        yield "name", lambda: _resolved(hops[0].host, hops[0].port)
+        yield "TCP", lambda: _answers(device, hops[0].host, hops[0].port)
     yield "host key", knows_key
     yield "login", logs_in
     yield "architecture", fits
     yield "space", has_room
 
 
-def _login(device: Device, stack: contextlib.ExitStack, deadline: Deadline) -> Any:
+def _login(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Any:
     """A paramiko.SSHClient that is logged in, until the stack closes it."""
     from farm.transports.ssh_config import route
     from farm.transports.ssh_login import logged_in
 
-    return stack.enter_context(logged_in(device.name, route(device.url), deadline))
+    return stack.enter_context(logged_in(device.name, route(device.url), deadline, ask))
 
 
 def _is_of_login(error: DeviceError) -> bool:
@@ -129,6 +133,11 @@ def _same_version(device: Device, line: str) -> str:
 def _resolved(host: str, port: int) -> str:
     addresses = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return f"{host} is {', '.join(addresses)}"
+
+
+def _answers(device: Device, host: str, port: int) -> str:
+    _usable(device)
+    return f"{host}:{port} answers"
 
 
 def _usable(device: Device) -> str:

@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import process
+from farm.asking import Ask, patiently
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
 from farm.transports import State, direct
@@ -32,7 +33,7 @@ _POLL_S = 0.01
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001
     """Start the tunnel, connect through it, and end it when the block ends. What breaks on the way is told in the tunnel's words."""
     if agent is None:
         there = state(device)
@@ -42,7 +43,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
     key = secrets.token_hex(16)
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
     with _tunnel(scratch) as (child, pipe):
-        port = _port(device, child, scratch, Deadline(timeout_s))
+        port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
         try:
             yield connect("127.0.0.1", port, key, timeout_s), partial(carry, pipe)
         except FarmError:
@@ -75,6 +76,8 @@ def state(device: Device) -> State:
         first = route(device.url)[0]
     except DeviceError as error:
         return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    if first.command:  # only an attempt would tell
+        return State("ready", True)
     try:
         direct.probe(first.host, first.port)
     except OSError as exc:
@@ -82,9 +85,14 @@ def state(device: Device) -> State:
     return State("ready", True)
 
 
-def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline) -> int:
+def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline, questions: Connection, ask: Ask) -> int:
+    """The port at which the tunnel listens, once it does. What it asks is passed on meanwhile."""
+    ask = patiently(ask, deadline)
     while not (scratch / PORT).exists():
         ended = child.poll() is not None
+        with contextlib.suppress(EOFError, OSError):  # it has ended this moment
+            if questions.poll():
+                questions.send(ask(questions.recv()))
         if error := _error(scratch):
             raise error
         if ended:

@@ -17,6 +17,7 @@ from typing import Any
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
 from farm.transports import board_kind, ssh_scripts
+from farm.transports.agent_process import agent_options
 from farm.types import Device
 
 _ROOM_BYTES = 8 << 20  # for an agent and a small model
@@ -41,8 +42,7 @@ class Board:
         """The agent as a running program whose standard streams are the channel, and its store's folder. Provisions the board on demand."""
         seen, _ = self.place(executable)
         command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
-        if "threads" in self.device.options:
-            command += ["--threads", str(self.device.options["threads"])]
+        command += agent_options(self.device)
         seconds = math.ceil(self.deadline.remaining) + _EXTRA_S
         return self.channel(ssh_scripts.START, [self._wrapper(seen), str(seconds), *command]), seen["store"]
 

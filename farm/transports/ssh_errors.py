@@ -17,6 +17,14 @@ _ON = "check that the board is on and in the network: ping {host}"
 _CONFIG = "correct ~/.ssh/config"
 
 ROWS = (
+    Row(
+        "SSHException|AuthenticationException",
+        "[Aa]gent|signing",
+        DeviceError,
+        "the SSH agent does not help to log in to {place}",
+        "see what it has: ssh-add -l, or name a key file by IdentityFile in ~/.ssh/config",
+    ),
+    Row("UnknownKeyType|BERException", "", DeviceError, "a key for {place} cannot be read", "name another IdentityFile in ~/.ssh/config"),
     Row("PasswordRequiredException", "", DeviceError, "the key for {place} is locked by a passphrase", "ssh-add, which asks for it once"),
     Row(
         "SSHException",
@@ -28,7 +36,7 @@ ROWS = (
     Row("BadAuthenticationType", "", DeviceError, "{place} does not accept keys", "let its SSH server accept keys (PubkeyAuthentication)"),
     Row("PartialAuthentication", "", DeviceError, "{place} wants more than a key", "let its SSH server be content with a key"),
     Row("AuthenticationException", "[Tt]imeout", DeadlineError, "{place} does not answer the login", _SEE),
-    Row("AuthenticationException|UnableToAuthenticate", "", DeviceError, "{place} refuses the login", _KEYS),
+    Row("AuthenticationException|AuthFailure|UnableToAuthenticate", "", DeviceError, "{place} refuses the login", _KEYS),
     Row("SSHException", "No authentication methods", DeviceError, "there is no key to log in to {place} with", f"ssh-keygen, then {_KEYS}"),
     Row("BadHostKeyException", "", DeviceError, "the host key of {place} has changed", "ssh-keygen -R {key_name}"),
     Row("InvalidHostKey", "", DeviceError, "a line of a known_hosts file cannot be read", "correct or remove that line"),
@@ -42,8 +50,16 @@ ROWS = (
     Row("SSHException", "Incompatible|[Nn]egotiation", DeviceError, "{place} and this farm have no algorithm in common", _SEE),
     Row("NoValidConnectionsError|ConnectionRefusedError", "", DeviceError, "nobody listens at {host}:{port}", "start the SSH server there"),
     Row("gaierror", "", DeviceError, "{host} has no address", "correct `url` of {name}, or HostName in ~/.ssh/config"),
-    Row("TimeoutError|timeout", "", DeadlineError, "{place} does not answer", _ON),
-    Row("EOFError|SSHException|Connection\\w+Error|BrokenPipeError", "", LinkError, "the SSH connection to {place} broke", _SEE),
+    Row("TimeoutError", r"\[Errno", LinkError, "the SSH connection to {place} broke", _SEE),  # the kernel's: nobody acknowledges any more
+    Row("SFTPError", "", DeviceError, "{place} does not take files", "let its SSH server have the subsystem sftp"),
+    Row("TimeoutError|timeout|PipeTimeout", "", DeadlineError, "{place} does not answer", _ON),
+    Row(
+        "EOFError|SSHException|NeedRekeyException|Connection\\w+Error|BrokenPipeError",
+        "",
+        LinkError,
+        "the SSH connection to {place} broke",
+        _SEE,
+    ),
     Row("OSError", "", DeviceError, "{host}:{port} cannot be reached", _ON),
     Row(_ANY, "", DeviceError, "the SSH connection to {place} failed", _SEE),
 )
@@ -55,6 +71,14 @@ def translate(name: str, hop: Hop, cause: BaseException) -> FarmError:
     row = next(row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message))
     names = {"name": name, "place": hop.place, "host": hop.host, "port": hop.port, "user": hop.user, "key_name": f'"{hop.key_name}"'}
     return row.error(row.what.format(**names), f"{kind}: {message or 'it ended without a word'}"[:500], row.fix.format(**names))
+
+
+def broken(name: str, hop: Hop, cause: BaseException) -> FarmError:
+    """The same for what ended a connection that was there. A network that is gone does not mean a board that cannot be reached then."""
+    error = translate(name, hop, cause)
+    if not isinstance(cause, (OSError, EOFError)) or isinstance(error, LinkError):
+        return error
+    return LinkError(f"the SSH connection to {hop.place} broke", error.why, _SEE.format(host=hop.host, port=hop.port, user=hop.user))
 
 
 @contextlib.contextmanager

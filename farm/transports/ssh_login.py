@@ -1,81 +1,117 @@
-"""Log in to a board: through its hops, each with its host key checked against known_hosts, by the SSH agent's keys and key files.
-
-A key that nobody has vouched for is refused, with its fingerprint and the command that accepts it. Nothing is ever added by itself.
-"""
+"""Log in to a board: through its hops, each with its host key checked (see ssh_hosts) before we say who we are (see ssh_auth)."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
+import fnmatch
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
+from farm import process
+from farm.asking import Ask, nobody, patiently
 from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.transports import ssh_transport
+from farm.transports.ssh_auth import Login
 from farm.transports.ssh_config import SSH_PORT, Hop
 from farm.transports.ssh_errors import translated
-from farm.transports.ssh_transport import transport
+from farm.transports.ssh_hosts import changed, is_revoked, known, unknown
 
 _STEP_S = 10.0  # for each of: connecting, the banner, the key exchange, logging in
 _KEEPALIVE_S = 5
 _SILENCE_MS = 20_000  # without an acknowledgement from the other side
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+_SETTABLE = {"ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types"}  # as paramiko calls them
 
 
 @contextlib.contextmanager
-def logged_in(name: str, hops: tuple[Hop, ...], deadline: Deadline) -> Iterator[paramiko.SSHClient]:
-    """A connection to the last hop, each reached through the one before. `name` is the device's, for errors: DeviceError, DeadlineError."""
+def logged_in(name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody) -> Iterator[paramiko.SSHClient]:
+    """A connection to the last hop, each reached through the one before. `name` is the device's, for errors: DeviceError, DeadlineError.
+
+    `ask` is for passwords and passphrases; the deadline waits for the answers.
+    """
     with contextlib.ExitStack() as stack:
         client: Any = None
         for hop in hops:
-            before, client = client, paramiko.SSHClient()
-            stack.callback(client.close)
             with translated(name, hop):
-                _log_in(client, name, hop, _socket(hop, before, min(_STEP_S, deadline.remaining)), min(_STEP_S, deadline.remaining))
+                client = _through(client, stack, name, hop, deadline, Login(name, hop, patiently(ask, deadline)))
         yield client
 
 
-def _socket(hop: Hop, before: Any, timeout_s: float) -> Any:
+def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, deadline: Deadline, login: Login) -> Any:
+    """A client of a hop, behind that of the hop before. Servers do not wait for users for ever: then it is done again with the answer."""
+    while True:
+        client = paramiko.SSHClient()
+        stack.callback(client.close)
+        timeout_s = min(_STEP_S, deadline.remaining)
+        try:
+            _log_in(client, name, hop, _socket(hop, before, stack, timeout_s), timeout_s, login)
+        except (paramiko.SSHException, OSError, EOFError):
+            client.close()
+            if not login.goes_on():
+                raise
+        else:
+            return client
+
+
+def _socket(hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float) -> Any:
     if before is not None:
         return before.get_transport().open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=timeout_s)
-    sock = socket.create_connection((hop.host, hop.port), timeout=timeout_s)
+    if hop.command:
+        return stack.enter_context(process.peer(["/bin/sh", "-c", f"exec {hop.command}"]))
+    sock = _connected(hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
     return sock
 
 
-def _log_in(client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_s: float) -> None:
-    for entry in _known(hop):
-        for host in entry.hostnames:
-            client.get_host_keys().add(host, entry.key.get_name(), entry.key)
+def _connected(hop: Hop, timeout_s: float) -> socket.socket:
+    source = (hop.bind_address, 0) if hop.bind_address else None
+    if hop.family not in _FAMILIES:
+        return socket.create_connection((hop.host, hop.port), timeout_s, source)
+    address = socket.getaddrinfo(hop.host, hop.port, _FAMILIES[hop.family], socket.SOCK_STREAM)[0][4][0]
+    return socket.create_connection((str(address), hop.port), timeout_s, source)
+
+
+def _log_in(client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_s: float, login: Login) -> None:
+    for key in known(hop):
+        client.get_host_keys().add(hop.key_name, key.get_name(), key)
     client.set_missing_host_key_policy(_Refuse(name, hop))
-    named = [str(file) for file in hop.identities if file.is_file()]
     try:
         client.connect(
             hop.key_name,
             SSH_PORT,  # with another one, paramiko would put it into the name that it looks up
             hop.user,
             sock=sock,
-            key_filename=named or None,
-            look_for_keys=not hop.identities,
-            allow_agent=not hop.identities_only,
             timeout=timeout_s,
-            banner_timeout=timeout_s,
+            banner_timeout=2 * timeout_s,  # so that silence is told as such, and not as a banner that is none
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,
-            transport_factory=transport,
+            transport_factory=_transport_of(hop),
+            auth_strategy=_Checked(name, hop, login),
         )
     except paramiko.BadHostKeyException as exc:
-        raise _changed(name, hop, exc.key, exc.expected_key.fingerprint) from exc
-    connection = client.get_transport()
-    assert connection
-    if _is_revoked(hop, connection.get_remote_server_key()):
-        raise DeviceError(f"the host key of {name} ({hop.place}) is revoked", "a known_hosts file says so", "give the board a new host key")
-    connection.set_keepalive(_KEEPALIVE_S)
+        raise changed(name, hop, exc.key, exc.expected_key.fingerprint) from exc
+    transport = client.get_transport()
+    assert transport
+    transport.set_keepalive(_KEEPALIVE_S)
+
+
+class _Checked:
+    """Paramiko's hook for logging in: it has found the host key among the known ones."""
+
+    def __init__(self, name: str, hop: Hop, login: Login) -> None:
+        self._name, self._hop, self._login = name, hop, login
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        if is_revoked(self._hop, transport.get_remote_server_key()):
+            what = f"the host key of {self._name} ({self._hop.place}) is revoked"
+            raise DeviceError(what, "a known_hosts file says so", "give the board a new host key")
+        self._login.authenticate(transport)
 
 
 class _Refuse:
@@ -85,41 +121,35 @@ class _Refuse:
         self._name, self._hop = name, hop
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        known = client.get_host_keys().lookup(hostname)
-        if known:
-            raise _changed(self._name, self._hop, key, ", ".join(one.fingerprint for one in known.values()))
-        line = f"{hostname} {key.get_name()} {key.get_base64()}"
+        if others := client.get_host_keys().lookup(hostname):
+            raise changed(self._name, self._hop, key, ", ".join(one.fingerprint for one in others.values()))
+        raise unknown(self._name, self._hop, key)
+
+
+def _transport_of(hop: Hop) -> Callable[..., paramiko.Transport]:
+    """Makes transports that speak in the algorithms that the configuration wants."""
+
+    def made(sock: Any, **options: Any) -> paramiko.Transport:
+        transport = ssh_transport.transport(sock, **options)
+        security = transport.get_security_options()
+        for option, wanted in hop.algorithms.items():
+            offered = getattr(security, _SETTABLE[option])
+            setattr(security, _SETTABLE[option], _chosen(option, wanted, offered, hop))
+        return transport
+
+    return made
+
+
+def _chosen(option: str, wanted: str, offered: Sequence[str], hop: Hop) -> tuple[str, ...]:
+    """Those of paramiko's algorithms that a list of ssh_config(5) leaves, in its order: a,b or +a (more), -a (without), ^a (first)."""
+    patterns = wanted.lstrip("+-^").split(",")
+    named = [one for pattern in patterns for one in offered if fnmatch.fnmatchcase(one, pattern)]
+    others = [one for one in offered if one not in named]
+    chosen = {"+": offered, "-": others, "^": [*named, *others]}.get(wanted[:1], named)
+    if not chosen:
         raise DeviceError(
-            f"the host key of {self._name} ({self._hop.place}) is not known",
-            f"its fingerprint is {key.fingerprint} ({key.get_name()}), and no known_hosts file vouches for it",
-            "compare that with what the board itself says (on it: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: "
-            f"echo {shlex.quote(line)} >> {shlex.quote(str(self._hop.known_hosts[0]))}",
+            f"{hop.place} is to be spoken to in algorithms that farm has not",
+            f"{option} {wanted}",
+            f"allow one of these in ~/.ssh/config: {', '.join(offered)}",
         )
-
-
-def _changed(name: str, hop: Hop, got: paramiko.PKey, expected: str) -> DeviceError:
-    file = shlex.quote(str(next((file for file in hop.known_hosts if file.is_file()), hop.known_hosts[0])))
-    return DeviceError(
-        f"the host key of {name} ({hop.place}) has changed: somebody may be in between",
-        f"its fingerprint is {got.fingerprint} ({got.get_name()}), known is {expected}",
-        f"only if the board was set up anew: ssh-keygen -f {file} -R {shlex.quote(hop.key_name)}, then accept its new one",
-    )
-
-
-def _known(hop: Hop) -> Iterator[Any]:
-    """The entries of the known_hosts files, less what paramiko cannot read, as ssh does it: what is left out vouches for nobody."""
-    for line in _lines(hop):
-        with contextlib.suppress(paramiko.SSHException, InvalidHostKey, ValueError):
-            if not line.startswith(("#", "@")) and (entry := HostKeyEntry.from_line(line)):
-                yield entry
-
-
-def _is_revoked(hop: Hop, key: paramiko.PKey) -> bool:
-    """Whether a line marked @revoked has the key, for whichever host: it is burnt."""
-    return any(line.startswith("@revoked") and key.get_base64() in line.split() for line in _lines(hop))
-
-
-def _lines(hop: Hop) -> Iterator[str]:
-    for file in hop.known_hosts:
-        if file.is_file():
-            yield from filter(None, map(str.strip, file.read_text(errors="replace").splitlines()))
+    return tuple(dict.fromkeys(chosen))

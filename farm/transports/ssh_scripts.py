@@ -98,7 +98,8 @@ exec 3<&0 </dev/null
 "$@" <&3 3<&- &
 pid=$!
 exec 3<&-
-( trap : TERM; sleep "$seconds" & sleeping=$!; wait $sleeping && kill $pid; kill $sleeping ) >/dev/null 2>&1 &
+trap "" PIPE  # of what the shell says of a killed agent, when nobody hears it any more
+( trap "kill \\$!; exit" TERM; sleep "$seconds" & wait $!; kill $pid ) >/dev/null 2>&1 &
 watch=$!
 wait $pid
 code=$?

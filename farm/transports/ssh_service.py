@@ -14,6 +14,7 @@ from pathlib import Path
 
 from farm.errors import DeviceError
 from farm.transports import ssh_service_scripts as scripts
+from farm.transports.agent_process import agent_options
 from farm.transports.ssh_board import Board
 
 UNIT = "farm-agent.service"
@@ -31,13 +32,14 @@ ProtectKernelLogs=yes
 ProtectControlGroups=yes
 CapabilityBoundingSet=
 """
+_AFTER = """Wants=network-online.target
+After=network-online.target
+"""
 _UNIT = """# Made by farm provision --service; farm provision --remove takes it away. The agent is {digest}.
 [Unit]
 Description=farm device agent
-Wants=network-online.target
-After=network-online.target
 StartLimitIntervalSec=0
-
+{after}
 [Service]
 ExecStart={command}
 EnvironmentFile={key_file}
@@ -83,7 +85,8 @@ def install(board: Board, agent: Path, service: Service) -> str:
     if "absent" in manager:
         raise _no_systemd(board, service, seen, manager["absent"])
     is_root = seen["user"] == "0"
-    unit = unit_text(seen, digest, board.launcher, service, is_root=is_root, walls=is_root or "walls" in manager)
+    arguments = [*service.arguments, *agent_options(board.device)]
+    unit = unit_text(seen, digest, board.launcher, arguments, is_root=is_root, walls=is_root or "walls" in manager)
     done = board.ask(scripts.INSTALL, [digest, unit, f"FARM_AGENT_KEY={service.key}", service.tracker])
     if "listens" not in done:
         log = done.get("failed", "") or done[""][-500:]
@@ -113,11 +116,11 @@ def remove(board: Board) -> list[tuple[str, str]]:
     return [(kind, text.format(told[kind].strip())) for kind, text in words.items() if told.get(kind)]
 
 
-def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], service: Service, *, is_root: bool, walls: bool) -> str:
+def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], arguments: Sequence[str], *, is_root: bool, walls: bool) -> str:
     """The unit. `seen` is what `Board.look` saw; `walls` are those that want a mount namespace, which not every user manager may make."""
     folder = f"{seen['base']}/service"
-    command = [*launcher, f"{folder}/farm-agent", *service.arguments, "--work-dir", seen["work"], "--store", seen["store"]]
-    command += ["--port-file", f"{folder}/port"]
+    words = [*launcher, f"{folder}/farm-agent", *arguments, "--work-dir", seen["work"], "--store", seen["store"]]
+    words += ["--port-file", f"{folder}/port"]
     writable = (seen["work"], seen["store"], folder)
     inside = _WALLS.format(writable=" ".join(map(_quoted, writable))) if walls else ""
     if walls and not any(path.startswith(("/tmp/", "/var/tmp/")) for path in writable):  # which would not be there
@@ -125,17 +128,17 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], servic
     inside += _SYSTEM_WALLS if is_root else ""
     return _UNIT.format(
         digest=digest,
-        command=" ".join(_quoted(word, variables=True) for word in command),
+        command=" ".join([_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])]),  # variables are for arguments
         key_file=f"{folder}/key".replace("%", "%%"),
+        after=_AFTER if is_root else "",
         walls=inside,
         target="multi-user.target" if is_root else "default.target",
     )
 
 
-def _quoted(word: str, *, variables: bool = False) -> str:
-    """A word of a unit file: systemd.syntax(7), systemd.unit(5) on specifiers; only command lines know variables."""
-    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{text.replace("$", "$$") if variables else text}"'
+def _quoted(word: str) -> str:
+    """A word of a unit file: systemd.syntax(7), and systemd.unit(5) on specifiers."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def _no_systemd(board: Board, service: Service, seen: dict[str, str], why: str) -> DeviceError:

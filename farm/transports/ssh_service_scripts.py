@@ -64,7 +64,8 @@ fi
 tell changed $changed
 log() {{ control status --no-pager --full --lines 20 farm-agent 2>&1; }}
 left=50
-until test -s "$service/port" || test $((left -= 1)) -le 0; do sleep 0.1; done
+is_over() {{ test "$(control show --property SubState farm-agent)" = SubState=auto-restart; }}
+until test -s "$service/port" || is_over || test $((left -= 1)) -le 0; do sleep 0.1; done
 test -s "$service/port" && control is-active --quiet farm-agent || {{
   state=$(control show --property SubState,Result,ExecMainStatus farm-agent 2>&1)
   tell failed "$(echo "$state" "$(log | sed "1,/^$/d" | tail -n 4)" | tr "\\n" " ")"
@@ -105,7 +106,7 @@ test $count -eq 0 || tell files "$(echo $count) kept files, $size KiB"
 count=$(ls "$agents" 2>/dev/null | wc -l)
 test $count -eq 0 || tell agents "$(echo $count)"
 digests | while read -r name; do rm -f "$store/$name"; done
-rm -rf "$store/models" "$store/.lock" "$agents" "$service" "$wrapper" "$base"/.part-* "$work"/farm-session-* 2>/dev/null
+rm -rf "$store/models" "$store/.lock" "$agents" "$service" "$wrapper" "$base"/.part-* "$work"/farm-session-* "$work/.lock" 2>/dev/null
 rmdir "$store" "$work" "$base" 2>/dev/null
 for one in "$store/models" "$agents" "$service" "$wrapper"; do test -e "$one" && tell stuck "$one"; done
 digests | while read -r name; do tell stuck "$store/$name"; break; done

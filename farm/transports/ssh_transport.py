@@ -13,7 +13,8 @@ _UNSENT_BYTES = 1 << 18
 
 def transport(sock: Any, **options: Any) -> paramiko.Transport:
     """For `paramiko.SSHClient.connect`, as its `transport_factory`."""
-    if isinstance(sock, socket.socket) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+    is_tcp = isinstance(sock, socket.socket) and sock.family in (socket.AF_INET, socket.AF_INET6)  # not a ProxyCommand
+    if is_tcp and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         # Who sends waits while the network is slow: what was sent has gone, and no reply of RPC queues behind megabytes.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     made = paramiko.Transport(sock, **options)

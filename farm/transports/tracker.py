@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from farm.asking import Ask
 from farm.errors import DeviceError
 from farm.transports import State, direct
-from farm.transports.rpc_client import tvm_rpc
+from farm.transports.rpc_client import noticing_silence, tvm_rpc
 from farm.types import Device
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) -> Iterator[Any]:  # noqa: A001, ARG001
+def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask) -> Iterator[Any]:  # noqa: A001, ARG001
     """Ask the tracker for a device of the key, waiting while all are in use. Raises DeviceError where it has none: TVM waits for ever."""
     host, port = direct.address(device)
     direct.probe(host, port)
@@ -29,7 +30,9 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float) ->
                 f"it has: {', '.join(known)}" if known else "no device has registered with it",
                 f"on the board: farm agent --tracker {host}:{port} --key {key}",
             )
-        yield tracker.request(key, session_timeout=timeout_s, max_retry=1), None
+        with noticing_silence():
+            session = tracker.request(key, session_timeout=timeout_s, max_retry=1)
+        yield session, None
 
 
 def _greet(device: Device, host: str, port: int) -> Any:

@@ -1,7 +1,8 @@
 """The tunnel: a program that holds the SSH connection to a board, and brings its agent to a port of this machine's loopback.
 
-    argv: a scratch folder with tunnel.order; it answers with tunnel.port once it listens, or with tunnel.error
-          the number of a pipe through which files are asked for that go beside the agent's channel (see ssh_upload.py)
+    argv: a scratch folder with tunnel.order, and the descriptor of a connection by which it asks for passwords, and is asked later on for
+          files that go beside the agent's channel (see ssh_upload.py)
+    It answers with tunnel.port once it listens, or with tunnel.error.
 
 It is a process of its own: TVM's client holds Python's lock while it waits for a reply, which a relay beside it would then never forward.
 The agent speaks on the standard streams of its SSH channel: the board opens no port at all, not even on its loopback, and no other user of
@@ -25,13 +26,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from farm import process
+from farm.asking import Question
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, InternalError, LinkError
 from farm.transports import ssh_upload
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
-from farm.transports.ssh_errors import translate, translated
+from farm.transports.ssh_errors import broken, translated
 from farm.transports.ssh_login import logged_in
 from farm.types import Device
 
@@ -80,7 +82,7 @@ class _Tunnel:
     def serve(self, agent: Path, key: str) -> None:
         """From the login to the end of the one session."""
         hops = route(self._device.url)
-        with logged_in(self._device.name, hops, self._deadline) as client:
+        with logged_in(self._device.name, hops, self._deadline, self._ask) as client:
             board = Board(client, self._device, self._deadline)
             channel, store = self._start(board, agent, hops[-1])
             try:
@@ -103,6 +105,11 @@ class _Tunnel:
             if transport.is_alive():
                 raise
             raise _broken(self._device.name, hop, transport) from error
+
+    def _ask(self, question: Question) -> str | None:
+        self._pipe.send(question)
+        answer: str | None = self._pipe.recv()
+        return answer
 
     def _client(self, key: str) -> socket.socket:
         """The connection of the one client that knows the key; nobody listens afterwards."""
@@ -159,8 +166,7 @@ class _Tunnel:
 
 def _broken(name: str, hop: Hop, transport: Any) -> FarmError:
     """Why a connection that was there has ended."""
-    cause = transport.get_exception() or EOFError("it was closed from the other side")
-    return translate(name, hop, ConnectionAbortedError(f"it is silent: {cause}") if isinstance(cause, TimeoutError) else cause)
+    return broken(name, hop, transport.get_exception() or EOFError("it was closed from the other side"))
 
 
 def _pour(take: Any, give: Any, at_end: Any) -> None:

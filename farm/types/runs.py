@@ -52,7 +52,8 @@ class Samples:
 
     `first_s` is the first inference as the host saw it. `correct` of `total` labelled samples were classified right. `facts` describe the
     device before and after. `ledger` is where the time of the job went, in seconds by part. `uploaded` counts bytes that were sent.
-    `release` is the number under which the model was installed there, None where it was not.
+    `held_up` is the share of the time of measuring in which the session was ready to run and other work had the CPU; None where
+    the device does not tell. `release` is the number under which the model was installed there, None where it was not.
     """
 
     seconds: tuple[float, ...]
@@ -65,6 +66,7 @@ class Samples:
     ledger: Mapping[str, float]
     uploaded: int
     release: int | None = None
+    held_up: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

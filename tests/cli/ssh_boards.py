@@ -17,7 +17,7 @@ def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> 
 def assert_nothing_is_left(farm: Farm, server: SshServer) -> None:
     """On neither side: no process, no session's folder, no half agent, no connection."""
     farm.assert_nothing_is_left(END_S)
-    wait_until(lambda: not list(server.kept.glob("work/*")), "the end of the session's folder", END_S)
+    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", END_S)
     assert list(server.kept.rglob(".part-*")) == []
     wait_until(lambda: not server.connections(), "the end of the connections", END_S)
 

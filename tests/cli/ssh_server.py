@@ -98,11 +98,11 @@ class SshServer:
                 assert self.child.poll() is None and not deadline.expired, log.read_text()
                 time.sleep(0.02)
 
-    def set(self, **environment: str) -> None:
-        """Variables for every process of the board, from the next connection on."""
+    def configure(self, line: str = "", **environment: str) -> None:
+        """A line of its configuration, and variables for every process of the board, from now on."""
         file = self.folder / "sshd_config"
         words = "".join(f" {name}={value}" for name, value in environment.items())
-        file.write_text(re.sub(r"^(SetEnv .*)$", rf"\1{words}", file.read_text(), flags=re.MULTILINE))
+        file.write_text(f"{line}\n" + re.sub(r"^(SetEnv .*)$", rf"\1{words}", file.read_text(), flags=re.MULTILINE))
         self.cut()
         self.start()
 

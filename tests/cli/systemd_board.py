@@ -109,10 +109,18 @@ def _cgroups() -> Path:
     return next((path for path in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) if (path / "cgroup.procs").exists()), Path())
 
 
+def _is_possible() -> bool:
+    """Whether we may make namespaces and control groups here."""
+    trial = ["unshare", "--mount", "--pid", "--fork", "--cgroup", "--mount-proc", "true"]
+    if os.getuid() or not (SYSTEMD.exists() and _cgroups().name and os.access(_cgroups(), os.W_OK)):
+        return False
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
 @contextlib.contextmanager
 def systemd_board(folder: Path, mark: str) -> Iterator[SystemdBoard]:
     """The board, for as long as the block lasts."""
-    if os.getuid() or not SYSTEMD.exists() or not _cgroups().name:
+    if not _is_possible():
         pytest.skip("a systemd of one's own needs root, systemd and control groups")
     port = prepare(folder, mark, "AllowTcpForwarding no\nAuthorizedKeysFile /run/keys/authorized_keys\n", Path("/home/board"))
     config = folder / "sshd_config"

@@ -10,12 +10,10 @@ import getpass
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from farm_running import Farm, Running, wait_until
+from heavy_models import write_heavy_model
 from lossy_network import BOARD, Network, inside, lossy_network
-from onnx import TensorProto, helper, numpy_helper
 from ssh_boards import assert_nothing_is_left, configure
 from ssh_server import SshServer, ssh_server
 
@@ -103,17 +101,6 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network
 
 def grows_to(server: SshServer, count: int) -> int:
     return int(wait_until(lambda: max((size for part in parts(server) if (size := part.stat().st_size) >= count), default=0), f"{count} B"))
-
-
-def write_heavy_model(path: Path) -> int:
-    """A layer with many weights, which is quickly built; returns their bytes."""
-    weights = np.random.default_rng(0).standard_normal((1200, 2000)).astype("float32")
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, n]) for name, n in zip("xy", weights.shape, strict=True)]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "heavy", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")]
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return weights.nbytes
 
 
 def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Network, server: SshServer, emulators: None) -> None:

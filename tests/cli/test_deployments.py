@@ -19,7 +19,6 @@ from onnx import numpy_helper
 import farm as package
 
 ZOO = Path(package.__file__).parent / "zoo" / "digits"
-NO_MODELS = '[bench]\nmodels = ["none.onnx"]\n'
 
 
 def boards(farm: Farm, *names: str, more: str = "") -> str:
@@ -80,7 +79,7 @@ def test_a_deployed_model_runs_without_its_source_a_build_or_an_upload(one: Farm
     (run,) = deploy(one, "--device", "one", "digits")
     assert run["samples"]["release"] == 1
     built = outputs(one, "--device", "one", "digits", "--build")
-    one.configure(boards(one, "one") + NO_MODELS)
+    one.configure(boards(one, "one"))
     (one.folder / "empty").mkdir()
     (one.folder / "empty" / "agents").symlink_to(one.cache / "agents")
     one.cache = one.folder / "empty"
@@ -124,8 +123,8 @@ def test_the_same_weights_with_other_code_send_the_library_only(one: Farm) -> No
     deploy(one, "--device", "one", "digits")
     model = onnx.load(ZOO / "digits.onnx")
     last = model.graph.output[0].name
-    next(node for node in model.graph.node if last in node.output).output[0] = "scores"
-    model.graph.node.append(onnx.helper.make_node("Neg", ["scores"], [last]))
+    next(node for node in model.graph.node if last in node.output).output[0] = "before"
+    model.graph.node.append(onnx.helper.make_node("Neg", ["before"], [last]))
     onnx.save(model, one.folder / "negated.onnx")
     one.configure(boards(one, "one") + QUICK + '[models.digits]\nsource = "negated.onnx"\n')
     (run,) = deploy(one, "--device", "one", "digits")
@@ -166,8 +165,9 @@ def test_the_others_follow_where_the_canary_is_well(farm: Farm) -> None:
     running = farm.run("deploy", "--tag", "lab", "--canary", "1", "digits", "--json")
     assert running.code == 0, running.err
     assert [run["samples"]["release"] for run in running.json["runs"]] == [1, 1, 1]
-    order = [line.split()[0] for line in running.err.splitlines() if re.match(r"[abc] digits: connecting", line)]
-    assert order[0] == "a", running.err
+    said = re.findall(r"([abc]) digits: (connecting|right|done|RIGHT)", running.err)
+    assert next(name for name, stage in said if stage == "connecting") == "a", running.err
+    assert said.index(("a", "RIGHT")) < min(said.index((name, "connecting")) for name in "bc"), running.err
 
 
 def test_nothing_is_begun_on_the_others_where_a_canary_fails(farm: Farm) -> None:

@@ -10,9 +10,11 @@ import pytest
 from farm_running import DIGITS, Done, Farm
 from ssh_server import SshServer
 
+from farm.pipeline.examination import conditions
+
 SSH_LAYERS = [
     *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),
-    *("governor", "temperature", "throttling flags"),
+    *("governor", "temperature", "throttling flags", "clock"),
 ]
 
 
@@ -89,3 +91,24 @@ def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
     assert str(farm.cache) in cache["error"]["what"]
     assert "FARM_CACHE" in cache["error"]["fix"]
     assert done.code == 1
+
+
+def test_what_makes_figures_worthless_is_advised_with_its_cure() -> None:
+    well = {"governor": "performance", "temperatures_c": '{"cpu": 48.2}', "throttled": "0", "time_s": "1.0"}
+    assert [finding.advice for finding in conditions(well, -0.3)] == [""] * 4
+    ill = {"governor": "powersave", "temperatures_c": '{"cpu": 81.0, "gpu": 60.0}', "throttled": "327681", "time_s": "1.0"}
+    found = {finding.layer: finding for finding in conditions(ill, -7200.0)}
+    assert "echo performance" in found["governor"].advice
+    assert "cool it" in found["temperature"].advice
+    assert found["throttling flags"].detail == "0x50001" and "better supply" in found["throttling flags"].advice
+    assert found["clock"].detail == "7200.0 s behind ours" and "timedatectl set-ntp" in found["clock"].advice
+
+
+def test_several_devices_are_examined_and_each_has_a_fault_of_its_own(farm: Farm, server: SshServer) -> None:
+    tables = {"good": ("x86", server.url), "bad": ("rasp3b", server.url), "off": ("x86", "rpc://127.0.0.1:1")}
+    text = "".join(f'[devices.{name}]\nprofile = "{profile}"\nurl = "{url}"\n' for name, (profile, url) in tables.items())
+    farm.configure(text + DIGITS)
+    done = farm.run("doctor", "--all", "--json")
+    assert done.code == 1
+    faults = {name: [one["layer"] for one in layers(done, name) if not one["holds"]] for name in tables}
+    assert faults == {"good": [], "bad": ["architecture"], "off": ["TCP"]}

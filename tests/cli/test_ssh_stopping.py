@@ -60,7 +60,7 @@ def test_a_farm_that_is_killed_takes_the_agent_on_the_board_with_it(farm: Farm, 
     running.send(signal.SIGKILL)
     running.end()
     wait_until(lambda: not farm.processes(), f"the end of {farm.processes()}", END_S)
-    wait_until(lambda: not list(server.kept.glob("work/*")), "the end of the session's folder", END_S)
+    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", END_S)
 
 
 def test_a_deadline_takes_the_agent_on_the_board_with_it(farm: Farm, server: SshServer, emulators: None) -> None:

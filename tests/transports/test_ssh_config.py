@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError
-from farm.transports.ssh_config import route
+from farm.transports.ssh_config import Hop, route
 
 CONFIG = """
 Host pi
@@ -74,12 +74,92 @@ def test_jump_hosts_come_first_each_with_its_own_settings(config: Path) -> None:
     assert hops[0].known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
 
 
-@pytest.mark.parametrize(
-    ("url", "words"), [("ssh://loop", "more than 8 jump hosts"), ("ssh://commanded", "ProxyCommand")], ids=["loop", "command"]
-)
-def test_what_cannot_be_followed_is_refused(config: Path, url: str, words: str) -> None:
-    with pytest.raises(DeviceError, match=words):
-        route(url, config)
+def test_a_jump_host_that_is_its_own_is_refused(config: Path) -> None:
+    with pytest.raises(DeviceError, match="more than 8 jump hosts"):
+        route("ssh://loop", config)
+
+
+def test_a_command_that_leads_there_is_known_with_its_tokens(config: Path) -> None:
+    (hop,) = route("ssh://commanded:2200", config)
+    assert hop.command == "nc commanded 2200"
+
+
+def one(tmp_path: Path, text: str, url: str = "ssh://board") -> Hop:
+    """The only hop that a configuration gives."""
+    path = tmp_path / "config"
+    path.write_text(text)
+    (hop,) = route(url, path)
+    return hop
+
+
+def test_the_names_of_key_files_may_have_tokens(tmp_path: Path) -> None:
+    hop = one(tmp_path, "Host board\n HostName 10.0.0.5\n IdentityFile %d/keys/%r@%h\n IdentityFile ~/%n-%p\n", "ssh://pi@board:2222")
+    assert hop.identities == (Path.home() / "keys/pi@10.0.0.5", Path.home() / "board-2222")
+
+
+def test_where_the_agent_is_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    monkeypatch.setenv("OTHER", "/run/other")
+    said = [
+        "",
+        "IdentityAgent ~/%r.sock",
+        "IdentityAgent $OTHER",
+        "IdentityAgent ${OTHER}",
+        "IdentityAgent none",
+        "IdentityAgent SSH_AUTH_SOCK",
+    ]
+    found = [one(tmp_path, text, "ssh://pi@board").agent for text in said]
+    assert found == [Path("/run/agent"), Path.home() / "pi.sock", Path("/run/other"), Path("/run/other"), None, Path("/run/agent")]
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    assert one(tmp_path, "").agent is None
+
+
+def test_ways_to_log_in_can_be_switched_off(tmp_path: Path) -> None:
+    hop = one(tmp_path, "PasswordAuthentication no\nKbdInteractiveAuthentication no\nBatchMode yes\n")
+    assert hop.without == {"password", "keyboard-interactive"}
+    assert hop.asks_nothing
+    assert not one(tmp_path, "").without
+
+
+def test_how_long_and_from_where_to_connect_can_be_said(tmp_path: Path) -> None:
+    hop = one(tmp_path, "ConnectTimeout 3\nBindAddress 127.0.0.2\nAddressFamily inet\n")
+    assert (hop.connect_timeout_s, hop.bind_address, hop.family) == (3.0, "127.0.0.2", "inet")
+
+
+@pytest.mark.parametrize("nowhere", ["/dev/null", "none"])
+def test_host_keys_are_looked_up_even_where_the_configuration_knows_no_file(tmp_path: Path, nowhere: str) -> None:
+    hop = one(tmp_path, f"UserKnownHostsFile {nowhere}\nStrictHostKeyChecking no\n")
+    assert hop.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
+
+
+def test_match_holds_for_its_user_only(tmp_path: Path) -> None:
+    text = "Match host board user root\n Port 2222\nMatch originalhost board\n Port 2223\n"
+    assert one(tmp_path, text, "ssh://root@board").port == 2222
+    assert one(tmp_path, text, "ssh://pi@board").port == 2223
+
+
+def test_a_command_that_decides_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError) as caught:
+        one(tmp_path, 'Match exec "true"\n Port 2222\n')
+    assert "Match exec" in caught.value.why
+
+
+def test_files_are_included_in_their_places(tmp_path: Path) -> None:
+    (tmp_path / "more.d").mkdir()
+    (tmp_path / "more.d" / "1").write_text("User first\nHost board\n Port 2222\n")
+    (tmp_path / "more.d" / "2").write_text("Host board\n Port 2223\n")
+    (tmp_path / "inner").write_text("HostName 10.0.0.5\n")
+    text = (
+        f"Include more.d/* {tmp_path}/missing\nUser second\nHost board\n Include inner\n HostKeyAlias the-board\nHost *\n HostName other\n"
+    )
+    hop = one(tmp_path, text)
+    assert (hop.place, hop.key_name) == ("first@10.0.0.5:2222", "the-board")
+    assert one(tmp_path, text, "ssh://another").place == "first@other:22"
+
+
+def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="included by itself"):
+        one(tmp_path, "Include config\n")
 
 
 def test_a_broken_configuration_is_named(tmp_path: Path) -> None:

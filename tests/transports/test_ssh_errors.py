@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import inspect
+import pkgutil
 import socket
 from pathlib import Path
 
 import paramiko
 import pytest
-from paramiko import ssh_exception
-from paramiko.hostkeys import InvalidHostKey
 
-from farm.errors import DeadlineError, DeviceError
+from farm.errors import DeadlineError, DeviceError, LinkError
 from farm.transports.ssh_config import Hop
-from farm.transports.ssh_errors import ROWS, translate
+from farm.transports.ssh_errors import ROWS, broken, translate
 
 HOP = Hop("10.0.0.5", 22, "pi", "10.0.0.5", (Path("known_hosts"),))
 SOCKETS = (
     *(ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError),
-    *(TimeoutError, socket.gaierror, OSError, InvalidHostKey),
+    *(TimeoutError, socket.gaierror, OSError),
 )
 
 
 def classes() -> list[type[Exception]]:
-    found = [one for _, one in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(one, Exception)]
-    return [*found, *SOCKETS]
+    """Every class of errors that paramiko defines, wherever, and those of sockets."""
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(paramiko.__path__, "paramiko.")
+        if not _is_of_windows(found.name)
+    ]
+    everything = {one for module in modules for _, one in inspect.getmembers(module, inspect.isclass) if issubclass(one, Exception)}
+    return [*sorted((one for one in everything if one.__module__.startswith("paramiko")), key=lambda one: one.__name__), *SOCKETS]
+
+
+def _is_of_windows(module: str) -> bool:
+    return "win" in module.rpartition(".")[2]
 
 
 def made(kind: type[Exception], message: str = "") -> Exception:
@@ -38,7 +49,7 @@ def made(kind: type[Exception], message: str = "") -> Exception:
 
 @pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
 def test_every_class_has_a_row_other_than_the_last(kind: type[Exception]) -> None:
-    assert len(classes()) > 15
+    assert len(classes()) > 25
     error = translate("pi3", HOP, made(kind))
     assert isinstance(error, DeviceError)
     assert error.what != ROWS[-1].what.format(place=HOP.place), "only what nobody knows gets the last row"
@@ -50,6 +61,8 @@ def test_every_class_has_a_row_other_than_the_last(kind: type[Exception]) -> Non
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.message}")
 def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
     samples = {
+        "[Aa]gent|signing": "key cannot be used for signing",
+        r"\[Errno": "[Errno 110] Connection timed out",
         "encrypted|passphrase": "private key file is encrypted",
         "[Tt]imeout": "Authentication timeout.",
         "No authentication methods": "No authentication methods available",
@@ -60,7 +73,7 @@ def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
         "": "",
     }
     assert isinstance(row, type(ROWS[0]))
-    kind = {r"\w+": "Whatever", r"EOFError|SSHException|Connection\w+Error|BrokenPipeError": "EOFError"}.get(
+    kind = {r"\w+": "Whatever", r"EOFError|SSHException|NeedRekeyException|Connection\w+Error|BrokenPipeError": "EOFError"}.get(
         row.kind, row.kind.split("|")[0]
     )
     error = translate("pi3", HOP, type(kind, (Exception,), {})(samples[row.message]))
@@ -72,3 +85,29 @@ def test_a_timeout_is_a_deadline() -> None:
     assert isinstance(translate("pi3", HOP, TimeoutError("timed out")), DeadlineError)
     assert isinstance(translate("pi3", HOP, paramiko.SSHException("Timeout opening channel.")), DeadlineError)
     assert not isinstance(translate("pi3", HOP, ConnectionRefusedError()), DeadlineError)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        OSError(errno.ETIMEDOUT, "Connection timed out"),
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        EOFError("it was closed from the other side"),
+        paramiko.SSHException("Server connection dropped: "),
+    ],
+    ids=lambda cause: str(cause)[:30],
+)
+def test_what_ends_a_connection_that_was_there_is_a_broken_link(cause: Exception) -> None:
+    error = broken("pi3", HOP, cause)
+    assert type(error) is LinkError
+    assert "broke" in error.what and str(cause) in error.why and "{" not in error.fix
+
+
+def test_a_protocol_that_is_broken_is_no_broken_link() -> None:
+    assert type(broken("pi3", HOP, paramiko.MessageOrderError("unexpected"))) is DeviceError
+
+
+def test_a_connection_that_nobody_acknowledges_is_a_broken_link() -> None:
+    assert type(translate("pi3", HOP, OSError(errno.ETIMEDOUT, "Connection timed out"))) is LinkError
+    assert type(translate("pi3", HOP, TimeoutError("timed out"))) is DeadlineError

@@ -1,5 +1,6 @@
 // Own stand-in for a header that the apache-tvm wheel leaves out: memory that lives until RecycleAll.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -11,11 +12,13 @@ class Arena {
  public:
   template <typename T>
   T* allocate_(int count = 1) {
+    // TVM passes what its peer says, cut to an int.
+    if (count < 0 || static_cast<size_t>(count) > kMax / sizeof(T)) throw std::bad_alloc();
     // double-word aligned: enough for the RPC packet structs and DLTensor
     size_t nbytes = (sizeof(T) * static_cast<size_t>(count) + 15) & ~size_t(15);
-    if (used_ + nbytes > pages_.back().second) {
+    if (nbytes > pages_.back().second - used_) {
       size_t size = std::max<size_t>(nbytes, kPage);
-      pages_.emplace_back(std::make_unique<Unit[]>(size / sizeof(Unit)), size);
+      pages_.emplace_back(std::unique_ptr<Unit[]>(new Unit[size / sizeof(Unit)]), size);
       used_ = 0;
     }
     void* p = reinterpret_cast<char*>(pages_.back().first.get()) + used_;
@@ -36,7 +39,7 @@ class Arena {
   struct alignas(16) Unit {
     char bytes[16];
   };
-  static constexpr size_t kPage = 16 << 10;
+  static constexpr size_t kPage = 16 << 10, kMax = size_t(1) << 31;
   std::vector<std::pair<std::unique_ptr<Unit[]>, size_t>> pages_;
   size_t used_{0};
 };

@@ -1,0 +1,147 @@
+"""A model gets onto a device: a link, what is not there yet, library and parameters loaded. A link that breaks is made again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import prepare, releases, transports
+from farm.asking import patiently
+from farm.clock import timed
+from farm.compiler.build import LIBRARY
+from farm.compiler.parameters import PREFIX, SHARD
+from farm.deadline import Deadline
+from farm.errors import DeviceError, LinkError
+from farm.parallel import Desk
+from farm.store import file_digest
+from farm.transports import Link
+from farm.types import Artifact, Device, Progress, Stage, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_CPU = 1  # DLPack's kDLCPU
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
+_TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model on a device, ready to run."""
+
+    machine: Any
+    device: Any
+    parameters: list[Any]
+    inputs: tuple[TensorSpec, ...]
+
+    def feed(self, inputs: Mapping[str, Array]) -> None:
+        import numpy as np
+        import tvm
+
+        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.inputs]
+        self.machine.set_input("main", *tensors, *self.parameters)
+
+    def run(self) -> None:
+        self.machine.invoke_stateful("main")
+
+    def outputs(self) -> list[Array]:
+        return prepare.flat(self.machine.get_outputs("main"))
+
+    def time(self, count: int) -> list[float]:
+        """Seconds of each of `count` inferences by the device's clock; it runs one more, first."""
+        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=count)
+        return [float(seconds) for seconds in evaluate("main").results]
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Tells of files on their way to a device, and counts the bytes sent, those of transfers that were cut among them."""
+
+    desk: Desk
+    sent: int = 0
+    _there: dict[Path, int] = field(default_factory=dict)
+
+    def of(self, path: Path) -> Callable[[int], None]:
+        """What hears how much of a file is there. Where that is less than before, the difference was lost and is sent again."""
+        size = path.stat().st_size
+
+        def note(there: int) -> None:
+            self.sent += max(0, there - self._there.get(path, there))
+            self._there[path] = there
+            self.desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
+
+        return note
+
+
+def open_and_load(
+    stack: ExitStack, desk: Desk, device: Device, artifact: Artifact, agent: Path | None, timeout_s: float, ledger: dict[str, float]
+) -> tuple[Loaded, Link, int]:
+    """A model on a device, its link, and the bytes sent. A connection that breaks on the way is made again, to go on from there."""
+    deadline, meter, tries, broken = Deadline(timeout_s), _Meter(desk), 0, False
+    while True:
+        link, sent = None, meter.sent
+        try:
+            with ExitStack() as attempt:
+                link = _connect(attempt, desk, device, agent, deadline, ledger)
+                with timed(ledger, "upload"):
+                    _push(link, artifact, meter)
+                desk.note(Progress(Stage.LOADING))
+                with timed(ledger, "load"):
+                    loaded = load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0)
+                stack.enter_context(attempt.pop_all())
+                return loaded, link, meter.sent
+        except DeviceError as error:
+            tries = 0 if meter.sent > sent else tries
+            broken = broken or isinstance(error, LinkError)
+            again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
+            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
+                raise
+            desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
+        time.sleep(_PAUSES_S[tries])
+        tries += 1
+
+
+def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
+    desk.note(Progress(Stage.CONNECTING, device.url))
+    with timed(ledger, "connect"):
+        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+
+
+def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
+    """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
+    for path in releases.files(artifact):
+        note = meter.of(path)
+        if link.native:
+            digest = file_digest(path)
+            if link.call("farm.store.has", digest) < 0:
+                link.put(path, digest, note)
+            link.call("farm.store.link", digest, path.name)
+        else:
+            note(0)
+            link.session.upload(str(path))
+            note(path.stat().st_size)
+
+
+def load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> Loaded:
+    from tvm import relax
+
+    cpu = link.session.cpu(0)
+    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
+    parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
+    machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
+    return Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
+
+
+def facts_of(link: Link) -> dict[str, str]:
+    """What a device says of itself, in texts; nothing from TVM's own server."""
+    if not link.native:
+        return {}
+    content = json.loads(link.call("farm.agent.facts"))
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.items() if value is not None}

@@ -1,0 +1,94 @@
+"""What a board is, by its kernel and the ELF header of its shell, and which profiles are for it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from farm.config import load
+from farm.config.locate import SHIPPED
+from farm.errors import DeviceError
+from farm.transports.board_kind import Kind, check, fitting, kind_of
+from farm.types import Device
+
+
+def header(machine: int, bits: int, flags: int = 0, order: str = "<") -> str:
+    """The first bytes of an ELF file, as `od` gives them."""
+    ident = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
+    rest = struct.pack(f"{order}HHI", 3, machine, 1) + (bytes(24) if bits == 64 else bytes(12)) + struct.pack(f"{order}I", flags)
+    return (ident + rest).ljust(52, b"\0").hex()
+
+
+def device(profile: str, options: dict[str, str] | None = None) -> Device:
+    return Device("pi", load(SHIPPED).profiles[profile], "ssh://pi@pi", options=options or {})
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        ({"shell": header(62, 64)}, ("x86_64", 64, "")),
+        ({"shell": header(183, 64)}, ("aarch64", 64, "")),
+        ({"shell": header(243, 64)}, ("riscv64", 64, "")),
+        ({"shell": header(40, 32, 0x05000400)}, ("armv7", 32, "hard")),
+        ({"shell": header(40, 32, 0x05000200)}, ("armv7", 32, "soft")),
+        ({"shell": header(40, 32, 0x05000000)}, ("armv7", 32, "")),
+        ({"shell": header(3, 32)}, ("i386", 32, "")),
+        ({"shell": header(8, 32, order=">")}, ("machine 8", 32, "")),
+        ({"shell": "", "bits": "32"}, ("", 32, "")),
+        ({"shell": "od: not found", "bits": ""}, ("", 0, "")),
+        ({"shell": "7f454c46"}, ("", 0, "")),
+    ],
+)
+def test_the_shell_tells_what_the_programs_are(seen: dict[str, str], kind: tuple[str, int, str]) -> None:
+    found = kind_of({"machine": "x", **seen})
+    assert (found.programs, found.bits, found.float_abi) == kind
+
+
+def test_a_kind_in_words() -> None:
+    assert Kind("aarch64", "armv7", 32, "hard", "glibc 2.36").words == "aarch64 kernel, 32-bit hard-float programs (armv7), glibc 2.36"
+    assert Kind("armv7l").words == "armv7l kernel, ?-bit programs, an unknown C library"
+
+
+@pytest.mark.parametrize(
+    ("kind", "profile"),
+    [
+        (Kind("aarch64", "aarch64", 64), "rasp4-64"),
+        (Kind("aarch64", "aarch64", 64), "rasp4"),  # such a kernel mostly runs them too
+        (Kind("aarch64", "armv7", 32, "hard"), "rasp4"),
+        (Kind("armv7l", "armv7", 32, "soft"), "pynq"),  # the agent brings its own C library
+        (Kind("armv8l"), "rasp3b"),
+        (Kind("x86_64", "i386", 32), "x86-v3"),  # there is no 32-bit agent that would be meant
+        (Kind("riscv64", "riscv64", 64), "riscv64"),
+    ],
+)
+def test_a_profile_that_fits(kind: Kind, profile: str) -> None:
+    check(device(profile), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "profile", "words", "named"),
+    [
+        (Kind("x86_64", "x86_64", 64), "rasp3b", "another kind of board", "x86"),
+        (Kind("armv7l", "armv7", 32, "hard"), "rasp4-64", "another kind of board", "rasp4"),
+        (Kind("aarch64", "armv7", 32, "hard"), "x86", "another kind of board", "rasp3b"),
+        (Kind("aarch64", "aarch64", 64), "x86", "another kind of board", "rasp3b-64"),
+        (Kind("aarch64", "armv7", 32, "hard"), "rasp3b-64", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (Kind("aarch64", "", 32), "rk3399", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (Kind("armv6l", "armv7", 32, "hard"), "rasp3b", "no agent for the armv6l kernel", ""),
+    ],
+)
+def test_a_profile_that_does_not_fit_and_those_that_would(kind: Kind, profile: str, words: str, named: str) -> None:
+    with pytest.raises(DeviceError, match=words) as raised:
+        check(device(profile), kind)
+    assert named in raised.value.fix.replace(",", "").replace(";", "").split() or not named
+
+
+def test_64_bit_code_on_a_32_bit_system_can_be_meant() -> None:
+    check(device("rasp3b-64", {"userland": "any"}), Kind("aarch64", "armv7", 32, "hard"))
+
+
+def test_profiles_are_named_by_likeness() -> None:
+    assert fitting("armv7", "rasp4-64")[0] == "rasp4"
+    assert fitting("aarch64", "rasp3b")[0] == "rasp3b-64"
+    assert not {"cuda", "mali"} & set(fitting("x86_64", "cuda") + fitting("aarch64", "mali"))
