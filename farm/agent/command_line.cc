@@ -44,8 +44,10 @@ Exit codes: 0 done, 1 failed, 2 the command line is wrong.
 )";
 
 const std::set<std::string> kFlags = {"--open-to-network", "--exit-with-parent", "--stdio", "--facts", "--version", "--help"};
-const std::set<std::string> kOptions = {"--host",         "--port",       "--port-file", "--key",     "--tracker", "--custom-addr", "--work-dir", "--store",
-                                        "--store-budget", "--max-memory", "--max-work",  "--threads", "--input",   "--output"};
+const std::set<std::string> kOptions = {
+    "--host",  "--port",         "--port-file",  "--key",      "--tracker", "--custom-addr", "--work-dir",
+    "--store", "--store-budget", "--max-memory", "--max-work", "--threads", "--input",       "--output",
+};
 
 }  // namespace
 

@@ -114,7 +114,8 @@ void WriteNpy(const std::string& path, const Tensor& tensor) {
                        ShapeText(tensor->shape, static_cast<size_t>(tensor->ndim)) + ", }";
   const size_t before = kMagicBytes + 4;
   header += std::string(kAlignment - 1 - (before + header.size()) % kAlignment, ' ') + "\n";
-  std::string file = std::string(kMagic) + '\1' + '\0' + static_cast<char>(header.size() & 0xff) + static_cast<char>(header.size() >> 8) + header;
+  const char version_and_length[] = {1, 0, static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
+  std::string file = kMagic + std::string(version_and_length, sizeof(version_and_length)) + header;
   const size_t begin = file.size(), bytes = tvm::ffi::GetDataSize(*tensor.operator->());
   file.resize(begin + bytes);
   if (bytes) tensor.CopyToBytes(&file[begin], bytes);

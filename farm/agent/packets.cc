@@ -118,7 +118,8 @@ void PacketCheck::OnField(const char* field) {
   switch (field_) {
     case Field::kLength:
       left_ = At<uint64_t>(field);
-      Sane(left_ <= max_bytes_, "its length");
+      Sane(left_ <= kMaxBytes, "its length");
+      if (left_ > max_bytes_) TVM_FFI_THROW(RPCServerError) << "out of memory: a message of " << left_ << " bytes is too large";
       return left_ ? Expect(Field::kCode, kIntegerBytes) : Next();
     case Field::kCode:
       return OnCode(At<int32_t>(field));

@@ -30,12 +30,10 @@ constexpr double kTickS = 1;       // a session with a timeout is looked at this
 constexpr int kFirstWordMs = 10'000;
 constexpr int kClientWasTold = 3;  // the exit code of a child that has sent its last words
 
-// The bytes of a session, watched on their way: TVM allocates what a message says of its own length.
 class DescriptorChannel final : public tvm::runtime::RPCChannel {
  public:
   // `sending` is true while an answer is on its way, so that nothing else may be written.
-  DescriptorChannel(int in, int out, uint64_t max_message_bytes, bool* sending)
-      : in_(in), out_(out), max_message_bytes_(std::min<uint64_t>(max_message_bytes, SIZE_MAX / 4)), sending_(sending) {}
+  DescriptorChannel(int in, int out, bool* sending) : in_(in), out_(out), sending_(sending) {}
 
   size_t Send(const void* data, size_t size) final {
     *sending_ = true;
@@ -53,36 +51,11 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
     do n = read(in_, data, size);
     while (n < 0 && errno == EINTR);
     if (n < 0) Fail("read");
-    Watch(static_cast<const char*>(data), static_cast<size_t>(n));
     return static_cast<size_t>(n);
   }
 
  private:
-  // A message is its length, as eight bytes, and so many bytes.
-  void Watch(const char* data, size_t size) {
-    while (size) {
-      size_t n = static_cast<size_t>(std::min<uint64_t>(size, left_ ? left_ : sizeof(length_) - length_bytes_));
-      if (left_) {
-        left_ -= n;
-      } else {
-        memcpy(reinterpret_cast<char*>(&length_) + length_bytes_, data, n);
-        length_bytes_ += n;
-        if (length_bytes_ == sizeof(length_)) TakeLength();
-      }
-      data += n;
-      size -= n;
-    }
-  }
-
-  void TakeLength() {
-    if (length_ > max_message_bytes_) throw IoError("out of memory: a message of " + std::to_string(length_) + " bytes is too large for the session");
-    left_ = length_;
-    length_bytes_ = 0;
-  }
-
   int in_, out_;
-  uint64_t max_message_bytes_, length_ = 0, left_ = 0;
-  size_t length_bytes_ = 0;
   bool* sending_;
   bool heard_ = false;
 };
@@ -119,8 +92,9 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
     SetThreads(options.threads);
     ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
     RegisterFunctions(directory, options);
-    auto below = std::make_unique<DescriptorChannel>(in, out, options.limits.memory_bytes, &sending);
-    endpoint = tvm::runtime::RPCEndpoint::Create(std::make_unique<PacketChannel>(std::move(below)), "farm-agent", "");
+    const uint64_t max_bytes = std::min(options.limits.memory_bytes, PacketCheck::kMaxBytes);
+    auto channel = std::make_unique<PacketChannel>(std::make_unique<DescriptorChannel>(in, out, &sending), max_bytes);
+    endpoint = tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "");
     endpoint->ServerLoop();
     return 0;
   } catch (const std::exception& e) {

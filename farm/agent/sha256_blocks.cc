@@ -78,8 +78,8 @@ __attribute__((target("sha,sse4.1"))) void ShaExtensionBlocks(uint32_t* state, c
       if (i < 4) {
         now = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i), bytes_swapped);
       } else {
-        const __m128i last = w[(i + 3) % 4], sum = _mm_add_epi32(_mm_sha256msg1_epu32(now, w[(i + 1) % 4]), _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
-        now = _mm_sha256msg2_epu32(sum, last);
+        const __m128i last = w[(i + 3) % 4], seventh = _mm_alignr_epi8(last, w[(i + 2) % 4], 4);
+        now = _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(now, w[(i + 1) % 4]), seventh), last);
       }
       const __m128i kw = _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound) + i));
       cdgh = _mm_sha256rnds2_epu32(cdgh, abef, kw);

@@ -162,7 +162,9 @@ void Store::Write(const std::string& digest, int64_t offset, const void* data, s
   if (!file.valid() && errno == ENOENT && Has(digest) >= 0) return;  // another session was faster
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot write to the store");
-  if (offset > info.st_size) throw IoError("what was sent for " + digest + " leaves a gap after " + std::to_string(info.st_size) + " bytes");
+  if (offset > info.st_size) {
+    throw IoError("what was sent for " + digest + " leaves a gap after " + std::to_string(info.st_size) + " bytes");
+  }
   if (lseek(file.get(), offset, SEEK_SET) != offset) Fail("cannot write to the store");
   WriteAll(file.get(), data, size);
 }
@@ -179,7 +181,8 @@ void Store::Finish(const std::string& digest) {
     if (lstat(part.c_str(), &info)) throw IoError("nothing was begun for " + digest);
     auto begun = begun_.find(digest);
     if (begun != begun_.end() && static_cast<uint64_t>(info.st_size) < begun->second) {
-      throw IoError("incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) + " bytes");
+      throw IoError("incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) +
+                    " bytes");
     }
     if (rename(part.c_str(), mine.c_str())) Fail("cannot keep " + digest);
   }

@@ -70,6 +70,13 @@ ROWS = (
     ),
     Row(
         _ANY,
+        "a packet of the client has no sense",
+        DeviceError,
+        "{name} does not understand what it was sent",
+        "run the command again; no file or tensor may have 2 GiB",
+    ),
+    Row(
+        _ANY,
         "another session has held",
         DeviceError,
         "another session has the store of {name}",
@@ -96,7 +103,8 @@ ROWS = (
     Row(
         _ANY,
         # Where TVM's client finds the connection closed in the middle of a call, it complains of a reply that is none: RPCCode.
-        r"RPCCode::k|kShutdown|[Cc]onnection (was previously )?(closed|reset)|Channel closes|SockChannel::(Send|Recv)",
+        r"the client said nothing|RPCCode::k|kShutdown|[Cc]onnection (was previously )?(closed|reset)"
+        r"|Channel closes|SockChannel::(Send|Recv)",
         LinkError,
         "the agent of {name}, or its session, ended",
         _LOOK,

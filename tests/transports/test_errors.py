@@ -42,6 +42,7 @@ SEEN = [
     (made("InternalError", "not a manifest: it is nested too deeply"), DeviceError, "refuses the description"),
     (made("InternalError", 'not a plain file name: "../x"'), DeviceError, "refuses a name"),
     (made("InternalError", "incomplete: of abc came 1 of 2 bytes"), LinkError, "not arrived whole"),
+    (made("RPCServerError", "a packet of the client has no sense: its length"), DeviceError, "does not understand"),
     (made("InternalError", "cannot lock /store/.lock: another session has held it for 60.0 s"), DeviceError, "another session"),
     (made("InternalError", "cannot write /store/1.json: Read-only file system"), DeviceError, "files or folders"),
     (ConnectionRefusedError(111, "Connection refused"), DeviceError, "nobody listens at rpc://10.0.0.5:9090"),
@@ -82,18 +83,20 @@ AGENT = Path(farm.agent.__file__).parent
 # What these say, they say on the device's own command line or in its log, and not to a client.
 OWN_WORDS = {"main.cc", "command_line.cc", "run.cc", "npy.cc", "server.cc", "tracker.cc", "signals.cc"}
 
+# What some functions of the agent put before their words.
+BEFORE = {"Refuse": "not a manifest: ", "Check": "cannot load library: ", "Sane": "a packet of the client has no sense: "}
+
 
 def agent_messages() -> list[tuple[str, str]]:
     """The errors of the agent's C++: the file, and the text with a 1 where a value goes."""
     found = []
     for file in sorted(AGENT.glob("*.cc")):
-        for kind, statement in re.findall(r"\b(IoError|Fail|Refuse|Check)(?: \w+)?\((.*?)\);", file.read_text(), re.DOTALL):
+        for kind, statement in re.findall(r"\b(IoError|Fail|Refuse|Check|Sane)(?: \w+)?\((.*?)\);", file.read_text(), re.DOTALL):
             # A literal stays as it is; whatever else stands between the plus signs is a value.
             parts = re.split(r'"((?:[^"\\]|\\.)*)"', statement)
             text = "".join(part if index % 2 else "1" * bool(re.search(r"\w", part)) for index, part in enumerate(parts))
             if text.strip(": 1"):
-                before = {"Refuse": "not a manifest: ", "Check": "cannot load library: "}.get(kind, "")
-                found.append((file.name, before + text + (": Input/output error" if kind == "Fail" else "")))
+                found.append((file.name, BEFORE.get(kind, "") + text + (": Input/output error" if kind == "Fail" else "")))
     return found
 
 
