@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from farm_running import wait_until
 from ssh_server import SSHD, SshServer, prepare
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -97,11 +98,14 @@ class SystemdBoard(SshServer):
     def cut(self) -> None:
         self.child.send_signal(signal.SIGKILL)
         self.child.wait()
-        for folder in sorted(self.group.rglob("*"), reverse=True):
+        wait_until(self._is_empty, "the end of its processes", 10)
+
+    def _is_empty(self) -> bool:
+        """Whether its control groups could be removed, which those of living processes cannot."""
+        for folder in [*sorted((path for path in self.group.rglob("*") if path.is_dir()), reverse=True), self.group]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        with contextlib.suppress(OSError):
-            self.group.rmdir()
+        return not self.group.exists()
 
 
 def _cgroups() -> Path:
