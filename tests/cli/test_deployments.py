@@ -15,6 +15,7 @@ import onnx
 import pytest
 from farm_running import DIGITS, QUICK, Farm, server
 from onnx import numpy_helper
+from ssh_server import SshServer
 
 import farm as package
 
@@ -223,3 +224,27 @@ def test_the_agent_alone_gives_the_same_output(
     (file,) = (farm.folder / "alone").glob("*.npy")
     assert np.array_equal(np.load(file), by_farm), "the very bits"
     assert len(done.stdout.splitlines()) >= 5
+
+
+@pytest.mark.parametrize(("profile", "launcher"), [("x86", ""), ("rasp3b", "qemu-arm"), ("rk3399", "qemu-aarch64")])
+def test_a_board_by_ssh_keeps_releases_and_runs_them_alone(
+    farm: Farm, server: SshServer, image: Path, emulators: None, profile: str, launcher: str
+) -> None:
+    options = f'options = {{ launcher = "{launcher}", threads = 1 }}\n' if launcher else ""
+    board = f'[devices.one]\nprofile = "{profile}"\nurl = "{server.url}"\n{options}' + QUICK
+    farm.configure(board + DIGITS)
+    assert deploy(farm, "--device", "one", "digits")[0]["samples"]["release"] == 1
+    first = outputs(farm, "--device", "one", "digits")
+    other_weights(farm)
+    farm.configure(board + '[models.digits]\nsource = "digits.onnx"\n')
+    assert deploy(farm, "--device", "one", "digits")[0]["samples"]["release"] == 2
+    assert not np.allclose(outputs(farm, "--device", "one", "digits"), first)
+    assert farm.run("rollback", "--device", "one", "digits").code == 0
+    assert np.array_equal(outputs(farm, "--device", "one", "digits"), first)
+    command = [server.kept / "farm-agent", "run", "digits", "--input", image, "--output", "alone"]
+    subprocess.run(command, cwd=farm.folder, capture_output=True, check=True)
+    (file,) = (farm.folder / "alone").glob("*.npy")
+    assert np.array_equal(np.load(file), first), "the very bits, with no host around"
+    assert farm.run("undeploy", "--device", "one", "digits").code == 0
+    assert listed(farm) == []
+    farm.assert_nothing_is_left()
