@@ -155,8 +155,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: s
 def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, number: signal.Signals, start: Start) -> None:
     agent = start(arch)
     with start_client("outlive", agent, session_s=60):
-        wait_until(lambda: agent.session_folders, 30, "the session")
-        (session,) = children_of(agent.child.pid)
+        (session,) = wait_until(lambda: children_of(agent.child.pid), 30, "the session")
         agent.child.send_signal(number)
         assert agent.child.wait(5) == 0
         assert not Path(f"/proc/{session}").exists()
