@@ -75,7 +75,7 @@ def test_a_slow_and_lossy_line_is_good_enough(farm: Farm, network: Network, serv
 
 
 # An SSH server that is told to look after its clients ends what a dead one has left; else the agent's own time does, see below.
-@pytest.mark.parametrize("server", ["ClientAliveInterval 5\nClientAliveCountMax 4\n"], indirect=True)
+@pytest.mark.parametrize("server", ["ClientAliveInterval 5\nClientAliveCountMax 4\n"], ids=["looks after its clients"], indirect=True)
 def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network, server: SshServer) -> None:
     size = write_heavy_model(farm.folder / "heavy.onnx")
     configure(farm, url(server))
