@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _CPU = 1  # DLPack's kDLCPU
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
+_TRIES_TO_LOAD = 2  # again, where the connection was made and then broke and nothing got across
 _TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
 
 
@@ -101,6 +102,8 @@ def open_and_load(
             tries = 0 if meter.sent > sent else tries
             broken = broken or isinstance(error, LinkError)
             again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
+            if device.on_this_machine or (link and tries == _TRIES_TO_LOAD):  # it is not the network that ends it
+                again = False
             if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
                 raise
             desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
