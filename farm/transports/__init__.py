@@ -91,7 +91,7 @@ def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float,
 
 
 def state(device: Device) -> State:
-    """Whether the device can be used, as far as can be told within a second and without a session."""
+    """Whether the device can be used, as far as can be told within a few seconds and without a session."""
     result: State = _transport(device).state(device)
     return result
 

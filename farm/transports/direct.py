@@ -14,7 +14,7 @@ from farm.transports import State
 from farm.transports.rpc_client import connect
 from farm.types import Device
 
-_PROBE_S = 1.0
+_PROBE_S = 3.5  # a lossy network may lose the first two packets, which are sent again after 1 and 3 s (RFC 6298)
 
 
 @contextlib.contextmanager
@@ -42,6 +42,6 @@ def address(device: Device) -> tuple[str, int]:
 
 
 def probe(host: str, port: int) -> None:
-    """Raises OSError, within a second, where nobody listens: TVM's client would try for a minute."""
+    """Raises OSError, within a few seconds, where nobody listens: TVM's client would try for a minute."""
     with socket.create_connection((host, port), timeout=_PROBE_S):
         pass
