@@ -7,10 +7,14 @@ it is, correct and slow, and the report names it.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.analysis import estimate_tir_flops
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.core import Core
@@ -28,11 +32,12 @@ _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kernel]]:
     """Schedule every kernel of a module for a core."""
     kernels: list[Kernel] = []
+    calls = _calls(module)
     scheduled: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = _schedule_one(variable.name_hint, function, core)
-            kernels.append(kernel)
+            kernels.append(replace(kernel, operations=calls[variable] * _operations(function)))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
@@ -50,6 +55,28 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
             continue
         return work.mod["main"], Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
+    """How often the module's Relax functions call each kernel."""
+    calls: Counter[tvm.ir.GlobalVar] = Counter()
+
+    def count(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            calls.update(argument for argument in node.args if isinstance(argument, tvm.ir.GlobalVar))
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, count)
+    return calls
+
+
+def _operations(function: tirx.PrimFunc) -> int:
+    """Arithmetic of one call; 0 where TVM cannot tell."""
+    try:
+        return int(estimate_tir_flops(tvm.IRModule({"main": function})))
+    except Exception:  # loops of open extent, whiles, and what else it does not know
+        return 0
 
 
 def is_loop_nest(function: tirx.PrimFunc) -> bool:
