@@ -24,8 +24,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         count, tokens, width = x.shape
         q, k, v = (
-            linear(x).view(count, tokens, self.heads, width // self.heads).transpose(1, 2)
-            for linear in (self.query, self.key, self.value)
+            linear(x).view(count, tokens, self.heads, width // self.heads).transpose(1, 2) for linear in (self.query, self.key, self.value)
         )
         weights = (q @ k.transpose(-1, -2) * self.scale).softmax(-1)
         return self.project((weights @ v).transpose(1, 2).reshape(count, tokens, width))
