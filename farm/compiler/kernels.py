@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import loops
+from farm.compiler import functions, loops, rows
 from farm.compiler.core import Core
 from farm.compiler.folding import constant
 from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tile, up_to_multiple
@@ -27,7 +27,7 @@ Own = Callable[[relax.BlockBuilder, relax.Call, Core], relax.Expr | None]
 
 def legalization(core: Core) -> dict[str, Legalizer]:
     """The map that `relax.transform.LegalizeOps` takes."""
-    return {name: _legalizer(name, own, core) for name, own in (("relax.nn.conv2d", _convolution), ("relax.matmul", _product))}
+    return {name: _legalizer(name, own, core) for name, own in _OWN.items()}
 
 
 def _legalizer(name: str, own: Own, core: Core) -> Legalizer:
@@ -100,6 +100,33 @@ def _product(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax
     return builder.call_te(partial(loops.product, tile), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
 
 
+def _softmax(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    shape = static_shape(call)
+    if shape is None or len(shape) < 2 or int(call.attrs.axis) not in (-1, len(shape) - 1) or 0 in shape:
+        return None
+    lanes = core.lanes if shape[-1] >= core.lanes else divisor(shape[-1], core.lanes)
+    return builder.call_te(partial(rows.softmax, lanes), call.args[0], primfunc_name_hint=rows.SOFTMAX)
+
+
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    shape, attributes = static_shape(call), call.attrs
+    if shape is None or len(shape) < 2 or 0 in shape or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]:
+        return None
+    if not (attributes.center and attributes.scale) or any(static_shape(argument) is None for argument in call.args):
+        return None
+    body = partial(rows.layer_norm, divisor(shape[-1], core.lanes), float(attributes.epsilon))
+    return builder.call_te(body, *call.args, primfunc_name_hint=rows.LAYER_NORM)
+
+
+def _elementwise(function: Callable[[Any], Any]) -> Own:
+    def own(builder: relax.BlockBuilder, call: relax.Call, _: Core) -> relax.Expr | None:
+        if str(call.ty.dtype) != "float32":
+            return None
+        return builder.call_te(functions.elementwise(function), call.args[0], primfunc_name_hint=f"farm_{function.__name__}")
+
+    return own
+
+
 def _blocks(weight: Array, block: int) -> Array:
     """The last axis as blocks, the last of them filled up with zeros."""
     filled = _filled(weight, up_to_multiple(weight.shape[-1], block))
@@ -108,3 +135,17 @@ def _blocks(weight: Array, block: int) -> Array:
 
 def _filled(weight: Array, extent: int) -> Array:
     return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, extent - weight.shape[-1])])
+
+
+_OWN: dict[str, Own] = {
+    "relax.nn.conv2d": _convolution,
+    "relax.matmul": _product,
+    "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.exp": _elementwise(functions.exp),
+    "relax.sigmoid": _elementwise(functions.sigmoid),
+    "relax.tanh": _elementwise(functions.tanh),
+    "relax.erf": _elementwise(functions.erf),
+    "relax.nn.silu": _elementwise(functions.silu),
+    "relax.nn.gelu": _elementwise(functions.gelu),
+}

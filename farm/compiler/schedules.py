@@ -6,6 +6,7 @@ it is, correct and slow, and the report names it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,15 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.analysis import estimate_tir_flops
 
 from farm.compiler.core import Core
+from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
-from farm.compiler.spread import name_of, schedule_general
+from farm.compiler.spread import has_reduction, name_of, schedule_general
 from farm.types import Kernel
 
 GENERAL = "general"
-_RULES = {**RULES, GENERAL: schedule_general}
+_RULES = {**RULES, SOFTMAX: schedule_rows, LAYER_NORM: schedule_rows, GENERAL: schedule_general}
 
 
 def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kernel]]:
@@ -67,11 +68,17 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
 
 
 def _operations(function: tirx.PrimFunc) -> int:
-    """Arithmetic of one call; 0 where TVM cannot tell."""
-    try:
-        return int(estimate_tir_flops(tvm.IRModule({"main": function})))
-    except Exception:  # loops of open extent, whiles, and what else it does not know
+    """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; 0 where extents are open."""
+    if not is_loop_nest(function):
         return 0
+    work = Schedule(tvm.IRModule({"main": function}))
+    total = 0
+    for block in work.get_child_blocks(work.get_sblock("root")):
+        extents = [work.get(loop).extent for loop in work.get_loops(block)]
+        if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+            return 0
+        total += (2 if has_reduction(work, block) else 1) * math.prod(int(extent) for extent in extents)
+    return total
 
 
 def is_loop_nest(function: tirx.PrimFunc) -> bool:

@@ -20,7 +20,7 @@ def schedule_general(work: Schedule, core: Core) -> None:
     """What is computed once and element by element is inlined; every remaining block is spread over threads and lanes."""
     blocks = work.get_child_blocks(work.get_sblock("root"))
     for block in blocks[:-1]:
-        if not _has_reduction(work, block) and work.get_consumers(block) and not _feeds_reduction(work, block):
+        if not has_reduction(work, block) and work.get_consumers(block) and not _feeds_reduction(work, block):
             work.compute_inline(block)
     for block in work.get_child_blocks(work.get_sblock("root")):
         spread(work, block, core)
@@ -62,6 +62,13 @@ def vectorized(work: Schedule, loop: LoopRV, core: Core) -> None:
     work.vectorize(work.split(loop, [None, divisor(extent(work, loop), core.lanes)])[1])
 
 
+def vectorized_tail(work: Schedule, loop: LoopRV, lanes: int) -> None:
+    """Whole vectors; what is left at the end, one by one."""
+    blocks, lane = work.split(loop, [None, lanes])
+    work.vectorize(lane)
+    work.annotate(blocks, "pragma_loop_partition_hint", 1)
+
+
 def extent(work: Schedule, loop: LoopRV) -> int:
     """The number of iterations. Raises where it is open."""
     return int(work.get(loop).extent)
@@ -79,9 +86,9 @@ def _kinds(work: Schedule, block: SBlockRV) -> list[int]:
     return [int(variable.iter_type) for variable in work.get(block).iter_vars]
 
 
-def _has_reduction(work: Schedule, block: SBlockRV) -> bool:
+def has_reduction(work: Schedule, block: SBlockRV) -> bool:
     return _REDUCTION in _kinds(work, block)
 
 
 def _feeds_reduction(work: Schedule, block: SBlockRV) -> bool:
-    return any(_has_reduction(work, consumer) for consumer in work.get_consumers(block))
+    return any(has_reduction(work, consumer) for consumer in work.get_consumers(block))

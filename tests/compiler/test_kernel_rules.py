@@ -140,14 +140,54 @@ def test_a_kernel_is_right(name, cpu):
     answer = compute({"x": data}, body, cpu=cpu)
     close(answer.outputs, expected(torch.from_numpy(data)))
     if name != "running sum":  # TVM's scan is no loop nest
-        assert (answer.rules, answer.notes) == ([], [])
+        assert (answer.rules, answer.notes) == (["softmax"] if name == "softmax" else [], [])
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_a_layer_norm(cpu):
-    x, gain, bias = draw(2, 3, 10), draw(10), draw(10)
+@pytest.mark.parametrize("shape", [(3, 197), (2, 3, 33, 64), (1, 7), (5, 16), (2, 1)], ids=str)
+def test_a_softmax(shape, cpu):
+    x = 9 * draw(*shape)
+    answer = compute({"x": x}, lambda emit, x: emit(relax.op.multiply(emit(relax.op.nn.softmax(x, -1)), const(2))), cpu=cpu)
+    close(answer.outputs, 2 * torch.from_numpy(x).softmax(-1))
+    assert (answer.rules, answer.notes) == (["softmax"], [])
+
+
+def test_a_softmax_of_what_a_mask_hid_is_zero_there():
+    x = draw(3, 40)
+    x[:, 20:] = -np.inf
+    close(compute({"x": x}, lambda emit, x: emit(relax.op.nn.softmax(x, -1))).outputs, torch.from_numpy(x).softmax(-1))
+
+
+AWKWARD = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-30, -1e-30, 3e38, -3e38, 88.7, 88.8, -87.2, -103, 0.5, -0.625, 1e-3], "float32")
+FUNCTIONS = {
+    "exp": (relax.op.exp, torch.exp),
+    "sigmoid": (relax.op.sigmoid, torch.sigmoid),
+    "tanh": (relax.op.tanh, torch.tanh),
+    "erf": (relax.op.erf, torch.erf),
+    "silu": (relax.op.nn.silu, functional.silu),
+    "gelu": (relax.op.nn.gelu, functional.gelu),
+}
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_right_to_six_digits_everywhere(name, cpu):
+    ours, theirs = FUNCTIONS[name]
+    x = np.concatenate([AWKWARD, np.linspace(-100, 88, 2048, dtype="float32"), np.linspace(-6, 6, 4096, dtype="float32")])
+    answer = compute({"x": x}, lambda emit, x: emit(ours(x)), cpu=cpu)
+    exact = theirs(torch.from_numpy(x).double()).float().numpy()
+    np.testing.assert_allclose(answer.outputs[0], exact, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("width", [10, 192, 17])
+def test_a_layer_norm(width, cpu):
+    x, gain, bias = draw(2, 3, width), draw(width), draw(width)
     answer = compute({"x": x}, lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, [-1], 1e-3)), {"g": gain, "b": bias}, cpu)
-    close(answer.outputs, functional.layer_norm(*map(torch.from_numpy, (x,)), (10,), torch.from_numpy(gain), torch.from_numpy(bias), 1e-3))
+    close(
+        answer.outputs, functional.layer_norm(*map(torch.from_numpy, (x,)), (width,), torch.from_numpy(gain), torch.from_numpy(bias), 1e-3)
+    )
+    assert (answer.rules, answer.notes) == (["layer_norm"], [])
 
 
 @pytest.mark.parametrize("cpu", CPUS)
