@@ -70,6 +70,34 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> r
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
 
 
+def _transposed(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
+    if attributes.data_layout != "NHWC":
+        return None
+    geometry = loops.Geometry(attributes)
+    plain = geometry.groups == 1 and geometry.dilation == [1, 1] and attributes.out_layout in ("", "NHWC")
+    if not plain or weight is None or data is None or shape is None or weight.dtype != np.float32 or attributes.kernel_layout != "IOHW":
+        return _transposed_by_tvm(builder, call)
+    depth, channels, kernel_h, kernel_w = weight.shape
+    stride_y, stride_x = geometry.strides
+    tile = product_tile(core, -(-shape[2] // stride_x), channels, depth)
+    height, width = up_to_multiple(kernel_h, stride_y), up_to_multiple(kernel_w, stride_x)
+    filled = np.pad(weight, [(0, 0), (0, 0), (0, height - kernel_h), (0, width - kernel_w)])
+    packed = np.ascontiguousarray(_blocks(filled.transpose(2, 3, 0, 1), tile.block).transpose(3, 0, 1, 2, 4))
+    body = partial(loops.transposed, geometry, tile, shape)
+    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.TRANSPOSED)
+
+
+def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM has loops for NCHW only."""
+    given = call.attrs
+    data = builder.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
+    result = relax.op.nn.conv2d_transpose(
+        data, call.args[1], given.strides, given.padding, given.output_padding, given.dilation, given.groups, "NCHW", given.kernel_layout
+    )
+    return relax.op.permute_dims(builder.emit(result), [0, 2, 3, 1])
+
+
 def _depthwise_weight(core: Core, weight: Array, width: int) -> tuple[Tile, Array]:
     """Channels are filled up to whole vectors, unless narrower vectors do without."""
     kernel_h, kernel_w, _, channels = weight.shape
@@ -139,6 +167,7 @@ def _filled(weight: Array, extent: int) -> Array:
 
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
+    "relax.nn.conv2d_transpose": _transposed,
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,

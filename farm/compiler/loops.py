@@ -16,6 +16,7 @@ from tvm import te
 from farm.compiler.tiles import Tile, up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
+TRANSPOSED = "transposed_convolution"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
 TILE, WEIGHT_BYTES = "tile", "weight_bytes"  # annotations of a main block
 
@@ -35,7 +36,7 @@ class Geometry:
 
 def convolution(geometry: Geometry, tile: Tile, channels: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution to `channels`; in one of several groups, each output sees the channels of its own group."""
-    source = _padded(data, geometry.padding, int(data.shape[3]))
+    source = _padded(data, geometry.padding)
     count, height, width, _ = _extents(source)
     blocks, kernel_h, kernel_w, depth, block = _extents(weight)
     out_h, out_w = geometry.output(height, kernel_h, 0), geometry.output(width, kernel_w, 1)
@@ -68,6 +69,32 @@ def depthwise(geometry: Geometry, tile: Tile, channels: int, data: te.Tensor, we
 
     main = te.compute(shape, value, name=DEPTHWISE, attrs=_annotations(tile, weight))
     return _cropped(main, (count, out_h, out_w, channels))
+
+
+def transposed(geometry: Geometry, tile: Tile, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A transposed convolution of one group, undilated, to [N, H, W, CO]: `weight` is packed, its kernel filled up to whole strides.
+
+    With Y = y + padding, row y takes the kernel's rows Y % stride, Y % stride + stride, ... and the input's rows Y // stride,
+    Y // stride - 1, ...: no product with a zero between the inputs. The same across; columns of one phase, X % stride, are tiled together.
+    """
+    (top, left, _, _), (stride_y, stride_x) = geometry.padding, geometry.strides
+    count, out_h, out_w, _ = shape
+    _, height, width, depth = _extents(data)
+    blocks, filled_h, filled_w, _, block = _extents(weight)
+    taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
+    columns = (out_w - 1 + left) // stride_x + 1
+    below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
+    source = _padded(data, [taps_y - 1, taps_x - 1, max(0, below), max(0, beside)])
+    ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((taps_y, "ry"), (taps_x, "rx"), (depth, "rc")))
+    covered = up_to_multiple(columns, tile.pixels)
+
+    def value(n: te.Var, y: te.Var, phase: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        row, column = (y + top) // stride_y - ry + taps_y - 1, _within(x, columns, covered) - rx + taps_x - 1
+        kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
+        return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
+
+    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=_annotations(tile, weight))
+    return te.compute(tuple(shape), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
 def dense(tile: Tile, width: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -131,8 +158,9 @@ def _cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def _padded(data: te.Tensor, padding: Sequence[int], filled: int) -> te.Tensor:
+def _padded(data: te.Tensor, padding: Sequence[int], filled: int = 0) -> te.Tensor:
     count, height, width, channels = _extents(data)
+    filled = filled or channels
     if not any(padding) and filled == channels:
         return data
     top, left, bottom, right = padding

@@ -24,7 +24,7 @@ _LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass ta
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv1d": ["NCW", "OIW"],
     "relax.nn.conv3d": ["NCDHW", "OIDHW"],
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+    "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
     "relax.nn.conv1d_transpose": ["NCW", "IOW"],
     "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
 }

@@ -8,7 +8,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.core import Core
-from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, PRODUCT, TILE, WEIGHT_BYTES
+from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, PRODUCT, TILE, TRANSPOSED, WEIGHT_BYTES
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
 from farm.compiler.tiles import Tile, divisor
 
@@ -20,10 +20,25 @@ _UNROLLED_TAPS = 49  # of a depthwise kernel, 7 x 7: more make the code grow wit
 def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
     main = _main_block(work, (CONVOLUTION, DENSE, PRODUCT))
-    tile, before = _tile(work, main), work.get_producers(main)
-    last = _inline_epilogue(work, main)
+    before = work.get_producers(main)
+    _tile_product(work, core, main, _inline_epilogue(work, main))
+    for block in before:
+        spread(work, block, core)
 
-    axes = len(work.get(main).writes[0].source.shape)
+
+def schedule_transposed(work: Schedule, core: Core) -> None:
+    """Tiles as for a product; what follows goes over the whole result, whose columns come from tiles of different phases."""
+    main = _main_block(work, (TRANSPOSED,))
+    before = work.get_producers(main)
+    last = _inline_epilogue(work, main)
+    _tile_product(work, core, main, work.cache_write(main, 0, "global"))
+    for block in (*before, last):
+        spread(work, block, core)
+
+
+def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) -> None:
+    """Tile the last two axes of the main block, and compute the one block that takes its result on each tile."""
+    tile, axes = _tile(work, main), len(work.get(main).writes[0].source.shape)
     spatial, reduced = work.get_loops(main)[:axes], work.get_loops(main)[axes:]
     *outer, row, column = spatial
     rows, tile_rows = work.split(row, [None, tile.pixels])
@@ -40,8 +55,6 @@ def schedule_product(work: Schedule, core: Core) -> None:
     _unroll_vectorize(work, [tile_rows, vectors], lanes)
     initial = work.get_loops(work.decompose_reduction(main, reduced[0]))
     _unroll_vectorize(work, initial[-3:-1], initial[-1])
-    for block in before:
-        spread(work, block, core)
 
 
 def schedule_depthwise(work: Schedule, core: Core) -> None:
@@ -108,4 +121,10 @@ def _unroll_vectorize(work: Schedule, loops: list[LoopRV], lanes: LoopRV) -> Non
         work.unroll(loop)
 
 
-RULES = {CONVOLUTION: schedule_product, DENSE: schedule_product, PRODUCT: schedule_product, DEPTHWISE: schedule_depthwise}
+RULES = {
+    CONVOLUTION: schedule_product,
+    DENSE: schedule_product,
+    PRODUCT: schedule_product,
+    TRANSPOSED: schedule_transposed,
+    DEPTHWISE: schedule_depthwise,
+}

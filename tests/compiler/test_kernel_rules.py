@@ -191,10 +191,37 @@ def test_a_layer_norm(width, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_a_transposed_convolution(cpu):
-    x, w = draw(1, 3, 5, 5), draw(3, 16, 3, 3)
-    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1, 1, 1), (1, 1))), {"w": w}, cpu)
-    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, 1))
+@pytest.mark.parametrize(
+    ("shape", "weight", "strides", "padding", "extra"),
+    [
+        ((1, 3, 5, 5), (3, 16, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ((1, 8, 6, 9), (8, 32, 2, 2), (2, 2), (0, 0), (0, 0)),
+        ((3, 5, 4, 3), (5, 7, 4, 3), (2, 1), (1, 2), (0, 0)),
+        ((1, 4, 1, 1), (4, 58, 5, 5), (1, 1), (0, 0), (0, 0)),
+        ((1, 4, 3, 3), (4, 16, 2, 1), (3, 4), (0, 0), (1, 2)),  # strides larger than the kernel
+    ],
+    ids=str,
+)
+def test_a_transposed_convolution(shape, weight, strides, padding, extra, cpu):
+    x, w, b = draw(*shape), draw(*weight), draw(1, weight[1], 1, 1)
+    both = (*padding, *padding)
+
+    def body(emit, x, w, b):
+        return emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.nn.conv2d_transpose(x, w, strides, both, extra)), b))))
+
+    answer = compute({"x": x}, body, {"w": w, "b": b}, cpu)
+    exact = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, strides, padding, extra)
+    close(answer.outputs, (exact + torch.from_numpy(b)).relu())
+    assert (answer.rules, answer.notes) == (["transposed_convolution"], [])
+
+
+@pytest.mark.parametrize(("groups", "dilation"), [(2, (1, 1)), (1, (2, 1))])
+def test_a_transposed_convolution_of_another_kind_is_right(groups, dilation):
+    x, w = draw(1, 4, 5, 5), draw(4, 8 // groups, 3, 3)
+    answer = compute(
+        {"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), dilation=dilation, groups=groups)), {"w": w}
+    )
+    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 0, 0, groups, dilation))
 
 
 def test_an_embedding_with_indices_of_64_bits():
