@@ -106,7 +106,7 @@ def dense(tile: Tile, width: int, data: te.Tensor, weight: te.Tensor) -> te.Tens
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        return te.sum(data[(*batch, _within(i, rows, shape[-2]), k)] * weight[j // block, k, j % block], axis=k)
+        return te.sum(data(*batch, _within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
 
     return _cropped(te.compute(shape, value, name=DENSE, attrs=_annotations(tile, weight)), (*outer, rows, width))
 
@@ -124,9 +124,9 @@ def product(tile: Tile, left: te.Tensor, right: te.Tensor) -> te.Tensor:
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        first = left[(*_broadcast(batch, outer_left), _within(i, rows, shape[-2]), k)]
+        first = left(*_broadcast(batch, outer_left), _within(i, rows, shape[-2]), k)
         batch = _broadcast(batch, outer_right)
-        second = right[(*batch, k, j)] if packed is None else packed[(*batch, j // tile.block, k, j % tile.block)]
+        second = right(*batch, k, j) if packed is None else packed(*batch, j // tile.block, k, j % tile.block)
         return te.sum(first * second, axis=k)
 
     return _cropped(te.compute(shape, value, name=PRODUCT, attrs=_annotations(tile, right)), (*outer, rows, width))
@@ -178,6 +178,6 @@ def _packed(right: te.Tensor, block: int) -> te.Tensor:
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at
         column = blocks * block + lane
-        return tvm.tirx.if_then_else(column < width, right[(*batch, k, column)], tvm.tirx.const(0, right.dtype))
+        return tvm.tirx.if_then_else(column < width, right(*batch, k, column), tvm.tirx.const(0, right.dtype))
 
     return te.compute((*outer, -(-width // block), depth, block), value, name=PACKING)

@@ -29,7 +29,7 @@ def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
     inverse = te.compute(tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse")
 
     def value(*at: te.Var) -> tirx.Expr:
-        return powers[(*at[:-1], at[-1] // lanes, at[-1] % lanes)] * inverse[at[:-1]]
+        return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
 
     return te.compute(data.shape, value, name=SOFTMAX, attrs={LANES: lanes})
 
@@ -38,7 +38,7 @@ def layer_norm(lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bia
     """Over the last axis, whose extent `lanes` divides."""
     *outer, width = data.shape
     count = tirx.const(float(int(width)), "float32")
-    source = te.compute((*outer, int(width) // lanes, lanes), lambda *at: data[(*at[:-2], at[-2] * lanes + at[-1])], name="source")
+    source = te.compute((*outer, int(width) // lanes, lanes), lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]), name="source")
     total = _reduced(source, "total", te.sum)
     mean = te.compute(tuple(outer), lambda *at: total[at] / count, name="mean")
 
@@ -63,7 +63,7 @@ def _filled(data: te.Tensor, lanes: int, blocks: int) -> te.Tensor:
     def value(*at: te.Var) -> tirx.Expr:
         *row, block, lane = at
         column = block * lanes + lane
-        here = data[(*row, column)]
+        here = data(*row, column)
         return here if width % lanes == 0 else tirx.if_then_else(column < width, here, tirx.const(float("-inf"), "float32"))
 
     return te.compute((*data.shape[:-1], blocks, lanes), value, name="filled")
@@ -73,8 +73,8 @@ def _reduced(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Te
     """[..., blocks, lanes] to [...], the blocks first."""
     *outer, blocks, lanes = source.shape
     block, lane = te.reduce_axis((0, blocks), name="block"), te.reduce_axis((0, lanes), name="lane")
-    by_lane = te.compute((*outer, lanes), lambda *at: reducer(source[(*at[:-1], block, at[-1])], axis=block), name=f"{name}_by_lane")
-    return te.compute(tuple(outer), lambda *at: reducer(by_lane[(*at, lane)], axis=lane), name=name)
+    by_lane = te.compute((*outer, lanes), lambda *at: reducer(source(*at[:-1], block, at[-1]), axis=block), name=f"{name}_by_lane")
+    return te.compute(tuple(outer), lambda *at: reducer(by_lane(*at, lane), axis=lane), name=name)
 
 
 def schedule_rows(work: Schedule, core: Core) -> None:

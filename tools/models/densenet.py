@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from models.layers import ConvNorm, image, seeded
 from torch import nn
+
+from models.layers import ConvNorm, image, seeded
 
 _GROWTH = 32
 _STAGES = (6, 12, 24, 16)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from models.layers import ConvNorm, image, seeded
 from torch import nn
+
+from models.layers import ConvNorm, image, seeded
 
 # Expansion, kernel, output channels, blocks, stride of the first.
 _STAGES = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))

@@ -6,8 +6,9 @@ Szegedy et al., "Rethinking the Inception architecture for computer vision", 201
 from __future__ import annotations
 
 import torch
-from models.layers import ConvNorm, image, seeded
 from torch import nn
+
+from models.layers import ConvNorm, image, seeded
 
 
 class Side(nn.Module):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from models.layers import seeded
 from torch import nn
+
+from models.layers import seeded
 
 
 class Classifier(nn.Module):

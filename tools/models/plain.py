@@ -8,8 +8,9 @@ Iandola et al., "SqueezeNet", 2016 (https://arxiv.org/abs/1602.07360), with the 
 from __future__ import annotations
 
 import torch
-from models.layers import image, seeded
 from torch import nn
+
+from models.layers import image, seeded
 
 _VGG_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 

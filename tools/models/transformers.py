@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 import torch
-from models.layers import image, seeded
 from torch import nn
+
+from models.layers import image, seeded
 
 
 class Attention(nn.Module):

@@ -6,8 +6,9 @@ Ronneberger et al., "U-Net", 2015 (https://arxiv.org/abs/1505.04597), with padde
 from __future__ import annotations
 
 import torch
-from models.layers import ConvNorm, image, seeded
 from torch import nn
+
+from models.layers import ConvNorm, image, seeded
 
 _WIDTHS = (32, 64, 128, 256, 512)
 _CLASSES = 2
