@@ -98,6 +98,20 @@ def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.E
     return relax.op.permute_dims(builder.emit(result), [0, 2, 3, 1])
 
 
+def _max_pool(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+        return None
+    geometry, window = loops.Geometry(attributes), [int(extent) for extent in attributes.pool_size]
+    top, left, bottom, right = geometry.padding
+    reach = [geometry.output(data[1] + top + bottom, window[0], 0), geometry.output(data[2] + left + right, window[1], 1)]
+    lanes = divisor(data[3], core.lanes)
+    if reach != list(shape[1:3]) or lanes == 1:  # rounded up, so that windows leave the padding
+        return None
+    body = partial(loops.max_pool, geometry, window, Tile(_even(shape[2], _DEPTHWISE_PIXELS), 1, lanes))
+    return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
+
+
 def _depthwise_weight(core: Core, weight: Array, width: int) -> tuple[Tile, Array]:
     """Channels are filled up to whole vectors, unless narrower vectors do without."""
     kernel_h, kernel_w, _, channels = weight.shape
@@ -168,6 +182,7 @@ def _filled(weight: Array, extent: int) -> Array:
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
     "relax.nn.conv2d_transpose": _transposed,
+    "relax.nn.max_pool2d": _max_pool,
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,

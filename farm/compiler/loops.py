@@ -16,7 +16,7 @@ from tvm import te
 from farm.compiler.tiles import Tile, up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
-TRANSPOSED = "transposed_convolution"
+TRANSPOSED, POOL = "transposed_convolution", "max_pool"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
 TILE, WEIGHT_BYTES = "tile", "weight_bytes"  # annotations of a main block
 
@@ -28,7 +28,7 @@ class Geometry:
         self.strides = [int(value) for value in attributes.strides]
         self.padding = [int(value) for value in attributes.padding]
         self.dilation = [int(value) for value in attributes.dilation]
-        self.groups = int(attributes.groups)
+        self.groups = int(getattr(attributes, "groups", 1))
 
     def output(self, extent: int, kernel: int, axis: int) -> int:
         return (extent - self.dilation[axis] * (kernel - 1) - 1) // self.strides[axis] + 1
@@ -68,6 +68,23 @@ def depthwise(geometry: Geometry, tile: Tile, channels: int, data: te.Tensor, we
         return te.sum(source[n, row, column, c] * weight[ry, rx, c], axis=[ry, rx])
 
     main = te.compute(shape, value, name=DEPTHWISE, attrs=_annotations(tile, weight))
+    return _cropped(main, (count, out_h, out_w, channels))
+
+
+def max_pool(geometry: Geometry, window: Sequence[int], tile: Tile, data: te.Tensor) -> te.Tensor:
+    """The largest of each channel in a window; padding is minus infinity. Tiled as a depthwise convolution."""
+    source = _padded(data, geometry.padding, outside=float("-inf"))
+    count, height, width, channels = _extents(source)
+    out_h, out_w = geometry.output(height, window[0], 0), geometry.output(width, window[1], 1)
+    ry, rx = te.reduce_axis((0, window[0]), name="ry"), te.reduce_axis((0, window[1]), name="rx")
+    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
+    shape = (count, out_h, up_to_multiple(out_w, tile.pixels), channels)
+
+    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
+        return te.max(source[n, row, column, c], axis=[ry, rx])
+
+    main = te.compute(shape, value, name=POOL, attrs=_annotations(tile, data))
     return _cropped(main, (count, out_h, out_w, channels))
 
 
@@ -158,7 +175,7 @@ def _cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def _padded(data: te.Tensor, padding: Sequence[int], filled: int = 0) -> te.Tensor:
+def _padded(data: te.Tensor, padding: Sequence[int], filled: int = 0, outside: float = 0) -> te.Tensor:
     count, height, width, channels = _extents(data)
     filled = filled or channels
     if not any(padding) and filled == channels:
@@ -167,7 +184,7 @@ def _padded(data: te.Tensor, padding: Sequence[int], filled: int = 0) -> te.Tens
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         inside = [y >= top, y < height + top, x >= left, x < width + left, *([c < channels] if filled > channels else [])]
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data[n, y - top, x - left, c], tvm.tirx.const(0, data.dtype))
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data[n, y - top, x - left, c], tvm.tirx.const(outside, data.dtype))
 
     return te.compute((count, height + top + bottom, width + left + right, filled), value, name=PADDING)
 

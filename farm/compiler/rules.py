@@ -8,7 +8,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.core import Core
-from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, PRODUCT, TILE, TRANSPOSED, WEIGHT_BYTES
+from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, POOL, PRODUCT, TILE, TRANSPOSED, WEIGHT_BYTES
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
 from farm.compiler.tiles import Tile, divisor
 
@@ -59,7 +59,7 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
 
 def schedule_depthwise(work: Schedule, core: Core) -> None:
     """A row of pixels for one vector of channels, the kernel's taps unrolled; padding is computed a row at a time, where it is used."""
-    main = _main_block(work, (DEPTHWISE,))
+    main = _main_block(work, (DEPTHWISE, POOL))
     tile, before = _tile(work, main), work.get_producers(main)
     last = _inline_epilogue(work, main)
 
@@ -127,4 +127,5 @@ RULES = {
     PRODUCT: schedule_product,
     TRANSPOSED: schedule_transposed,
     DEPTHWISE: schedule_depthwise,
+    POOL: schedule_depthwise,
 }

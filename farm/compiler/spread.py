@@ -12,6 +12,7 @@ from farm.compiler.core import Core
 from farm.compiler.tiles import divisor
 
 _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others for less costs more than it gains
+_ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
@@ -35,11 +36,13 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
     if not spatial:
         return
-    lanes = divisor(extent(work, spatial[-1]), core.lanes)
+    lanes, rows = _lanes(work, spatial[-1], core), math.prod(extent(work, loop) for loop in spatial[:-1])
     inner = None
     if lanes > 1:
         spatial[-1], inner = work.split(spatial[-1], [None, lanes])
     work.reorder(*spatial, *reduced, *([inner] if inner is not None else []))
+    if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
+        work.annotate(spatial.pop(), "pragma_loop_partition_hint", 1)
     outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     in_parallel(work, outer, [block], core)
     if inner is not None:
@@ -48,6 +51,12 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         initial = work.get_loops(work.decompose_reduction(block, reduced[0]))
         if inner is not None:
             work.vectorize(initial[-1])
+
+
+def _lanes(work: Schedule, loop: LoopRV, core: Core) -> int:
+    """The widest vectors that divide the loop; if those are narrow, full ones and a rest."""
+    lanes = divisor(extent(work, loop), core.lanes)
+    return core.lanes if 2 * lanes < core.lanes < extent(work, loop) else lanes
 
 
 def in_parallel(work: Schedule, loop: LoopRV, blocks: list[SBlockRV], core: Core) -> None:

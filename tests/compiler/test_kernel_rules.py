@@ -144,6 +144,43 @@ def test_a_kernel_is_right(name, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    ("shape", "size", "stride", "padding", "ceil", "rule"),
+    [
+        ((1, 16, 9, 7), 3, 2, 1, False, ["max_pool"]),
+        ((3, 24, 13, 13), 2, 2, 0, False, ["max_pool"]),
+        ((1, 16, 4, 5), 2, 3, 0, False, ["max_pool"]),  # strides larger than the window
+        ((1, 58, 13, 13), 3, 1, 1, False, ["max_pool"]),
+        ((1, 16, 8, 8), 3, 2, 0, True, []),  # windows that reach beyond the image
+        ((1, 17, 9, 7), 3, 2, 1, False, []),
+    ],
+    ids=str,
+)
+def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding, ceil, rule, cpu):
+    x, w = draw(*shape), draw(shape[1], shape[1], 1, 1)
+
+    def body(emit, x, w):
+        return emit(relax.op.nn.max_pool2d(emit(relax.op.nn.conv2d(x, w)), (size, size), (stride, stride), (padding,) * 4, ceil_mode=ceil))
+
+    answer = compute({"x": x}, body, {"w": w}, cpu)
+    exact = functional.max_pool2d(functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), size, stride, padding, 1, ceil)
+    close(answer.outputs, exact)
+    assert (answer.rules, answer.notes) == (["convolution", *rule], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("channels", [(16, 48), (58, 58), (3, 40), (1, 1)], ids=str)
+def test_a_concatenation_of_channels_after_convolutions(channels, cpu):
+    x, v, w = draw(1, 8, 9, 9), draw(channels[0], 8, 1, 1), draw(channels[1], 8, 1, 1)
+
+    def body(emit, x, v, w):
+        return emit(relax.op.concat([emit(relax.op.nn.conv2d(x, v)), emit(relax.op.nn.conv2d(x, w))], 1))
+
+    exact = [functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight)) for weight in (v, w)]
+    close(compute({"x": x}, body, {"v": v, "w": w}, cpu).outputs, torch.cat(exact, 1))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("shape", [(3, 197), (2, 3, 33, 64), (1, 7), (5, 16), (2, 1)], ids=str)
 def test_a_softmax(shape, cpu):
     x = 9 * draw(*shape)
