@@ -67,6 +67,8 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.flatten": _reshaped,
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
+    "relax.isnan": lambda values, _: np.isnan(values[0]),
+    "relax.where": lambda values, _: np.where(*values),
 }
 
 

@@ -40,7 +40,7 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
-    blocks = _block_names(function)
+    blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
         work = Schedule(tvm.IRModule({"main": function}))
@@ -87,7 +87,8 @@ def is_loop_nest(function: tirx.PrimFunc) -> bool:
     return body is not None and body.name_hint == "root"
 
 
-def _block_names(function: tirx.PrimFunc) -> list[str]:
+def block_names(function: tirx.PrimFunc) -> list[str]:
+    """The blocks of a kernel in order; none for one that is no loop nest."""
     if not is_loop_nest(function):
         return []
     work = Schedule(tvm.IRModule({"main": function}))
