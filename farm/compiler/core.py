@@ -9,11 +9,14 @@ import tvm
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """`lanes` float32 values in a vector, `registers` vectors, `tile_budget` of them for accumulators."""
+    """`lanes` float32 values in a vector, `registers` vectors; what a cycle can do, and how many pass before a multiply-add is done."""
 
     name: str
     lanes: int
     registers: int
+    multiply_adds: int = 1  # vectors in a cycle
+    loads: int = 1  # in a cycle
+    latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -39,7 +42,7 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32)
+        return Core("avx512", 16, 32, 2, 2, 4)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16)
-    return Core("sse", 4, 16)
+        return Core("avx2", 8, 16, 2, 2, 4)
+    return Core("sse", 4, 16, 2, 2, 4)

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler import shapes
+
 Array = np.ndarray[Any, Any]
 
 
@@ -65,6 +67,8 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.flatten": _reshaped,
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
+    "relax.isnan": lambda values, _: np.isnan(values[0]),
+    "relax.where": lambda values, _: np.where(*values),
 }
 
 
@@ -93,6 +97,11 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
+        try:
+            if name in shapes.OPERATORS and (known := shapes.folded(call, self._value)) is not None:
+                return known
+        except ValueError:  # not the arithmetic of shapes
+            pass
         if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(call.ty, relax.TensorType):
             return call
         operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]

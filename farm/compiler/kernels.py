@@ -1,179 +1,195 @@
-"""How the heavy operators are computed on a CPU: as loops over packed weights, which the schedules then tile.
+"""Which loops compute an operator on a CPU: farm's own for convolutions and products of float32, TVM's own definitions for the rest.
 
-A packed weight holds, for each block of `tile` output channels, all it needs in the order of use: [CO / tile, KH, KW, CI, tile] for a
-convolution, [N / tile, K, tile] for a dense layer. The name of the main block (`CONVOLUTION`, ...) tells `schedules` its rule. Activations
-are NHWC. What does not fit here (dynamic shapes, groups, odd channel counts) is left to TVM's own definitions.
+Constant weights are packed here, once. What does not fit (dynamic shapes, other types, groups that fill no vectors) is left to TVM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax
 
+from farm.compiler import functions, loops, rows
 from farm.compiler.core import Core
 from farm.compiler.folding import constant
+from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tile, up_to_multiple
 
-CONVOLUTION, DEPTHWISE, DENSE, PADDING = "convolution", "depthwise", "dense", "padding"
+_DEPTHWISE_PIXELS = 8
 
-
-def divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is at most `limit`."""
-    return next(candidate for candidate in range(min(number, limit), 0, -1) if number % candidate == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A register tile: `pixels` x `vectors` accumulators of `lanes` values. `block` is its width in channels."""
-
-    pixels: int
-    vectors: int
-    lanes: int
-
-    @property
-    def block(self) -> int:
-        return self.vectors * self.lanes
-
-
-def convolution_tile(core: Core, width: int, channels: int) -> Tile | None:
-    """Of the tiles that divide the output and fit the registers, the one with the most multiply-adds per load; None where none divides."""
-    for lanes in core.widths:
-        if tiles := [
-            Tile(divisor(width, max(1, core.tile_budget(lanes) // vectors)), vectors, lanes)
-            for vectors in (4, 3, 2, 1)
-            if channels % (vectors * lanes) == 0
-        ]:
-            return max(tiles, key=lambda tile: tile.pixels * tile.vectors / (tile.pixels + tile.vectors))
-    return None
-
-
-def dense_tile(core: Core, width: int) -> Tile | None:
-    """One row by up to eight vectors."""
-    return next((Tile(1, vectors, lanes) for lanes in core.widths for vectors in (8, 4, 2, 1) if width % (vectors * lanes) == 0), None)
-
-
+Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Own = Callable[[relax.BlockBuilder, relax.Call, Core], relax.Expr | None]
 
 
 def legalization(core: Core) -> dict[str, Legalizer]:
     """The map that `relax.transform.LegalizeOps` takes."""
-    return {name: _legalizer(name, own, core) for name, own in (("relax.nn.conv2d", _convolution), ("relax.matmul", _dense))}
+    return {name: _legalizer(name, own, core) for name, own in _OWN.items()}
 
 
-def _legalizer(name: str, own: Callable[[relax.BlockBuilder, relax.Call, Core], relax.Expr | None], core: Core) -> Legalizer:
+def _legalizer(name: str, own: Own, core: Core) -> Legalizer:
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        packed = own(builder, call, core)
-        return tvm.ir.Op.get(name).get_attr("FLegalize")(builder, call) if packed is None else packed
+        ours = own(builder, call, core)
+        return tvm.ir.Op.get(name).get_attr("FLegalize")(builder, call) if ours is None else ours
 
     return legalize
 
 
-def _static_shape(expression: relax.Expr) -> tuple[int, ...] | None:
+def static_shape(expression: relax.Expr) -> tuple[int, ...] | None:
+    """The extents of a float32 tensor, None where they are open or the type is another."""
     shape = getattr(expression.ty, "shape", None)
-    if shape is None or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
+    if shape is None or str(expression.ty.dtype) != "float32" or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
         return None
     return tuple(int(extent) for extent in shape)
 
 
 def _convolution(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
-    attributes, weight, shape = call.attrs, constant(call.args[1]), _static_shape(call)
-    if weight is None or shape is None or attributes.data_layout != "NHWC" or attributes.kernel_layout != "HWIO":
+    attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
+    if weight is None or data is None or shape is None or attributes.out_layout not in ("", "NHWC"):
         return None
-    if weight.dtype != np.float32 or str(call.ty.dtype) != "float32" or attributes.out_layout not in ("", "NHWC"):
+    if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != ("NHWC", "HWIO", np.float32):
         return None
-    geometry = _Geometry(attributes)
-    kernel_h, kernel_w, channels_in, channels_out = weight.shape
-    if geometry.groups == channels_out and channels_in == 1 and _static_shape(call.args[0])[-1] == channels_out:  # type: ignore[index]
-        packed = np.ascontiguousarray(weight.reshape(kernel_h, kernel_w, channels_out))
-        return builder.call_te(partial(_depthwise_loops, geometry), call.args[0], relax.const(packed), primfunc_name_hint=DEPTHWISE)
-    tile = convolution_tile(core, shape[2], channels_out)
-    if geometry.groups != 1 or tile is None:
+    geometry, width = loops.Geometry(attributes), shape[2]
+    kernel_h, kernel_w, depth, channels = weight.shape
+    if geometry.groups == channels == data[3] > 1:
+        tile, packed = _depthwise_weight(core, weight, width)
+        body = partial(loops.depthwise, geometry, tile, channels)
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
+    if geometry.groups > 1:
+        found = grouped_tile(core, width, channels // geometry.groups)
+    else:
+        found = product_tile(core, width, channels, kernel_h * kernel_w * depth)
+    if found is None:
         return None
-    block = tile.block
-    blocked = weight.reshape(kernel_h, kernel_w, channels_in, channels_out // block, block)
-    packed = np.ascontiguousarray(blocked.transpose(3, 0, 1, 2, 4))
-    return builder.call_te(partial(_convolution_loops, geometry), call.args[0], relax.const(packed), primfunc_name_hint=CONVOLUTION)
+    blocks = _blocks(weight, found.block)  # [KH, KW, CI, blocks, block]
+    packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
+    body = partial(loops.convolution, geometry, found, channels)
+    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
 
 
-def _dense(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
-    weight, shape = constant(call.args[1]), _static_shape(call.args[0])
-    if weight is None or shape is None or len(shape) != 2 or weight.ndim != 2 or weight.dtype != np.float32:
+def _transposed(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
+    if attributes.data_layout != "NHWC":
         return None
-    if str(call.ty.dtype) != "float32":
-        return None
-    depth, width = weight.shape
-    tile = dense_tile(core, width)
-    if tile is None:
-        return None
-    packed = np.ascontiguousarray(weight.reshape(depth, width // tile.block, tile.block).transpose(1, 0, 2))
-    return builder.call_te(_dense_loops, call.args[0], relax.const(packed), primfunc_name_hint=DENSE)
+    geometry = loops.Geometry(attributes)
+    plain = geometry.groups == 1 and geometry.dilation == [1, 1] and attributes.out_layout in ("", "NHWC")
+    if not plain or weight is None or data is None or shape is None or weight.dtype != np.float32 or attributes.kernel_layout != "IOHW":
+        return _transposed_by_tvm(builder, call)
+    depth, channels, kernel_h, kernel_w = weight.shape
+    stride_y, stride_x = geometry.strides
+    tile = product_tile(core, -(-shape[2] // stride_x), channels, depth)
+    height, width = up_to_multiple(kernel_h, stride_y), up_to_multiple(kernel_w, stride_x)
+    filled = np.pad(weight, [(0, 0), (0, 0), (0, height - kernel_h), (0, width - kernel_w)])
+    packed = np.ascontiguousarray(_blocks(filled.transpose(2, 3, 0, 1), tile.block).transpose(3, 0, 1, 2, 4))
+    body = partial(loops.transposed, geometry, tile, shape)
+    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.TRANSPOSED)
 
 
-class _Geometry:
-    """Strides, padding (top, left, bottom, right), dilation and groups of a convolution, as plain numbers."""
-
-    def __init__(self, attributes: Any) -> None:
-        self.strides = [int(value) for value in attributes.strides]
-        self.padding = [int(value) for value in attributes.padding]
-        self.dilation = [int(value) for value in attributes.dilation]
-        self.groups = int(attributes.groups)
-
-    def output(self, extent: int, kernel: int, axis: int) -> int:
-        return (extent - self.dilation[axis] * (kernel - 1) - 1) // self.strides[axis] + 1
-
-
-def _padded(data: te.Tensor, padding: list[int]) -> te.Tensor:
-    if not any(padding):
-        return data
-    count, height, width, channels = (int(extent) for extent in data.shape)
-    top, left, bottom, right = padding
-
-    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
-        return tvm.tirx.if_then_else(inside, data[n, y - top, x - left, c], tvm.tirx.const(0, data.dtype))
-
-    return te.compute((count, height + top + bottom, width + left + right, channels), value, name=PADDING)
-
-
-def _convolution_loops(geometry: _Geometry, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    padded = _padded(data, geometry.padding)
-    count, height, width, channels_in = (int(extent) for extent in padded.shape)
-    blocks, kernel_h, kernel_w, _, block = (int(extent) for extent in weight.shape)
-    ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (channels_in, "rc")))
-    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
-    shape = (count, geometry.output(height, kernel_h, 0), geometry.output(width, kernel_w, 1), blocks * block)
-    return te.compute(
-        shape,
-        lambda n, y, x, c: te.sum(
-            padded[n, y * stride_y + ry * dilation_y, x * stride_x + rx * dilation_x, rc] * weight[c // block, ry, rx, rc, c % block],
-            axis=[ry, rx, rc],
-        ),
-        name=CONVOLUTION,
+def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM has loops for NCHW only."""
+    given = call.attrs
+    data = builder.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
+    result = relax.op.nn.conv2d_transpose(
+        data, call.args[1], given.strides, given.padding, given.output_padding, given.dilation, given.groups, "NCHW", given.kernel_layout
     )
+    return relax.op.permute_dims(builder.emit(result), [0, 2, 3, 1])
 
 
-def _depthwise_loops(geometry: _Geometry, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    padded = _padded(data, geometry.padding)
-    count, height, width, channels = (int(extent) for extent in padded.shape)
-    kernel_h, kernel_w, _ = (int(extent) for extent in weight.shape)
-    ry, rx = te.reduce_axis((0, kernel_h), name="ry"), te.reduce_axis((0, kernel_w), name="rx")
-    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
-    return te.compute(
-        (count, geometry.output(height, kernel_h, 0), geometry.output(width, kernel_w, 1), channels),
-        lambda n, y, x, c: te.sum(
-            padded[n, y * stride_y + ry * dilation_y, x * stride_x + rx * dilation_x, c] * weight[ry, rx, c], axis=[ry, rx]
-        ),
-        name=DEPTHWISE,
-    )
+def _max_pool(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+        return None
+    geometry, window = loops.Geometry(attributes), [int(extent) for extent in attributes.pool_size]
+    top, left, bottom, right = geometry.padding
+    reach = [geometry.output(data[1] + top + bottom, window[0], 0), geometry.output(data[2] + left + right, window[1], 1)]
+    lanes = divisor(data[3], core.lanes)
+    if reach != list(shape[1:3]) or lanes == 1:  # rounded up, so that windows leave the padding
+        return None
+    body = partial(loops.max_pool, geometry, window, Tile(_even(shape[2], _DEPTHWISE_PIXELS), 1, lanes))
+    return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
 
 
-def _dense_loops(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    rows, depth = (int(extent) for extent in data.shape)
-    blocks, _, block = (int(extent) for extent in weight.shape)
-    k = te.reduce_axis((0, depth), name="k")
-    return te.compute((rows, blocks * block), lambda i, j: te.sum(data[i, k] * weight[j // block, k, j % block], axis=k), name=DENSE)
+def _depthwise_weight(core: Core, weight: Array, width: int) -> tuple[Tile, Array]:
+    """Channels are filled up to whole vectors, unless narrower vectors do without."""
+    kernel_h, kernel_w, _, channels = weight.shape
+    lanes = divisor(channels, core.lanes)
+    if lanes < core.widths[-1]:
+        lanes = core.lanes if channels >= core.lanes else core.widths[-1]
+    filled = _filled(weight.reshape(kernel_h, kernel_w, channels), up_to_multiple(channels, lanes))
+    return Tile(_even(width, _DEPTHWISE_PIXELS), 1, lanes), filled
+
+
+def _even(width: int, limit: int) -> int:
+    """A height of tiles, at most `limit`, that covers the width with as little beyond as can be; the largest of such."""
+    return max(range(1, min(width, limit) + 1), key=lambda pixels: (width / up_to_multiple(width, pixels) * min(1, pixels / 4), pixels))
+
+
+def _product(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    left, right, shape = static_shape(call.args[0]), static_shape(call.args[1]), static_shape(call)
+    if left is None or right is None or shape is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
+        return None
+    weight = constant(call.args[1])
+    tile = product_tile(core, left[-2], right[-1], left[-1])
+    if weight is not None and weight.ndim == 2:
+        packed = np.ascontiguousarray(_blocks(weight, tile.block).transpose(1, 0, 2))
+        body = partial(loops.dense, tile, right[-1])
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
+    if len(left) != len(right):
+        return None
+    return builder.call_te(partial(loops.product, tile), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
+
+
+def _softmax(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    shape = static_shape(call)
+    if shape is None or len(shape) < 2 or int(call.attrs.axis) not in (-1, len(shape) - 1) or 0 in shape:
+        return None
+    lanes = core.lanes if shape[-1] >= core.lanes else divisor(shape[-1], core.lanes)
+    return builder.call_te(partial(rows.softmax, lanes), call.args[0], primfunc_name_hint=rows.SOFTMAX)
+
+
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+    shape, attributes = static_shape(call), call.attrs
+    if shape is None or len(shape) < 2 or 0 in shape or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]:
+        return None
+    if not (attributes.center and attributes.scale) or any(static_shape(argument) is None for argument in call.args):
+        return None
+    body = partial(rows.layer_norm, divisor(shape[-1], core.lanes), float(attributes.epsilon))
+    return builder.call_te(body, *call.args, primfunc_name_hint=rows.LAYER_NORM)
+
+
+def _elementwise(function: Callable[[Any], Any]) -> Own:
+    def own(builder: relax.BlockBuilder, call: relax.Call, _: Core) -> relax.Expr | None:
+        if str(call.ty.dtype) != "float32":
+            return None
+        return builder.call_te(functions.elementwise(function), call.args[0], primfunc_name_hint=f"farm_{function.__name__}")
+
+    return own
+
+
+def _blocks(weight: Array, block: int) -> Array:
+    """The last axis as blocks, the last of them filled up with zeros."""
+    filled = _filled(weight, up_to_multiple(weight.shape[-1], block))
+    return filled.reshape(*weight.shape[:-1], -1, block)
+
+
+def _filled(weight: Array, extent: int) -> Array:
+    return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, extent - weight.shape[-1])])
+
+
+_OWN: dict[str, Own] = {
+    "relax.nn.conv2d": _convolution,
+    "relax.nn.conv2d_transpose": _transposed,
+    "relax.nn.max_pool2d": _max_pool,
+    "relax.matmul": _product,
+    "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.exp": _elementwise(functions.exp),
+    "relax.sigmoid": _elementwise(functions.sigmoid),
+    "relax.tanh": _elementwise(functions.tanh),
+    "relax.erf": _elementwise(functions.erf),
+    "relax.nn.silu": _elementwise(functions.silu),
+    "relax.nn.gelu": _elementwise(functions.gelu),
+}

@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler.core import Core
 from farm.compiler.folding import FoldConstants, constant, rewritten
 from farm.compiler.kernels import legalization
+from farm.compiler.schedules import block_names
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
@@ -24,7 +25,7 @@ _LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass ta
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv1d": ["NCW", "OIW"],
     "relax.nn.conv3d": ["NCDHW", "OIDHW"],
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+    "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
     "relax.nn.conv1d_transpose": ["NCW", "IOW"],
     "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
 }
@@ -112,7 +113,8 @@ class _Simplify:
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
     """clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones;
-    a tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast.
+    a tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast; the loops that the ONNX importer makes of Clip's
+    bounds -> maximum and minimum again.
 
     TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.
     """
@@ -120,6 +122,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
+        if name == "relax.call_tir":
+            return self._bounded(call)
         if name == "relax.nn.dropout":
             return relax.Tuple([call.args[0], self.builder_.emit(relax.op.ones_like(call.args[0]))])
         if name in ("relax.full", "relax.full_like") and isinstance(shape := call.ty.shape, relax.ShapeExpr):
@@ -131,6 +135,14 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)
             return relax.op.minimum(high, self.builder_.emit(relax.op.maximum(low, data)))
         return call
+
+    def _bounded(self, call: Call) -> relax.Expr:
+        operators = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
+        (block, *more), arguments = block_names(self.builder_.get()[call.args[0]]) or [""], list(call.args[1].fields)
+        if more or block not in operators or len(arguments) != 2 or not str(call.ty.dtype).startswith("float"):
+            return call
+        data, bound = arguments
+        return operators[block](bound, data) if len(bound.ty.shape) == 0 else call
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.ChannelsLast")

@@ -48,11 +48,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What became of one fused kernel: the rule that scheduled it (`none` where all failed) and the reason for a fallback."""
+    """What became of one fused kernel: the rule that scheduled it (`none` where all failed), the reason for a fallback, its arithmetic.
+
+    `operations` counts a multiplication and an addition as two.
+    """
 
     name: str
     rule: str
     note: str = ""
+    operations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

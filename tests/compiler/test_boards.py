@@ -49,6 +49,33 @@ NETWORK = graph(
     {"y": [1, 24]},
     {"w": draw(16, 3, 3, 3), "d": draw(16, 1, 3, 3), "m": 0.1 * draw(400, 24), "low": np.float32(0), "high": np.float32(6)},
 )
+ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
+    [
+        node("Conv", ["x", "w"], ["a"], strides=[2, 2], group=2),
+        node("ConvTranspose", ["a", "u"], ["b"], strides=[2, 2]),
+        node("Sigmoid", ["b"], ["c"]),
+        node("Mul", ["b", "c"], ["d"]),
+        node("Reshape", ["d", "tokens"], ["e"]),
+        node("LayerNormalization", ["e", "gain", "bias"], ["f"]),
+        node("MatMul", ["f", "q"], ["g"]),
+        node("Transpose", ["g"], ["h"], perm=[0, 2, 1]),
+        node("MatMul", ["g", "h"], ["i"]),
+        node("Softmax", ["i"], ["j"]),
+        node("MatMul", ["j", "g"], ["k"]),
+        node("Erf", ["k"], ["l"]),
+        node("Tanh", ["l"], ["y"]),
+    ],
+    {"x": [1, 6, 5, 5]},
+    {"y": [1, 7, 11]},
+    {
+        "w": draw(16, 3, 2, 2),
+        "u": draw(16, 7, 2, 2),
+        "q": 0.3 * draw(16, 11),
+        "gain": draw(16),
+        "bias": draw(16),
+        "tokens": np.array([1, 7, 16]),
+    },
+)
 ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     [
         node("Div", ["i", "i3"], ["quotient"]),
@@ -76,7 +103,13 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
 
 @pytest.mark.parametrize("architecture", ARM)
 @pytest.mark.parametrize(
-    ("body", "rules"), [(NETWORK, {"convolution", "depthwise", "dense"}), (ARITHMETIC, set())], ids=["network", "arithmetic"]
+    ("body", "rules"),
+    [
+        (NETWORK, {"convolution", "depthwise", "dense", "softmax"}),
+        (ATTENTION, {"convolution", "transposed_convolution", "layer_norm", "dense", "product", "softmax"}),
+        (ARITHMETIC, set()),
+    ],
+    ids=["network", "attention", "arithmetic"],
 )
 def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
 

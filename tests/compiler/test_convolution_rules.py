@@ -16,7 +16,7 @@ from tvm import relax
 
 from farm.compiler import schedules
 from farm.compiler.core import core_of
-from farm.compiler.kernels import convolution_tile
+from farm.compiler.tiles import product_tile
 
 Pair = tuple[int, int]
 
@@ -100,10 +100,17 @@ def check(case: Convolution, cpu: str) -> Answer:
         Convolution(dilation=(2, 1), padding=(2, 0, 2, 0), size=(9, 9)),
         Convolution(batch=3, then="relu"),
         Convolution(channels=256, outputs=128, size=(4, 4), kernel=(3, 3), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
+        Convolution(outputs=7, then="relu"),
+        Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
+        Convolution(outputs=58, size=(13, 13), then="residual"),  # neither the channels nor the pixels fill tiles
+        Convolution(channels=1, outputs=1),
+        Convolution(channels=8, outputs=32, groups=2, then="relu"),
+        Convolution(channels=8, outputs=32, groups=8, then="relu"),  # depthwise with a multiplier
+        Convolution(channels=8, outputs=16, groups=4, padding=(1, 0, 0, 1)),
     ],
     ids=str,
 )
-def test_a_convolution_whose_channels_fill_vectors_gets_the_convolution_rule(case, cpu):
+def test_a_convolution_gets_the_convolution_rule(case, cpu):
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == (["convolution"], [])
 
@@ -118,7 +125,7 @@ def test_a_convolution_whose_channels_fill_vectors_gets_the_convolution_rule(cas
         replace(DEPTHWISE, then="residual", padding=(0, 2, 1, 0)),
         replace(DEPTHWISE, batch=3, dilation=(1, 2), then="bias"),
         replace(DEPTHWISE, channels=17, outputs=17, groups=17, padding=(1, 1, 1, 1)),
-        replace(DEPTHWISE, channels=1, outputs=1, groups=1),
+        replace(DEPTHWISE, channels=58, outputs=58, groups=58, size=(13, 13), then="relu"),
         replace(DEPTHWISE, size=(3, 3)),
         replace(DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)),  # too many taps to unroll
         replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
@@ -134,14 +141,12 @@ def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
 @pytest.mark.parametrize(
     "case",
     [
-        Convolution(outputs=7, then="relu"),
-        Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
-        Convolution(channels=8, outputs=32, groups=8, then="relu"),  # depthwise with a multiplier
-        Convolution(channels=8, outputs=16, groups=4, padding=(1, 0, 0, 1)),
+        Convolution(channels=8, outputs=24, groups=8, then="relu"),
+        Convolution(channels=8, outputs=12, groups=2, padding=(1, 0, 0, 1)),
     ],
     ids=str,
 )
-def test_a_convolution_that_fits_no_tile_is_right_by_the_general_rule(case, cpu):
+def test_a_convolution_whose_groups_fill_no_vectors_is_right_by_the_general_rule(case, cpu):
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == ([], [])
 
@@ -207,13 +212,11 @@ def test_a_kernel_that_no_rule_takes_stays_as_it_is_and_right(monkeypatch):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_accumulators_of_a_tile_stay_in_registers(cpu):
+def test_sums_of_a_tile_stay_in_registers(cpu):
     core = core_of(target(cpu))
-    for width in (1, 7, 14, 56, 112, 113):
-        for channels in (8, 16, 24, 32, 64, 96, 1280):
-            if (tile := convolution_tile(core, width, channels)) is None:
-                assert channels % core.widths[-1]
-                continue
-            assert width % tile.pixels == channels % tile.block == 0
+    for width in (1, 7, 14, 56, 113):
+        for channels in (1, 10, 16, 24, 58, 1280):
+            tile = product_tile(core, width, channels, 64)
+            assert tile.pixels <= width
             assert tile.pixels * tile.vectors <= max(core.tile_budget(tile.lanes), tile.vectors)
             assert tile.pixels * tile.block * 4 < 1024

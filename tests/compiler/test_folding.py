@@ -15,7 +15,8 @@ from relax_models import Array, compute, const, lowered, module, run, target
 from torch.nn import functional
 from tvm import relax, tirx
 
-from farm.compiler.folding import FoldConstants
+from farm.compiler import shapes
+from farm.compiler.folding import FoldConstants, constant
 from farm.compiler.lower import lower
 
 FLOATS = ["float16", "float32", "float64"]
@@ -220,3 +221,29 @@ def test_a_batch_norm_alone_is_a_scale_and_a_shift():
     weights = {name: np.full(5, value, "float32") for name, value in STATISTICS.items()}
     low = lowered({"x": x}, lambda emit, x, *s: emit(relax.TupleGetItem(emit(OP.nn.batch_norm(x, *s, 1, 1e-3)), 0)), weights)
     assert len(low.kernels) == 1
+
+
+def halved(emit, x):
+    """The second half of the second axis, cut as exporters write it: by the arithmetic on the shape of `x`."""
+    axis = const([1], "int64")
+    shape = emit(OP.shape_to_tensor(emit(OP.shape_of(x))))
+    below = emit(OP.less(axis, const(0, "int64")))
+    axis = emit(OP.where(below, emit(OP.add(axis, const(3, "int64"))), axis))
+    extent = emit(OP.take(shape, axis, axis=0))
+    half = emit(OP.divide(emit(OP.add(extent, const([1], "int64"))), const([2], "int64")))
+    begin = emit(OP.scatter_elements(const([0, 0, 0], "int64"), axis, half))
+    return emit(OP.negative(emit(OP.dynamic_strided_slice(x, begin, shape, const([1, 1, 1], "int64")))))
+
+
+def test_arithmetic_on_shapes_is_known_when_it_is_compiled():
+    x = np.arange(30, dtype="float32").reshape(2, 5, 3)
+    answer = compute({"x": x}, halved)
+    np.testing.assert_array_equal(answer.outputs[0], -x[:, 3:])
+    assert len([kernel for kernel in answer.kernels if kernel.operations]) == 1
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_an_index_beyond_a_shape_is_left_alone(index):
+    call = OP.take(const([1, 2, 3], "int64"), const([index], "int64"), axis=0)
+    with pytest.raises(ValueError, match="not an element"):
+        shapes.folded(call, constant)

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx_models import graph, node, save
 
-from farm import executor
+from farm import executor, importers
 from farm.compiler.build import build
+from farm.compiler.lower import lower, resolve_target
 from farm.errors import BuildError, FarmError, ModelError, WrongAnswer
 from farm.prepare import prepare
 from farm.types import Device, Model, Plan, Profile, Samples
@@ -230,3 +231,20 @@ def test_a_model_is_refused_for(name, run, cache):
     assert words in caught.value.what
     assert caught.value.why and caught.value.fix
     assert not (cache / "models").exists()
+
+
+def test_bounds_that_come_as_tensors_put_no_transposes_between_convolutions(tmp_path):
+    body = graph(
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("Clip", ["a", "low", "high"], ["b"]),
+            node("Conv", ["b", "v"], ["y"]),
+        ],
+        {"x": [1, 3, 8, 8]},
+        {"y": [1, 16, 4, 4]},
+        {**CONVOLUTION, "v": draw(16, 16, 3, 3), "low": np.float32(0), "high": np.float32(6)},
+    )
+    imported = importers.load(Model("model", str(save(tmp_path / "model.onnx", body))), tmp_path)
+    lowered = lower(imported.module, imported.weights, resolve_target(HOST), {})
+    rules = sorted(kernel.rule for kernel in lowered.kernels if kernel.operations)
+    assert rules == ["convolution", "convolution", "general", "general"]  # and a transpose at both ends

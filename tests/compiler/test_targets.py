@@ -72,7 +72,7 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
     weights = {name: np.ones(shape, "float32") for name, shape in shapes.items()}
     target = resolve_target(profile)
     lowered = lower(module({"x": np.zeros((1, 3, 9, 9), "float32")}, network, weights), list(weights.values()), target, {})
-    assert {kernel.rule for kernel in lowered.kernels} == {"convolution", "depthwise", "dense", "general"}
+    assert {kernel.rule for kernel in lowered.kernels} == {"convolution", "depthwise", "dense", "softmax", "general"}
     assert not any(kernel.note for kernel in lowered.kernels)
     assert tvm.compile(lowered.module, target=target)
 

@@ -1,0 +1,103 @@
+"""The general rule, for kernels without one of their own, and what all rules share: which loops are worth threads, which vectors."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from farm.compiler.core import Core
+from farm.compiler.tiles import divisor
+
+_WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others for less costs more than it gains
+_ENOUGH_ROWS = 16  # to share out among threads without breaking them up
+_OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
+_SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
+
+
+def schedule_general(work: Schedule, core: Core) -> None:
+    """What is computed once and element by element is inlined; every remaining block is spread over threads and lanes."""
+    blocks = work.get_child_blocks(work.get_sblock("root"))
+    for block in blocks[:-1]:
+        if not has_reduction(work, block) and work.get_consumers(block) and not _feeds_reduction(work, block):
+            work.compute_inline(block)
+    for block in work.get_child_blocks(work.get_sblock("root")):
+        spread(work, block, core)
+
+
+def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
+    """Spatial loops over the threads, the innermost one over the lanes; a reduction stays inside, around its lanes."""
+    loops, kinds = work.get_loops(block), _kinds(work, block)
+    if len(loops) != len(kinds) or not all(_is_static(work, loop) for loop in loops):
+        return  # not a plain loop nest: correct as it stands
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _SPATIAL]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
+    if not spatial:
+        return
+    lanes, rows = _lanes(work, spatial[-1], core), math.prod(extent(work, loop) for loop in spatial[:-1])
+    inner = None
+    if lanes > 1:
+        spatial[-1], inner = work.split(spatial[-1], [None, lanes])
+    work.reorder(*spatial, *reduced, *([inner] if inner is not None else []))
+    if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
+        work.annotate(spatial.pop(), "pragma_loop_partition_hint", 1)
+    outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
+    in_parallel(work, outer, [block], core)
+    if inner is not None:
+        work.vectorize(inner)
+    if reduced:
+        initial = work.get_loops(work.decompose_reduction(block, reduced[0]))
+        if inner is not None:
+            work.vectorize(initial[-1])
+
+
+def _lanes(work: Schedule, loop: LoopRV, core: Core) -> int:
+    """The widest vectors that divide the loop; if those are narrow, full ones and a rest."""
+    lanes = divisor(extent(work, loop), core.lanes)
+    return core.lanes if 2 * lanes < core.lanes < extent(work, loop) else lanes
+
+
+def in_parallel(work: Schedule, loop: LoopRV, blocks: list[SBlockRV], core: Core) -> None:
+    """Share a loop out over the threads if the blocks in it are work enough: the one place that decides it."""
+    iterations = sum(math.prod(extent(work, around) for around in work.get_loops(block)) for block in blocks)
+    if iterations / core.lanes * _OVERHEAD >= _WORTH_THREADS and extent(work, loop) > 1:
+        work.parallel(loop)
+
+
+def vectorized(work: Schedule, loop: LoopRV, core: Core) -> None:
+    """Vectors as wide as they divide the loop."""
+    work.vectorize(work.split(loop, [None, divisor(extent(work, loop), core.lanes)])[1])
+
+
+def vectorized_tail(work: Schedule, loop: LoopRV, lanes: int) -> None:
+    """Whole vectors; what is left at the end, one by one."""
+    blocks, lane = work.split(loop, [None, lanes])
+    work.vectorize(lane)
+    work.annotate(blocks, "pragma_loop_partition_hint", 1)
+
+
+def extent(work: Schedule, loop: LoopRV) -> int:
+    """The number of iterations. Raises where it is open."""
+    return int(work.get(loop).extent)
+
+
+def name_of(work: Schedule, block: SBlockRV) -> str:
+    return str(work.get(block).name_hint)
+
+
+def _is_static(work: Schedule, loop: LoopRV) -> bool:
+    return isinstance(work.get(loop).extent, tirx.IntImm)
+
+
+def _kinds(work: Schedule, block: SBlockRV) -> list[int]:
+    return [int(variable.iter_type) for variable in work.get(block).iter_vars]
+
+
+def has_reduction(work: Schedule, block: SBlockRV) -> bool:
+    return _REDUCTION in _kinds(work, block)
+
+
+def _feeds_reduction(work: Schedule, block: SBlockRV) -> bool:
+    return any(has_reduction(work, consumer) for consumer in work.get_consumers(block))

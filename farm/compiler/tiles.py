@@ -1,0 +1,66 @@
+"""Register tiles: how much of an output is computed at once, with all its sums in registers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from farm.compiler.core import Core
+
+_VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in flight
+_STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
+_SCALAR_CYCLES = 2  # of one result where results do not fill vectors
+
+
+def divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit`."""
+    return next(candidate for candidate in range(min(number, limit), 0, -1) if number % candidate == 0)
+
+
+def up_to_multiple(number: int, unit: int) -> int:
+    """The least multiple of `unit` that is not less than `number`."""
+    return -(-number // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`pixels` x `vectors` sums of `lanes` values each. `block` is its width in channels."""
+
+    pixels: int
+    vectors: int
+    lanes: int
+
+    @property
+    def block(self) -> int:
+        return self.vectors * self.lanes
+
+
+def product_tile(core: Core, pixels: int, channels: int, depth: int) -> Tile:
+    """The tile with which an output of pixels x channels, each a sum of `depth` products, takes the fewest cycles by a simple account.
+
+    A tile need not divide the output: what it computes beyond the edges counts, and is thrown away.
+    """
+    tiles = [
+        Tile(high, vectors, lanes)
+        for lanes in core.widths
+        for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
+        for high in range(1, min(pixels, core.tile_budget(lanes) // vectors) + 1)
+    ]
+    return min(tiles, key=lambda tile: _cycles(core, tile, pixels, channels, depth))
+
+
+def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
+    """The largest tile that divides the channels of one group, so that all its lanes read the same input; None where none does."""
+    for lanes in (*core.widths, 4):
+        if channels % lanes == 0:
+            vectors = divisor(channels // lanes, 4)
+            return Tile(min(pixels, max(1, core.tile_budget(lanes) // vectors)), vectors, lanes)
+    return None
+
+
+def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> float:
+    sums = tile.pixels * tile.vectors
+    step = max(sums / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    whole = channels % tile.lanes == 0
+    results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
+    return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)
