@@ -11,7 +11,7 @@ from onnx_models import graph, node, save
 from tvm import topi
 
 from farm import importers, prepare, stats
-from farm.compiler import kernels
+from farm.compiler import loops
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.parallel import Desk
 from farm.prepare import HALF_TOLERANCE, KIND, TOLERANCE, flat, reference
@@ -114,8 +114,8 @@ def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(run, 
 
 
 def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(run, model, cache, monkeypatch):
-    right = kernels._dense_loops
-    monkeypatch.setattr(kernels, "_dense_loops", lambda data, weight: topi.add(right(data, weight), 1e-3))
+    right = loops.dense
+    monkeypatch.setattr(loops, "dense", lambda *given: topi.add(right(*given), 1e-3))
     with pytest.raises(WrongAnswer) as caught:
         run(model)
     assert "model: what TVM makes of it is not what onnxruntime" in caught.value.what

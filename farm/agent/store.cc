@@ -159,7 +159,11 @@ void Store::Write(const std::string& digest, int64_t offset, const void* data, s
     throw IoError("what was sent for " + digest + " leads past the size it was begun with");
   }
   Fd file(open(part.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file.valid() && errno == ENOENT && Has(digest) >= 0) return;  // another session was faster
+  if (!file.valid() && errno == ENOENT) {
+    FileLock lock = Lock();  // another session was faster, and may be verifying it still
+    if (Has(digest) >= 0) return;
+    throw IoError("nothing was begun for " + digest + ", or it is there no longer");
+  }
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot write to the store");
   if (offset > info.st_size) {
@@ -171,21 +175,18 @@ void Store::Write(const std::string& digest, int64_t offset, const void* data, s
 
 void Store::Finish(const std::string& digest) {
   const std::string part = Part(digest), mine = Kept(digest) + "." + RandomHex(4) + kPart;
-  {
-    FileLock lock = Lock();
-    if (Has(digest) >= 0) {
-      unlink(part.c_str());
-      return;
-    }
-    struct stat info;
-    if (lstat(part.c_str(), &info)) throw IoError("nothing was begun for " + digest);
-    auto begun = begun_.find(digest);
-    if (begun != begun_.end() && static_cast<uint64_t>(info.st_size) < begun->second) {
-      throw IoError("incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) +
-                    " bytes");
-    }
-    if (rename(part.c_str(), mine.c_str())) Fail("cannot keep " + digest);
+  FileLock lock = Lock();  // until it is verified: another session that sends the same waits, and finds it here
+  if (Has(digest) >= 0) {
+    unlink(part.c_str());
+    return;
   }
+  struct stat info;
+  if (lstat(part.c_str(), &info)) throw IoError("nothing was begun for " + digest);
+  auto begun = begun_.find(digest);
+  if (begun != begun_.end() && static_cast<uint64_t>(info.st_size) < begun->second) {
+    throw IoError("incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) + " bytes");
+  }
+  if (rename(part.c_str(), mine.c_str())) Fail("cannot keep " + digest);
   try {
     VerifyAndKeep(digest, mine);
   } catch (...) {
@@ -202,7 +203,6 @@ void Store::VerifyAndKeep(const std::string& digest, const std::string& file) {
   // On the disk before it has its name there: a board that loses power must not find half a file.
   Fd whole(open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!whole.valid() || fchmod(whole.get(), 0400) || fsync(whole.get())) Fail("cannot keep " + digest);
-  FileLock lock = Lock();
   if (rename(file.c_str(), Kept(digest).c_str())) Fail("cannot keep " + digest);
   SyncDirectory(directory_);
   Touch(Kept(digest));
