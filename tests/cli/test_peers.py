@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import sys
 import threading
@@ -88,6 +89,7 @@ def test_the_farm_drives_tvms_own_server_through_tvms_own_tracker(farm: Farm) ->
 
 
 def test_the_farm_drives_its_own_agent_through_its_own_tracker(farm: Farm) -> None:
+    shutil.rmtree(farm.cache / "agent", ignore_errors=True)  # what other tests have sent to the agent of this cache
     with farm_tracker(farm) as tracker, farm_agent(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"):
         configure(farm, f"tracker://{HOST}:{tracker}/board")
         first = farm.run("bench", "--device", "board", "--json")
