@@ -5,8 +5,10 @@ python agent_clients.py NAME JSON      calls the function NAME(**JSON) and print
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -173,6 +175,25 @@ def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
         results.append(_result(session, call, results))
     close(session)
     return results
+
+
+def send_while_verified(port: int, store: str, name: str, size: int) -> int:
+    """Send a file of zeros while another session seems to verify the same: it holds the store's lock, and the part has another name."""
+    session = connect(port)
+    begin, write, finish, has = (session.get_function(f"farm.store.{verb}") for verb in ("begin", "write", "finish", "has"))
+    begin(name, size)
+    write(name, 0, bytes(size))
+    with (Path(store) / ".lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (Path(store) / f"{name}.part").rename(Path(store) / "other.part")
+        words = ["sh", "-c", f"sleep 1; mv other.part {name}"]
+        other = subprocess.Popen(words, cwd=store, pass_fds=[lock.fileno()])  # it has the lock until it ends
+    write(name, 0, bytes(size))
+    finish(name)
+    other.wait()
+    found = int(has(name))
+    close(session)
+    return found
 
 
 def call_in_folder(port: int, calls: list[list[Any]]) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from agent_calls import BEGIN, FINISH, HAS, LINK, LIST, UPLOAD, USAGE, WRITE, digest, in_session, in_sessions, put
-from agent_running import Agent, begin_client, client, wait_until
+from agent_running import Agent, client, wait_until
 
 from farm import process
 from farm.deadline import Deadline
@@ -55,19 +55,10 @@ def test_what_was_cut_off_goes_on_where_it_stopped(start: Start) -> None:
     assert kept(store_of(agent)) == {name}
 
 
-def test_two_sessions_that_send_the_same_file_at_once_both_have_it(start: Start, tmp_path: Path) -> None:
-    size, piece = 16_000_000, 1_000
-    name, store = digest(size), str(tmp_path / "shared")
-    one, other = (start("x86_64", "--store", store) for _ in range(2))
-    in_session(one, [BEGIN, name, size], [WRITE, name, 0, {"zeros": size}])
-    part = Path(store) / f"{name}.part"
-    before = part.stat().st_mtime_ns
-    writes = [[WRITE, name, size - piece, {"zeros": piece}] for _ in range(2_000)]
-    slow = begin_client("call_sessions", port=other.port, sessions=[[[BEGIN, name, size], *writes, [FINISH, name], [HAS, name]]])
-    wait_until(lambda: part.stat().st_mtime_ns > before, 60, "the other session writes")
-    assert in_session(one, [FINISH, name]) == [None]
-    assert set(map(str, slow.result(60)[0][1:])) == {"None", str(size)}
-    assert kept(Path(store)) == {name}
+def test_who_sends_what_another_session_is_verifying_waits_and_has_it(start: Start) -> None:
+    agent = start()
+    assert client("send_while_verified", port=agent.port, store=str(store_of(agent)), name=digest(ZEROS), size=ZEROS) == ZEROS
+    assert kept(store_of(agent)) == {digest(ZEROS)}
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
