@@ -197,3 +197,24 @@ def test_an_agent_that_does_not_run_there_is_not_kept(farm: Farm, server: SshSer
 def test_a_place_that_cannot_be_written_is_told(farm: Farm, server: SshServer) -> None:
     configure(farm, server.url, options='store = "/proc/farm"')
     assert "/proc/farm" in assert_failed(deploy(farm), 5, "has no folder for us")["why"]
+
+
+SLOW_TVM = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tvm":
+            time.sleep(12)  # longer than an agent waits for the first word
+sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_a_slow_machine_of_the_user_does_not_keep_the_agent_waiting(farm: Farm, server: SshServer) -> None:
+    assert deploy(farm).code == 0
+    (farm.folder / "slow").mkdir()
+    (farm.folder / "slow" / "sitecustomize.py").write_text(SLOW_TVM)
+    paths = [str(farm.folder / "slow"), os.environ.get("PYTHONPATH", "")]
+    farm.environment = {**farm.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = farm.run("deployments", "--device", "board")
+    assert done.code == 0, done.err
+    assert "digits" in done.out
