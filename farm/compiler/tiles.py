@@ -63,7 +63,8 @@ def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
 
 def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> float:
     sums = tile.pixels * tile.vectors
-    step = max(sums / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    arithmetic, loads = max(sums / core.multiply_adds, core.latency), (tile.pixels + tile.vectors) / core.loads
+    step = arithmetic + loads if core.in_order else max(arithmetic, loads)
     whole = channels % tile.lanes == 0
     results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
     return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)
