@@ -63,12 +63,13 @@ def assembly(module: Any) -> str:
 def functions(text: str) -> dict[str, list[str]]:
     """Function -> its labels and instructions."""
     found: dict[str, list[str]] = {}
+    lines: list[str] = []  # before the first function, of none
     for line in text.splitlines():
         line = re.split(r"\s+(?://|@|#[^\d-])", line, maxsplit=1)[0]
         label = _LABEL.match(line)
         if label and not re.match(r"\.L(?!__tvm)", label.group(1)):
             lines = found.setdefault(label.group(1), [])
-        elif label or (found and re.match(r"\s+[a-z]", line)):
+        elif label or re.match(r"\s+[a-z]", line):
             lines.append(line)
     return found
 
