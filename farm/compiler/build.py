@@ -19,7 +19,7 @@ from farm.store import Store, digest_of, file_digest
 from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Stage, TensorSpec
 
 KIND = "artifacts"
-LIBRARY, PARAMETERS, METADATA = "library.so", "parameters", "metadata.json"
+LIBRARY, PARAMETERS, METADATA, GRAPH = "library.so", "parameters", "metadata.json", "graph.json"
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 
@@ -97,6 +97,7 @@ def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, 
     import numpy as np
     import tvm
 
+    from farm.compiler.graph import graph_of
     from farm.compiler.link import linker
     from farm.compiler.lower import lower, resolve_target
 
@@ -109,6 +110,7 @@ def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, 
             with np.load(prepared.directory / "weights.npz") as kept:
                 weights = [kept[name] for name in kept.files]
         lowered = lower(module, weights, target, seconds)
+        graph = graph_of(lowered.module)
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
         with timed(seconds, "code"):
             executable = tvm.compile(lowered.module, target=target)
@@ -120,6 +122,7 @@ def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, 
         raise compile_error(prepared.model, profile, exc) from exc
     with timed(seconds, "write"):
         parameters.write(folder / PARAMETERS, lowered.parameters)
+        (folder / GRAPH).write_text(json.dumps(graph))
         metadata = {
             "model": prepared.model,
             "profile": profile.name,
