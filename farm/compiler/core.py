@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 import tvm
@@ -46,3 +47,14 @@ def core_of(target: tvm.target.Target) -> Core:
     if has("avx2", "fma"):
         return Core("avx2", 8, 16, 2, 2, 4)
     return Core("sse", 4, 16, 2, 2, 4)
+
+
+def core_key(target: tvm.target.Target) -> str:
+    """The core that records are for, for example "aarch64 cortex-a72 neon": the architecture, LLVM's name of the CPU that code is for, and
+    what is used of it.
+
+    `native` has been resolved to the CPU's model. Code for a level of an architecture (x86-64-v3) has to suit many models: its records are
+    kept under the level, wherever they were measured, and say by which CPU.
+    """
+    architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
+    return f"{architecture} {target.attrs.get('mcpu') or 'generic'} {core_of(target).name}"
