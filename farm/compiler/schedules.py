@@ -17,6 +17,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler.core import Core
 from farm.compiler.loops import WORKLOAD
+from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
@@ -50,7 +51,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return work.mod["main"], Kernel(name, rule, failure)
+        return with_prefetches(work.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
 
 
