@@ -64,6 +64,8 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         _Column("device", lambda run: run.device, style="bold"),
         _Column("profile", lambda run: run.profile, 90, style="bright_black"),
         _Column("model", lambda run: run.model),
+        _Column("threads", _threads, right=True),
+        _Column("cores", _cores),
         _Column("verdict", _verdict),
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, right=True),
@@ -90,6 +92,8 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         _Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
         _Column("device", lambda run: run.device, style="bold"),
         _Column("model", lambda run: run.model),
+        _Column("threads", _threads, right=True),
+        _Column("cores", _cores),
         _Column("verdict", _verdict),
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, 90, right=True),
@@ -187,6 +191,14 @@ def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> 
 
 def _verdict(run: Run) -> Text:
     return Text(run.verdict.value, words.VERDICT_STYLE[run.verdict])
+
+
+def _threads(run: Run) -> str:
+    return "" if run.threads is None else str(run.threads)
+
+
+def _cores(run: Run) -> str:
+    return f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}" if run.cores or run.pinned else ""
 
 
 def _p50(run: Run) -> str:
