@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.s_tir import Schedule
 
 from farm.compiler.core import Core
+from farm.compiler.loops import WORKLOAD
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
@@ -33,7 +34,7 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = _schedule_one(variable.name_hint, function, core)
-            kernels.append(replace(kernel, operations=calls[variable] * _operations(function)))
+            kernels.append(replace(kernel, operations=calls[variable] * _operations(function), workload=_workload(function)))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
@@ -51,6 +52,15 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
             continue
         return work.mod["main"], Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _workload(function: tirx.PrimFunc) -> str:
+    """The key of the workload that something was chosen for; empty where there is none."""
+    if not is_loop_nest(function):
+        return ""
+    work = Schedule(tvm.IRModule({"main": function}))
+    blocks = (work.get(block) for block in work.get_child_blocks(work.get_sblock("root")))
+    return next((str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), "")
 
 
 def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:

@@ -34,9 +34,12 @@ class Tile:
     def block(self) -> int:
         return self.vectors * self.lanes
 
+    def __str__(self) -> str:
+        return f"{self.pixels}x{self.vectors}x{self.lanes}"
 
-def product_tile(core: Core, pixels: int, channels: int, depth: int) -> Tile:
-    """The tile with which an output of pixels x channels, each a sum of `depth` products, takes the fewest cycles by a simple account.
+
+def product_tiles(core: Core, pixels: int, channels: int, depth: int) -> list[tuple[Tile, float]]:
+    """The tiles for an output of pixels x channels, each a sum of `depth` products, with the cycles that it takes by a simple account.
 
     A tile need not divide the output: what it computes beyond the edges counts, and is thrown away.
     """
@@ -46,7 +49,7 @@ def product_tile(core: Core, pixels: int, channels: int, depth: int) -> Tile:
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
         for high in range(1, min(pixels, core.tile_budget(lanes) // vectors) + 1)
     ]
-    return min(tiles, key=lambda tile: _cycles(core, tile, pixels, channels, depth))
+    return [(tile, _cycles(core, tile, pixels, channels, depth)) for tile in tiles]
 
 
 def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
