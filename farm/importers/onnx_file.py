@@ -16,6 +16,7 @@ import onnxruntime
 from farm.errors import ModelError
 from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
+from farm.importers.onnx_converters import installed
 from farm.importers.onnx_operators import check_operators
 from farm.importers.onnx_shapes import input_specs, user_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
@@ -103,7 +104,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        with hushed():
+        with hushed(), installed():
             return from_onnx(model, shape_dict=shapes)
     except Exception as exc:
         node = _failing_node(exc)
