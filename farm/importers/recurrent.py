@@ -15,7 +15,7 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
 from farm.importers import recurrent_kernel
-from farm.importers.recurrent_kernel import FUNCTIONS, GATES, GRU, LSTM, RNN, Layer
+from farm.importers.recurrent_kernel import FUNCTIONS, GRU, LSTM, RNN, Layer
 
 Value = Any  # a numpy array where it is constant, else a relax expression
 _DEFAULTS = {LSTM: ("sigmoid", "tanh", "tanh"), GRU: ("sigmoid", "tanh"), RNN: ("tanh",)}
@@ -89,7 +89,7 @@ def _activations(cell: str, attributes: dict[str, Any], directions: int) -> tupl
 
 
 def _convert(builder: relax.BlockBuilder, layer: Layer, math: _Math, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
-    data = relax.op.permute_dims(given["X"], [1, 0, 2]) if batch_first else given["X"]
+    data = builder.emit(relax.op.permute_dims(given["X"], [1, 0, 2])) if batch_first else given["X"]
     operands = [_shares(builder, layer, math, data, given), math.packed(layer, _value(given["R"]))]
     states = [given["initial_h"], given["initial_c"]][: 2 if layer.cell == LSTM else 1]
     operands += [math.state(layer, state, batch_first) for state in states]
@@ -102,8 +102,8 @@ def _convert(builder: relax.BlockBuilder, layer: Layer, math: _Math, given: dict
         operands.append(relax.op.astype(given["sequence_lens"], "int32"))
     made = recurrent_kernel.emit(builder, layer, [math.expression(operand) for operand in operands])
     output, *states = [_unfilled(builder, layer, made[index]) for index in range(len(states) + 1)]
-    output = relax.op.permute_dims(output, [2, 0, 1, 3] if batch_first else [0, 1, 2, 3])
     if batch_first:
+        output = relax.op.permute_dims(output, [2, 0, 1, 3])
         states = [relax.op.permute_dims(state, [1, 0, 2]) for state in states]
     return relax.Tuple([builder.emit(one) for one in (output, *states)])
 
@@ -176,16 +176,14 @@ class _Math:
 
     def packed(self, layer: Layer, value: Value) -> Value:
         """From ONNX's [D, G*H, K] to [D, N, K, G, L]."""
-        directions, _, depth = (
-            value.shape if isinstance(value, np.ndarray) else tuple(int(extent) for extent in value.ty.shape)
-        )
+        directions, _, depth = value.shape if isinstance(value, np.ndarray) else tuple(int(extent) for extent in value.ty.shape)
         value = self.reshaped(value, (directions, layer.gates, layer.hidden, depth))
         value = self.filled(layer, self.permuted(value, [0, 3, 1, 2]))  # [D, K, G, N*L]
         value = self.reshaped(value, (directions, depth, layer.gates, layer.blocks, layer.lanes))
         return self.permuted(value, [0, 3, 1, 2, 4])
 
     def without_last_gate(self, layer: Layer, bias: Value) -> Value:
-        *first, last = self.split(bias, 1, layer.gates)
+        *first, _ = self.split(bias, 1, layer.gates)
         zero = np.zeros((len(layer.backwards), layer.hidden), np.float32)
         return self.joined([*first, zero], 1)
 
