@@ -40,7 +40,8 @@ def _visited(statement: tirx.Stmt, around: Sequence[tirx.For]) -> tirx.Stmt | No
         if body is None:
             return None
         kept = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
-        return SBlockRealize(statement.iter_values, statement.predicate, SBlock([], block.reads, block.writes, block.name_hint, body, *kept))
+        visited = SBlock([], block.reads, block.writes, block.name_hint, body, *kept)
+        return SBlockRealize(statement.iter_values, statement.predicate, visited)
     return None
 
 
@@ -49,7 +50,7 @@ def _loop(loop: tirx.For, body: tirx.Stmt, annotations: dict[str, object]) -> ti
 
 
 def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
-    """For one step of the reduction, its share of the next block, with the loops: blocks and rows fused, tiles of a row, the reduction's."""
+    """One step's share of the next block. The loops: blocks and rows fused, tiles of a row, the reduction's."""
     (fused, tiles, *reduced), weight = [*around, loop], _weight(loop.body)
     rows, block = int(loop.annotations[PREFETCH]), int(weight.shape[-1])
     depth = math.prod(int(each.extent) for each in reduced)

@@ -17,6 +17,7 @@ from farm.compiler.build import GRAPH
 from farm.types import Artifact, Model, TensorSpec
 
 _FILES = Path(__file__).parent / "files"
+_PLACES = {"farm_runner.h": "include", "farm_runner.cc": "runtime/own", "classify.cc": "example", "CMakeLists.txt": "."}
 _OWN = ("elf_file", "elf_image", "elf_loader", "host_symbols", "io", "manifest", "model", "paths")  # of the agent's, without RPC
 _COMPILERS = {"aarch64": "aarch64-linux-gnu-g++", "arm": "arm-linux-gnueabihf-g++", "riscv64": "riscv64-linux-gnu-g++"}
 
@@ -26,7 +27,7 @@ def write(model: Model, artifact: Artifact, folder: Path) -> None:
     folder.mkdir(parents=True)
     _write_model(model, artifact, folder / "model")
     _write_runtime(folder / "runtime")
-    for name, place in (("farm_runner.h", "include"), ("farm_runner.cc", "runtime/own"), ("classify.cc", "example"), ("CMakeLists.txt", ".")):
+    for name, place in _PLACES.items():
         (folder / place).mkdir(exist_ok=True)
         shutil.copyfile(_FILES / name, folder / place / name)
     _write_licenses(folder / "licenses")

@@ -22,7 +22,7 @@ BOARDS = [("x86", "x86_64", ()), ("rasp3b", "armv7", ("qemu-arm",)), ("rk3399", 
 
 
 def built(folder: Path, arch: str, cache: Path) -> Path:
-    """The example, linked statically by zig, which stands for any cross compiler here. Optimised less than a release: it is quicker built."""
+    """The example, linked statically by zig, which stands for any cross compiler here. Not optimised: it is quicker built."""
     compiler = folder.parent / f"{arch}-c++"
     target = " ".join(recipe.zig_flags(arch))
     compiler.write_text(f'#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR="{cache / "zig"}"\nexec "{sys.executable}" -m ziglang c++ {target} "$@"\n')
