@@ -17,6 +17,8 @@ class Core:
     multiply_adds: int = 1  # vectors in a cycle
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
+    cache: int = 512 * 1024  # bytes of the L2 cache
+    stream: float = 2.0  # bytes in a cycle from beyond it
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -42,7 +44,7 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4)
+        return Core("avx512", 16, 32, 2, 2, 4, 1024 * 1024, 3.6)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4)
-    return Core("sse", 4, 16, 2, 2, 4)
+        return Core("avx2", 8, 16, 2, 2, 4, stream=4.0)
+    return Core("sse", 4, 16, 2, 2, 4, stream=4.0)
