@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows
+from farm.compiler import functions, loops, rows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates, row_candidates, row_lanes
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
@@ -60,10 +60,15 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
         body = partial(loops.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
-    candidates = product_candidates(workload, chooser.core)
+    candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
     if not candidates:
         return None
     choice = chooser.best(workload, candidates)
+    if choice.method in winograd_costs.SIZES:
+        plan = winograd_costs.best_plan(workload, choice, chooser.core)
+        body = partial(winograd.convolution, workload, choice, plan.size, plan.band)
+        packed = winograd.pack(plan.size, weight, plan.depth, choice.tile.block)
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=winograd.WINOGRAD)
     blocks = _blocks(weight, choice.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(loops.convolution, workload, choice)
