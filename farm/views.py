@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import stats, words
-from farm.types import Kernel, Release, Run, Verdict
+from farm.types import Kernel, Record, Release, Run, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,9 +134,25 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
     columns: list[_Column[Kernel]] = [
         _Column("kernel", lambda kernel: kernel.name, style="bold"),
         _Column("rule", lambda kernel: kernel.rule),
+        _Column("choice", lambda kernel: kernel.choice + (" (recorded)" if kernel.recorded else "")),
         _Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
     return _table(columns, kernels, width)
+
+
+def records_table(records: Sequence[Record], width: int) -> Table:
+    """What tuning has found: a line for each core and workload."""
+    columns: list[_Column[Record]] = [
+        _Column("core", lambda record: record.core),
+        _Column("workload", lambda record: record.workload, style="bold"),
+        _Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
+        _Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        _Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
+        _Column("runs", lambda record: str(record.runs), 120, right=True),
+        _Column("device", lambda record: record.device, 120),
+        _Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
+    ]
+    return _table(columns, records, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
