@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from farm.pipeline.tuning import Tuned, Tuning
     from farm.types import Paired
 
+WORTH_SAYING = 0.005  # of the time: where code lies in memory alone makes as much of a difference
+
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
@@ -88,11 +90,11 @@ def verdict(paired: Paired | None) -> str:
     figures = (
         f"{before:.3g} -> {after:.3g} ms, {len(paired.before)} pairs, 95 % confidence {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
     )
-    if low > 1:
+    if low > 1 and ratio - 1 >= WORTH_SAYING:
         return f"{100 * (ratio - 1):.1f} % faster ({figures})"
-    if high < 1:
+    if high < 1 and 1 - ratio >= WORTH_SAYING:
         return f"{100 * (1 - ratio):.1f} % slower ({figures}): farm records remove takes records away"
-    return f"nothing gained that could be measured ({figures})"
+    return f"no difference worth saying ({figures})"
 
 
 def speedup(paired: Paired) -> tuple[float, float, float]:

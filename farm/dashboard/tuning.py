@@ -76,7 +76,7 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
     """Kernels, the hardest first: share of the time, the best choice, speed-up over the default, how many candidates were tried."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=min(width, 130))
     for title, right in (("kernel", False), ("share %", True), ("best us", True), ("choice", False), ("speed-up", True), ("tried", True)):
-        table.add_column(title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(title, justify="right" if right else "left", min_width=len(title), no_wrap=True, overflow="ellipsis")
     kernels = sorted(work.search.kernels, key=lambda kernel: -kernel.total_s)
     for kernel in kernels[:most]:
         known = kernel.best_s > 0
