@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RawChoices = Mapping[str, Mapping[str, object]]  # by workload, as records have them
 KIND = "artifacts"
 ASKED, WORKLOADS = "workloads", "workloads.json"  # by the digest of a build without records: its core, and what it asked a choice for
-LIBRARY, PARAMETERS, METADATA = "library.so", "parameters", "metadata.json"
+LIBRARY, PARAMETERS, METADATA, GRAPH = "library.so", "parameters", "metadata.json", "graph.json"
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 
@@ -170,16 +170,19 @@ def _our_errors(model: str, profile: Profile) -> Iterator[None]:
 def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made) -> None:
     import tvm
 
+    from farm.compiler.graph import graph_of
     from farm.compiler.link import linker
 
     lowered, seconds = made.lowered, made.seconds
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
+    graph = graph_of(lowered.module)
     with timed(seconds, "code"):
         executable = tvm.compile(lowered.module, target=made.target)
     with timed(seconds, "link"):
         executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
     with timed(seconds, "write"):
         parameters.write(folder / PARAMETERS, lowered.parameters)
+        (folder / GRAPH).write_text(json.dumps(graph))
         metadata = {
             "model": prepared.model,
             "profile": profile.name,

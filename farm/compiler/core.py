@@ -18,6 +18,7 @@ class Core:
     multiply_adds: int = 1  # vectors in a cycle
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
+    prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -43,9 +44,9 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4)
+        return Core("avx512", 16, 32, 2, 2, 4, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4)
+        return Core("avx2", 8, 16, 2, 2, 4, prefetches=True)
     return Core("sse", 4, 16, 2, 2, 4)
 
 
