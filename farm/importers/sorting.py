@@ -30,9 +30,10 @@ def compiled(module: tvm.IRModule) -> tvm.IRModule:
 class _Sorts(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        name, data = getattr(call.op, "name", ""), call.args[0] if call.args else None
-        if name not in _SORTS or not _is_fixed(data):
+        name = getattr(call.op, "name", "")
+        if name not in _SORTS or not _is_fixed(call.args[0]):
             return call
+        data = call.args[0]
         attributes = call.attrs
         shape = [int(extent) for extent in data.ty.shape]
         axis = int(attributes.axis) % len(shape)
@@ -65,9 +66,7 @@ def _sorted(data: te.Tensor, count: int, descending: bool, dtype: str) -> list[t
     return list(te.extern(shapes, [data], body, name="sort", dtype=[str(data.dtype), dtype]))
 
 
-def _merge_sort(
-    shape: list[int], count: int, descending: bool, dtype: str, keys: tirx.Buffer, outputs: Sequence[tirx.Buffer]
-) -> tirx.Stmt:
+def _merge_sort(shape: list[int], count: int, descending: bool, dtype: str, keys: tirx.Buffer, outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
     length, rows = shape[-1], 1
     for extent in shape[:-1]:
         rows *= extent
@@ -84,8 +83,9 @@ def _merge_sort(
             orders.reverse()
             width *= 2
         with T.serial(0, count) as at:
-            values[(*where, at)] = keys[(*where, orders[0][at])]
-            indices[(*where, at)] = tirx.Cast(dtype, orders[0][at])
+            source, target = (*where, orders[0][at]), (*where, at)
+            values[target] = keys[source]
+            indices[target] = tirx.Cast(dtype, orders[0][at])
     return program.get()
 
 
@@ -98,7 +98,7 @@ def _merge(keys: Any, where: tuple[Any, ...], orders: list[Any], heads: Any, len
         middle, end = (tirx.min(first + tirx.const(steps * width, "int32"), last + 1) for steps in (1, 2))
         heads[0], heads[1] = first, middle
         with T.serial(0, end - first) as step:
-            left, right = (keys[(*where, source[tirx.min(heads[side], last)])] for side in range(2))
+            left, right = (_at(keys, (*where, source[tirx.min(heads[side], last)])) for side in range(2))
             before = right > left if descending else right < left
             takes_right = tirx.any(heads[0] >= middle, tirx.all(heads[1] < end, before))
             with T.If(takes_right):
@@ -108,6 +108,10 @@ def _merge(keys: Any, where: tuple[Any, ...], orders: list[Any], heads: Any, len
                 with T.Else():
                     target[first + step] = source[heads[0]]
                     heads[0] = heads[0] + 1
+
+
+def _at(buffer: Any, where: tuple[Any, ...]) -> Any:
+    return buffer[where]
 
 
 def _unravelled(row: Any, shape: list[int]) -> tuple[Any, ...]:
