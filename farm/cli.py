@@ -16,7 +16,22 @@ from typing import NoReturn
 import click
 
 from farm import __version__, interrupts
-from farm.commands import bench, check, completion, deploy, deployments, devices, doctor, export, history, provision, records, run, serve, tune
+from farm.commands import (
+    bench,
+    check,
+    completion,
+    deploy,
+    deployments,
+    devices,
+    doctor,
+    export,
+    history,
+    provision,
+    records,
+    run,
+    serve,
+    tune,
+)
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE

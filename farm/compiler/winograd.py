@@ -35,7 +35,9 @@ def pack(size: int, weight: Array, depth: int, block: int) -> Array:
     _, _, inputs, outputs = weight.shape
     points = [0.0, *(sign * point for point in POINTS[size] for sign in (1, -1))]
     scales = [np.prod([point - other for other in points if other != point]) for point in points]
-    matrix = np.array([*([power / scale for power in (1, point, point * point)] for point, scale in zip(points, scales, strict=True)), [0, 0, 1]])
+    matrix = np.array(
+        [*([power / scale for power in (1, point, point * point)] for point, scale in zip(points, scales, strict=True)), [0, 0, 1]]
+    )
     down = np.tensordot(matrix, weight.astype(np.float64), (1, 0))  # [s, 3, CI, CO]
     both = np.tensordot(matrix, down, (1, 1)).astype(np.float32)  # across, then down: [s, s, CI, CO]
     filled = np.pad(both, [(0, 0), (0, 0), (0, depth - inputs), (0, -outputs % block)])
