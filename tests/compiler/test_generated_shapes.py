@@ -112,7 +112,7 @@ def check(cases: list[Case], cpu: str) -> None:
 @pytest.mark.parametrize("kind", [convolutions, transposed, products])
 def test_operators_of_any_shape_are_right(kind, cpu):
     @generated
-    @given(cases=some.lists(kind(), min_size=14, max_size=18))
+    @given(cases=some.lists(kind(), min_size=9, max_size=12))
     def right(cases):
         check(cases, cpu)
 
