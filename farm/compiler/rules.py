@@ -47,7 +47,8 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
-        if core.prefetches and uses * extent(work, rows) > 1 and name_of(work, main) in (CONVOLUTION, DENSE):
+        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1
+        if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
             work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows
     else:
