@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -95,6 +96,7 @@ def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
 
     Raises where that cannot be done, as when a kernel has several results.
     """
+    _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
     first = {name_of(work, block) for block in (main, *work.get_producers(main))}
@@ -102,6 +104,17 @@ def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     for block in between:
         work.compute_inline(block)
     return last
+
+
+def _begin_with_bias(work: Schedule, main: SBlockRV) -> None:
+    """Where all that is made of the main block's sums is to add something to them, begin them with that."""
+    consumers = work.get_consumers(main)
+    if len(consumers) != 1 or work.get(main).init is None:
+        return
+    added = getattr(work.get(consumers[0]).body, "value", None)
+    sums = work.get(main).writes[0].source
+    if isinstance(added, tirx.Add) and any(sums.same_as(getattr(part, "source", None)) for part in (added.a, added.b)):
+        work.fuse_reduction_epilogue(main, consumers[0])
 
 
 def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
