@@ -9,6 +9,7 @@ software optimisation guides of the Cortex-A57 (UAN 0015B), A72 (UAN 0016A), A75
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 import tvm
@@ -31,8 +32,9 @@ class Core:
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
     in_order: bool = False  # a load takes its turn with the multiply-adds
     has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
-    l1_bytes: int = 32 * _KIB
-    l2_bytes: int = 512 * _KIB
+    l1_size: int = 32 * _KIB  # bytes of data
+    l2_size: int = 1024 * _KIB
+    prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -76,9 +78,9 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4)
+        return Core("avx512", 16, 32, 2, 2, 4, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4)
+        return Core("avx2", 8, 16, 2, 2, 4, prefetches=True)
     return Core("sse", 4, 16, 2, 2, 4)
 
 
@@ -89,3 +91,14 @@ def _arm(cpu: str, registers: int) -> Core:
     multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
     name += "" if registers == 32 else "-32bit"
     return Core(name, 4, registers, multiply_adds, loads, latency, in_order, True, l1 * _KIB, l2 * _KIB)
+
+
+def core_key(target: tvm.target.Target) -> str:
+    """The core that records are for, for example "aarch64 cortex-a72 neon": the architecture, LLVM's name of the CPU that code is for, and
+    what is used of it.
+
+    `native` has been resolved to the CPU's model. Code for a level of an architecture (x86-64-v3) has to suit many models: its records are
+    kept under the level, wherever they were measured, and say by which CPU.
+    """
+    architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
+    return f"{architecture} {target.attrs.get('mcpu') or 'generic'} {core_of(target).name}"
