@@ -10,6 +10,7 @@ software optimisation guides of the Cortex-A57 (UAN 0015B), A72 (UAN 0016A), A75
 from __future__ import annotations
 
 import platform
+import math
 from dataclasses import dataclass
 
 import tvm
@@ -30,6 +31,7 @@ class Core:
     multiply_adds: float = 1  # vectors in a cycle
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
+    l2_bytes: float = math.inf  # in a cycle, from the L2 cache
     in_order: bool = False  # a load takes its turn with the multiply-adds
     has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
     l1_size: int = 32 * _KIB  # bytes of data
@@ -78,9 +80,9 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4, prefetches=True)
+        return Core("avx512", 16, 32, 2, 2, 4, 24, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, prefetches=True)
+        return Core("avx2", 8, 16, 2, 2, 4, 24, prefetches=True)
     return Core("sse", 4, 16, 2, 2, 4)
 
 
@@ -90,7 +92,7 @@ def _arm(cpu: str, registers: int) -> Core:
     name = cpu if cpu in _ARM else "neon"
     multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
     name += "" if registers == 32 else "-32bit"
-    return Core(name, 4, registers, multiply_adds, loads, latency, in_order, True, l1 * _KIB, l2 * _KIB)
+    return Core(name, 4, registers, multiply_adds, loads, latency, in_order=in_order, has_extrema=True, l1_size=l1 * _KIB, l2_size=l2 * _KIB)
 
 
 def core_key(target: tvm.target.Target) -> str:
