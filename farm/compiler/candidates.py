@@ -9,7 +9,6 @@ from farm.compiler.core import Core
 from farm.compiler.loops import DENSE, PRODUCT, TRANSPOSED
 from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tiles, up_to_multiple
 
-_IN_CACHE = 1024 * 1024  # bytes: what is larger does not stay in the L2 cache from one use to the next
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
 _INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
 _PIECES_BYTES_A_CYCLE = 6  # to memory, a block of channels at a time
@@ -42,10 +41,11 @@ def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: 
     By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,
     which costs the first block only where the others are fetched ahead; the inputs are read for each block, the outputs written in pieces.
     """
+    in_cache = core.l2_size  # what is larger does not stay there from one use to the next
     all_weights = weights / _WEIGHT_BYTES_A_CYCLE
-    by_pixels = all_weights * (1 if weights <= _IN_CACHE else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
-    again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > _IN_CACHE else 0
-    pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > _IN_CACHE and blocks > 1 else 0
+    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
+    again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
+    pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
     return by_pixels, all_weights / (blocks if core.prefetches else 1) + again + pieces
 
 

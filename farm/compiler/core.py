@@ -9,9 +9,9 @@ software optimisation guides of the Cortex-A57 (UAN 0015B), A72 (UAN 0016A), A75
 
 from __future__ import annotations
 
-import platform
 import math
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -90,9 +90,10 @@ def _arm(cpu: str, registers: int) -> Core:
     """Of 64-bit or 32-bit code, whose names differ, as the latter has half the registers."""
     cpu = _LIKE.get(cpu, cpu)
     name = cpu if cpu in _ARM else "neon"
-    multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
     name += "" if registers == 32 else "-32bit"
-    return Core(name, 4, registers, multiply_adds, loads, latency, in_order=in_order, has_extrema=True, l1_size=l1 * _KIB, l2_size=l2 * _KIB)
+    multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
+    core = Core(name, 4, registers, multiply_adds, loads, latency, has_extrema=True)
+    return replace(core, in_order=in_order, l1_size=l1 * _KIB, l2_size=l2 * _KIB)
 
 
 def core_key(target: tvm.target.Target) -> str:

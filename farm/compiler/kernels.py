@@ -167,9 +167,10 @@ def _bounded(intrinsic: str) -> Own:
     def own(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
         if not chooser.core.has_extrema or str(call.ty.dtype) != "float32":
             return None
-        bounds = [value for value in map(constant, call.args) if value is not None and value.size == 1] if len(call.args) > 1 else [np.zeros(1)]
-        data = [argument for argument in call.args if constant(argument) is None]
-        if len(bounds) != 1 or len(data) != 1 or static_shape(data[0]) != static_shape(call):
+        values = [constant(argument) for argument in call.args]
+        data = [argument for argument, value in zip(call.args, values, strict=True) if value is None]
+        bounds = [value for value in values if value is not None] if len(values) > 1 else [np.zeros(1)]  # relu has no second
+        if len(data) != 1 or len(bounds) != 1 or bounds[0].size != 1 or static_shape(data[0]) != static_shape(call):
             return None
         return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
 

@@ -10,7 +10,7 @@ from farm.compiler.core import Core
 _VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in flight
 _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
-_L1_BYTES = 24 * 1024  # of weights: what is larger comes from the L2 cache for each tile
+_L1_SHARE = 0.75  # of the L1 cache for weights: what is larger comes from the L2 cache for each tile
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
 _SCALAR_CYCLES = 2  # of one result where results do not fill vectors
 
@@ -68,7 +68,7 @@ def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> f
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / core.loads
-    from_l2 = 4 * tile.block / core.l2_bytes if 4 * tile.block * depth > _L1_BYTES else 0
+    from_l2 = 4 * tile.block / core.l2_bytes if 4 * tile.block * depth > _L1_SHARE * core.l1_size else 0
     arithmetic = max(sums / core.multiply_adds, core.latency)
     step = (arithmetic + loads if core.in_order else max(arithmetic, loads, from_l2)) + _STEP_CYCLES
     whole = channels % tile.lanes == 0
