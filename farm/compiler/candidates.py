@@ -73,7 +73,8 @@ def row_candidates(workload: Workload, lanes: int, core: Core) -> list[tuple[Cho
     """Of a depthwise convolution or a pool: the height of a tile of one vector, the highest first."""
     width, channels = workload.output(1), workload.data[3]
     work = workload.data[0] * workload.output(0) * math.prod(workload.weight[:2]) * -(-channels // lanes) / core.loads
-    heights = range(min(width, _DEPTHWISE_PIXELS), 0, -1)
+    highest = _DEPTHWISE_PIXELS if core.from_memory else core.tile_budget(lanes) // 3  # a row of the kernel needs the inputs beside
+    heights = range(min(width, highest), 0, -1)
     return [(Choice(DIRECT, Tile(high, 1, lanes)), work * up_to_multiple(width, high) / min(1, high / 4)) for high in heights]
 
 

@@ -33,6 +33,7 @@ class Core:
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
     l2_bytes: float = math.inf  # in a cycle, from the L2 cache
     in_order: bool = False  # a load takes its turn with the multiply-adds
+    from_memory: bool = True  # a multiply-add can take an input from memory, broadcast; else each takes a register
     has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
     l1_size: int = 32 * _KIB  # bytes of data
     l2_size: int = 1024 * _KIB
@@ -78,7 +79,7 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith(("aarch64", "arm")):
         return _arm(cpu, registers=32 if triple.startswith("aarch64") else 16)
     if triple.startswith("riscv"):
-        return Core("scalar", 4, 32)
+        return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):
         return Core("avx512", 16, 32, 2, 2, 4, 24, prefetches=True)
     if has("avx2", "fma"):
@@ -92,7 +93,7 @@ def _arm(cpu: str, registers: int) -> Core:
     name = cpu if cpu in _ARM else "neon"
     name += "" if registers == 32 else "-32bit"
     multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
-    core = Core(name, 4, registers, multiply_adds, loads, latency, has_extrema=True)
+    core = Core(name, 4, registers, multiply_adds, loads, latency, from_memory=False, has_extrema=True)
     return replace(core, in_order=in_order, l1_size=l1 * _KIB, l2_size=l2 * _KIB)
 
 

@@ -15,6 +15,7 @@ from farm.compiler.prefetch import PREFETCH
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
 from farm.compiler.tiles import Tile, divisor
 
+_UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, which it unrolls, would keep too many inputs in registers
 _UNROLLED_TAPS = 49  # of a depthwise kernel, 7 x 7: more make the code grow without bounds
 
 
@@ -41,6 +42,8 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     """Tile the last two axes of the main block, and compute the one block that takes its result on each tile."""
     tile, axes = _tile(work, main), len(work.get(main).writes[0].source.shape)
     spatial, reduced = work.get_loops(main)[:axes], work.get_loops(main)[axes:]
+    if not core.from_memory and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
+        reduced = [work.fuse(*reduced[:2]), reduced[2]]
     *outer, row, column = spatial
     rows, tile_rows = work.split(row, [None, tile.pixels])
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
