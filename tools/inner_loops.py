@@ -70,7 +70,7 @@ def functions(text: str) -> dict[str, list[str]]:
         label = _LABEL.match(line)
         if label and not re.match(r"\.L(?!__tvm)", label.group(1)):
             lines = found.setdefault(label.group(1), [])
-        elif label or re.match(r"\s+[a-z]", line):
+        elif label or re.match(r"\s+(?:[a-z]|\.long\s+\.L__tvm)", line):  # 32-bit code takes addresses from behind a function
             lines.append(line)
     return found
 

@@ -6,6 +6,7 @@ Constant weights are packed here, once. What does not fit (dynamic shapes, other
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows
-from farm.compiler.candidates import product_candidates, row_candidates, row_lanes
+from farm.compiler import functions, loops, rows, windows
+from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
 from farm.compiler.tiles import divisor, up_to_multiple
@@ -55,9 +56,9 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
     kernel_h, kernel_w, _, channels = weight.shape
     if attributes.groups == channels == data[3] > 1:
         workload = Workload(loops.DEPTHWISE, weight=weight.shape, **shared)
-        choice = chooser.best(workload, row_candidates(workload, row_lanes(chooser.core, channels), chooser.core))
-        packed = _filled(weight.reshape(kernel_h, kernel_w, channels), up_to_multiple(channels, choice.tile.lanes))
-        body = partial(loops.depthwise, workload, choice)
+        choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
+        packed = weight.reshape(kernel_h, kernel_w, channels)[:, :, windows.computed(channels, choice.tile.lanes)]
+        body = partial(windows.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
     candidates = product_candidates(workload, chooser.core)
@@ -105,11 +106,28 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
         return None
     workload = Workload(loops.POOL, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
-    lanes = divisor(data[3], chooser.core.lanes)
-    if (workload.output(0), workload.output(1)) != shape[1:3] or lanes == 1:  # rounded up, so that windows leave the padding
-        return None
-    body = partial(loops.max_pool, workload, chooser.best(workload, row_candidates(workload, lanes, chooser.core)))
+    workload = _reaching(workload, shape)
+    body = partial(windows.max_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
     return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
+
+
+def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+        return None
+    given = Workload(windows.AVERAGE, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
+    workload = _reaching(given, shape)
+    beyond = (workload.padding[2] - given.padding[2], workload.padding[3] - given.padding[3])
+    choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
+    body = partial(windows.average_pool, workload, choice, bool(attributes.count_include_pad), beyond)
+    return builder.call_te(body, call.args[0], primfunc_name_hint=windows.AVERAGE)
+
+
+def _reaching(workload: Workload, shape: tuple[int, ...]) -> Workload:
+    """With as much more padding at the end as windows need where their number is rounded up."""
+    (top, left, bottom, right), strides = workload.padding, workload.strides
+    more = [max(0, shape[1 + axis] - workload.output(axis)) * strides[axis] for axis in (0, 1)]
+    return replace(workload, padding=(top, left, bottom + more[0], right + more[1]))
 
 
 def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
@@ -191,6 +209,7 @@ _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
     "relax.nn.conv2d_transpose": _transposed,
     "relax.nn.max_pool2d": _max_pool,
+    "relax.nn.avg_pool2d": _average_pool,
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
