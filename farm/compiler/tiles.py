@@ -9,7 +9,7 @@ from farm.compiler.core import Core
 
 _VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in flight
 _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
-_INPUTS = 2  # in registers at a time, beside a tile's sums and its vectors of weights
+_INPUTS = 3  # in registers at a time, beside a tile's sums and its vectors of weights
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
 _L1_SHARE = 0.75  # of the L1 cache for weights: what is larger comes from the L2 cache for each tile
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
