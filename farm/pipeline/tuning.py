@@ -180,7 +180,7 @@ class _Loop:
             self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
 
     def _measure_next(self, deadline: Deadline) -> None:
-        for board in self.work.boards:
+        for board in sorted(self.work.boards, key=lambda one: one.batches):  # where building is what takes long, all have some
             if self.work._built and not (board.batch or board.gone or deadline.expired):
                 batch = self.work._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
