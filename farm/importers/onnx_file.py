@@ -14,7 +14,7 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
-from farm.importers import sorting
+from farm.importers import own_kernels
 from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
@@ -119,7 +119,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
         with hushed(), installed():
-            return sorting.compiled(from_onnx(model, shape_dict=shapes))
+            return own_kernels.compiled(from_onnx(model, shape_dict=shapes))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"
