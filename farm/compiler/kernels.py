@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows
+from farm.compiler import functions, loops, rows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates, row_candidates, row_lanes
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
@@ -60,10 +60,15 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
         body = partial(loops.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
-    candidates = product_candidates(workload, chooser.core)
+    candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
     if not candidates:
         return None
     choice = chooser.best(workload, candidates)
+    if choice.method in winograd_costs.SIZES:
+        plan = winograd_costs.best_plan(workload, choice, chooser.core)
+        body = partial(winograd.convolution, workload, choice, plan.size, plan.band)
+        packed = winograd.pack(plan.size, weight, plan.depth, choice.tile.block)
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=winograd.WINOGRAD)
     blocks = _blocks(weight, choice.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(loops.convolution, workload, choice)
@@ -161,6 +166,23 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
     return own
 
 
+def _bounded(intrinsic: str) -> Own:
+    """relu, and the larger or smaller of a tensor and a number."""
+
+    def own(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+        if not chooser.core.has_extrema or str(call.ty.dtype) != "float32":
+            return None
+        bounds = (
+            [value for value in map(constant, call.args) if value is not None and value.size == 1] if len(call.args) > 1 else [np.zeros(1)]
+        )
+        data = [argument for argument in call.args if constant(argument) is None]
+        if len(bounds) != 1 or len(data) != 1 or static_shape(data[0]) != static_shape(call):
+            return None
+        return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
+
+    return own
+
+
 def _blocks(weight: Array, block: int) -> Array:
     """The last axis as blocks, the last of them filled up with zeros."""
     filled = _filled(weight, up_to_multiple(weight.shape[-1], block))
@@ -178,6 +200,9 @@ _OWN: dict[str, Own] = {
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.relu": _bounded("maximum"),
+    "relax.maximum": _bounded("maximum"),
+    "relax.minimum": _bounded("minimum"),
     "relax.exp": _elementwise(functions.exp),
     "relax.sigmoid": _elementwise(functions.sigmoid),
     "relax.tanh": _elementwise(functions.tanh),

@@ -37,12 +37,13 @@ def _visited(statement: tirx.Stmt, around: Sequence[tirx.For]) -> tirx.Stmt | No
     if isinstance(statement, SBlockRealize) and not statement.block.iter_vars:  # the root
         block = statement.block
         body = _visited(block.body, around)
-        if body is None:
-            return None
-        kept = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
-        visited = SBlock([], block.reads, block.writes, block.name_hint, body, *kept)
-        return SBlockRealize(statement.iter_values, statement.predicate, visited)
+        return None if body is None else SBlockRealize(statement.iter_values, statement.predicate, _block(block, body))
     return None
+
+
+def _block(block: SBlock, body: tirx.Stmt) -> SBlock:
+    rest = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
+    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, *rest)
 
 
 def _loop(loop: tirx.For, body: tirx.Stmt, annotations: dict[str, object]) -> tirx.For:
@@ -50,7 +51,7 @@ def _loop(loop: tirx.For, body: tirx.Stmt, annotations: dict[str, object]) -> ti
 
 
 def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
-    """One step's share of the next block. The loops: blocks and rows fused, tiles of a row, the reduction's."""
+    """One step's share of the next block. The loops are: blocks of channels and rows, fused; tiles of a row; those of the sum."""
     (fused, tiles, *reduced), weight = [*around, loop], _weight(loop.body)
     rows, block = int(loop.annotations[PREFETCH]), int(weight.shape[-1])
     depth = math.prod(int(each.extent) for each in reduced)
