@@ -63,6 +63,10 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     inputs = input_specs(model.graph, source.shapes, path.name)
+    for value in model.graph.output:
+        if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
+            what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
+            raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
     return model, folded(model, inputs, has_converter), inputs
 
 
