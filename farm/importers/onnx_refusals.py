@@ -60,6 +60,11 @@ def _batch_normalization(node: onnx.NodeProto, known: Facts) -> str:
     return "training_mode=1; export the model in evaluation mode" if training else ""
 
 
+def _layer_normalization(node: onnx.NodeProto, known: Facts) -> str:
+    used = any(_used(node, output, known) for output in range(1, len(node.output)))
+    return "the outputs Mean and InvStdDev" if used else ""
+
+
 def _dropout(node: onnx.NodeProto, known: Facts) -> str:
     if _used(node, 1, known):
         return "the output mask"
@@ -120,6 +125,7 @@ def _loop(_: onnx.NodeProto, __: Facts) -> str:
 
 _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
     "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast,
