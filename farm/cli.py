@@ -16,7 +16,21 @@ from typing import NoReturn
 import click
 
 from farm import __version__, interrupts
-from farm.commands import bench, completion, deploy, deployments, devices, doctor, history, provision, run, serve
+from farm.commands import (
+    baseline,
+    bench,
+    compare,
+    completion,
+    deploy,
+    deployments,
+    devices,
+    doctor,
+    exchange,
+    history,
+    provision,
+    run,
+    serve,
+)
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE
@@ -50,8 +64,8 @@ def cli(context: click.Context) -> None:
 
     \b
     Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model;
-    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 130 Ctrl-C (of another
-    signal: 128 and its number).
+    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 8 slower than the baseline; 70 a bug of farm's own;
+    130 Ctrl-C (of another signal: 128 and its number).
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -59,6 +73,7 @@ def cli(context: click.Context) -> None:
 
 for command in (
     *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history),
+    *(compare.compare, baseline.baseline, exchange.export, exchange.import_),
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):

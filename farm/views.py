@@ -14,7 +14,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from farm import stats, words
+from farm import comparison, stats, words
+from farm.comparison import Pair
 from farm.types import Kernel, Release, Run, Verdict
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
+_CHANGE_STYLE = {
+    stats.Change.SLOWER: "bold red",
+    stats.Change.FASTER: "bold green",
+    stats.Change.SAME: "green",
+    stats.Change.UNSURE: "yellow",
+}
+_SPARKS = 60
 STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "offline": "red", "unavailable": "red", "unknown": "bright_black"}
 
 
@@ -67,9 +75,11 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         _Column("verdict", _verdict),
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, right=True),
-        _Column("p90 ms", _p90, 90, right=True),
-        _Column("p99 ms", _p99, 120, right=True),
-        _Column("samples", lambda run: str(run.latency.count) if run.latency else "", 130, right=True),
+        _Column("95 % interval", _p50_interval, 110, right=True),
+        _Column("p90 ms", _percentile("p90_ms"), 90, right=True),
+        _Column("p95 ms", _percentile("p95_ms"), 130, right=True),
+        _Column("p99 ms", _percentile("p99_ms"), 120, right=True),
+        _Column("samples", _samples, 130, right=True),
         _Column("top-1 %", _top1, right=True),
         _Column("ref %", _reference_top1, 120, right=True),
         _Column("max err", _max_error, right=True),
@@ -96,9 +106,48 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         _Column("top-1 %", _top1, 90, right=True),
         _Column("max err", _max_error, right=True),
         _Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
+        _Column("run", lambda run: run.id[:6], 100, style="bright_black"),
         _Column("why", words.why, 140, style="bright_black"),
     ]
     return _table(columns, runs, width)
+
+
+def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
+    """Each pair of runs: how much slower the second is, how surely, and below the table what else differs."""
+    columns: list[_Column[Pair]] = [
+        _Column("device", lambda pair: pair.second.device, style="bold"),
+        _Column("model", lambda pair: pair.second.model),
+        _Column("before ms", lambda pair: _p50(pair.first), right=True),
+        _Column("after ms", lambda pair: _p50(pair.second), right=True),
+        _Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
+        _Column("p", lambda pair: "" if pair.found.p is None else words.digits(pair.found.p, 2), 100, right=True),
+        _Column("in words", lambda pair: pair.found.reason),
+    ]
+    table = _table(columns, pairs, width)
+    notes = [f"{pair.second.model} on {pair.second.device}: {'; '.join(pair.differences)}" for pair in pairs if pair.differences]
+    table.caption = Text("\n".join(words.plain(f"also differs, {note}") for note in notes), "bright_black")
+    table.caption_justify = "left"
+    return table
+
+
+def timeline(runs: Sequence[Run]) -> list[str]:
+    """The medians of runs of one model on one device, in order of time, as a sparkline; and a line for each step in them, with what else
+    changed there. Emulated runs and those without a latency are left out."""
+    timed = [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
+    medians = [run.latency.p50_ms for run in timed if run.latency]
+    if len(medians) < 2:
+        return []
+    ends = f"{words.digits(medians[0])} → {words.digits(medians[-1])} ms"
+    lines = [
+        f"{words.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {words.digits(min(medians))} to {words.digits(max(medians))}"
+    ]
+    for step in stats.steps(medians):
+        before, after = timed[step.index - 1], timed[step.index]
+        changed = "; ".join(comparison.differences(before, after)) or "nothing that farm knows of changed there"
+        when = after.started_at[:16].replace("T", " ")
+        effect = f"{words.digits(step.before)} → {words.digits(step.after)} ms ({100 * (step.ratio - 1):+.0f} %)"
+        lines.append(f"step at {when}, run {after.id[:6]}: {effect}: {changed}")
+    return [words.plain(line) for line in lines]
 
 
 def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
@@ -201,12 +250,25 @@ def _iqr(run: Run) -> str:
     return f"{100 * stats.spread(run.latency):.1f}"
 
 
-def _p90(run: Run) -> str:
-    return "" if run.emulated or run.latency is None or run.latency.p90_ms is None else words.digits(run.latency.p90_ms)
+def _p50_interval(run: Run) -> str:
+    if run.emulated or run.latency is None or run.latency.p50_interval_ms is None or run.latency.count < stats.JUDGED_COUNT:
+        return ""
+    return "–".join(words.digits(end) for end in run.latency.p50_interval_ms)
 
 
-def _p99(run: Run) -> str:
-    return "" if run.emulated or run.latency is None or run.latency.p99_ms is None else words.digits(run.latency.p99_ms)
+def _samples(run: Run) -> str:
+    """How many; of what, where each is a block of inferences."""
+    if run.latency is None:
+        return ""
+    return str(run.latency.count) if run.latency.block == 1 else f"{run.latency.count} × {run.latency.block}"
+
+
+def _percentile(name: str) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        value = getattr(run.latency, name) if run.latency else None
+        return "" if run.emulated or value is None else words.digits(value)
+
+    return cell
 
 
 def _top1(run: Run) -> str:

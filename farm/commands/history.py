@@ -15,6 +15,8 @@ from farm.commands.common import Session, complete, shared
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
     """Show past runs, the newest first, failed ones too.
 
+    Of one model on one device also a line of its medians over time, and where they took a step, with what else changed there.
+
     \b
     farm history resnet18 --device pi3
     farm history --json --limit 1000 > runs.json
@@ -31,3 +33,6 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
         return
     console = session.out()
     console.print(views.history_table(runs, console.width))
+    if model and len({run.device for run in runs}) == 1:
+        for line in views.timeline(runs[::-1]):
+            click.echo(line)

@@ -1,6 +1,7 @@
-"""The record of runs: a table in SQLite. Each run is kept the moment it is known, failed ones too, by any number of processes.
+"""The record of runs: tables in SQLite. Each run is kept the moment it is known, failed ones too, by any number of processes.
 
-A row holds what is asked for (model, device, time), the raw samples as little-endian float64, and all the rest as JSON.
+A row holds what is asked for (model, device, time), the raw samples (see `samples`), and all the rest as JSON. A baseline is a
+name for runs, one for each model on a device. A record of an older farm is brought up to date when it is opened (`_MIGRATIONS`).
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
-import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from farm.deadline import Deadline
 from farm.errors import FarmError, InternalError
 from farm.store.codec import run_from_json, run_to_json
+from farm.store.samples import packed, unpacked
 from farm.types import Run
 
-SCHEMA_VERSION = 1
 BUSY_S = 30.0
 
-_SCHEMA = """
+_FIRST_SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -34,6 +35,31 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_by_time ON runs (started_at, number);
 """
+_BASELINES = """
+CREATE TABLE baselines (
+    name TEXT NOT NULL,
+    device TEXT NOT NULL,
+    model TEXT NOT NULL,
+    run TEXT NOT NULL REFERENCES runs (id),
+    PRIMARY KEY (name, device, model)
+);
+CREATE INDEX runs_by_model ON runs (model, device, started_at);
+"""
+
+
+def _create(db: sqlite3.Connection) -> None:
+    _statements(db, _FIRST_SCHEMA)
+
+
+def _add_baselines_and_pack(db: sqlite3.Connection) -> None:
+    """Samples were float64 without a first byte that says so."""
+    _statements(db, _BASELINES)
+    for number, seconds in db.execute("SELECT number, seconds FROM runs").fetchall():
+        db.execute("UPDATE runs SET seconds = ? WHERE number = ?", (packed(unpacked(b"\0" + seconds)), number))
+
+
+_MIGRATIONS = (_create, _add_baselines_and_pack)  # from version 0, 1, ... to the next
+SCHEMA_VERSION = len(_MIGRATIONS)
 
 # What SQLite or the system says, and what to do about it; the first that fits.
 _REMEDIES = (
@@ -54,20 +80,16 @@ class RunStore:
 
     def keep(self, run: Run) -> None:
         """Keep a run, on the disk when this returns."""
-        body = run_to_json(run)
-        seconds: tuple[float, ...] = ()
-        if run.samples:
-            seconds, body["samples"]["seconds"] = run.samples.seconds, []
-        row = (_text(run.id), run.started_at, _text(run.device), _text(run.model))
-        packed = struct.pack(f"<{len(seconds)}d", *seconds)
         with self._open() as db:
             try:
-                db.execute(
-                    "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)",
-                    (*row, packed, json.dumps(body, allow_nan=False)),
-                )
+                db.execute(_INSERT, _row(run))
             except sqlite3.IntegrityError as exc:
                 raise InternalError(f"run {run.id} is kept already", str(exc)) from exc
+
+    def add(self, runs: Iterable[Run]) -> int:
+        """Keep the runs that are not here yet, all or none; how many those were."""
+        with self._open() as db, _transaction(db):
+            return sum(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", _row(run)).rowcount for run in runs)
 
     def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
         """The runs of a model, on a device, or all; newest first."""
@@ -80,18 +102,44 @@ class RunStore:
     def get(self, id: str) -> Run | None:  # noqa: A002
         return next(iter(self._select("WHERE id = ?", _text(id))), None)
 
+    def starting_with(self, prefix: str) -> list[Run]:
+        """The runs whose id begins so."""
+        return self._select("WHERE substr(id, 1, ?) = ?", len(prefix), _text(prefix))
+
+    def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
+        """Name these runs; of the same name, those of other models and devices stay."""
+        with self._open() as db, _transaction(db):
+            for run in runs:
+                row = (_text(name), _text(run.device), _text(run.model), _text(run.id))
+                db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", row)
+
+    def baseline(self, name: str) -> list[Run]:
+        """The runs of a baseline; none where there is none of the name."""
+        return self._select("WHERE id IN (SELECT run FROM baselines WHERE name = ?) ORDER BY device, model", _text(name))
+
+    def baselines(self) -> dict[str, int]:
+        """The names of all baselines, and how many runs each has."""
+        return dict(self._ask("SELECT name, COUNT(*) FROM baselines GROUP BY name ORDER BY name"))
+
+    def remove_baseline(self, name: str) -> bool:
+        """Whether there was one. Its runs stay."""
+        with self._open() as db:
+            return db.execute("DELETE FROM baselines WHERE name = ?", (_text(name),)).rowcount > 0
+
     def _select(self, clause: str, *values: str | int) -> list[Run]:
+        return [self._run(seconds, body) for seconds, body in self._ask(f"SELECT seconds, body FROM runs {clause}", *values)]
+
+    def _ask(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         if not self.path.exists():
             return []
         with self._open() as db:
-            rows = db.execute(f"SELECT seconds, body FROM runs {clause}", values).fetchall()
-        return [self._run(seconds, body) for seconds, body in rows]
+            return db.execute(query, values).fetchall()
 
     def _run(self, seconds: bytes, body: str) -> Run:
         try:
             run = run_from_json(json.loads(body))
-            samples = struct.unpack(f"<{len(seconds) // 8}d", seconds)
-        except (ValueError, struct.error) as exc:
+            samples = unpacked(seconds)
+        except ValueError as exc:
             raise self._error(f"malformed row: {exc}") from exc
         return dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples)) if run.samples else run
 
@@ -117,12 +165,10 @@ class RunStore:
         if version == SCHEMA_VERSION:
             return
         _use_write_ahead_log(db)
-        db.execute("BEGIN IMMEDIATE")
-        if self._version(db) == 0:  # no other process was faster
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
+        with _transaction(db):
+            for number in range(self._version(db), SCHEMA_VERSION):  # none left, where another process was faster
+                _MIGRATIONS[number](db)
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        db.execute("COMMIT")
 
     def _version(self, db: sqlite3.Connection) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -130,6 +176,38 @@ class RunStore:
     def _error(self, why: str) -> FarmError:
         remedy = next(remedy for sign, remedy in _REMEDIES if sign in why)
         return FarmError("the record of runs cannot be used", f"{self.path}: {why}", remedy.format(path=self.path))
+
+
+_INSERT = "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def _row(run: Run) -> tuple[str, str, str, str, bytes, str]:
+    body = run_to_json(run)
+    seconds: tuple[float, ...] = ()
+    if run.samples:
+        seconds, body["samples"]["seconds"] = run.samples.seconds, []
+    return (
+        *(_text(run.id), run.started_at, _text(run.device), _text(run.model)),
+        packed(seconds),
+        json.dumps(body, allow_nan=False),
+    )
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """The block's statements take effect together, or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _statements(db: sqlite3.Connection, script: str) -> None:
+    for statement in script.split(";"):
+        db.execute(statement)
 
 
 def _use_write_ahead_log(db: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore, run_from_json, run_to_json
+from farm.store.runs import SCHEMA_VERSION
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -194,7 +195,7 @@ def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore) -> None:
     store.keep(a_run("1"))
     with sqlite3.connect(store.path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     for use in (store.runs, lambda: store.keep(a_run("2"))):
         with pytest.raises(FarmError, match="newer farm"):
             use()
