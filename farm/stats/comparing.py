@@ -2,7 +2,7 @@
 
 Latencies that follow each other are alike (a burst of other work, a clock that changes), so single samples are no independent
 evidence: taken as such, they find a "significant" difference between almost any two runs of one program. The unit here is the round, a
-tenth of a run (`quantiles.rounds`). Even rounds know nothing of what differs from one run to the next with nothing changed, such as where
+part of a run (`quantiles.rounds`). Even rounds know nothing of what differs from one run to the next with nothing changed, such as where
 the memory lies; differences below FLOOR are therefore never called one.
 """
 
@@ -27,6 +27,7 @@ CONFIDENCE = 0.99
 # 2009, found up to 8 % by the place of things in memory alone; farm's own repeated runs on a quiet core stay within 2 %.
 FLOOR = 0.02
 RESAMPLES = 2000
+_RESAMPLES_TO_STOP = 200
 _SEED = 20090307
 _MOST = 4000  # samples of a run that are looked at
 _LEAST = 1e-12  # seconds, where a clock saw none
@@ -106,7 +107,7 @@ def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: 
 
     The percentiles are taken further out than the confidence says, for so few units: the expanded percentile interval of Hesterberg,
     "What teachers should know about the bootstrap", The American Statistician 69 (2015), 3.4. Its width is not less than if each
-    run's median were as uncertain as `uncertainty` finds it.
+    run's median were as uncertain as `_drift` finds it.
     """
     import numpy as np
 
@@ -117,16 +118,25 @@ def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: 
     tail = 1 - normal_cdf(math.sqrt(units / (units - 1)) * student_quantile((1 + confidence) / 2, units - 1))
     low, high = np.quantile(ratios, [tail, 1 - tail])
     centre = math.log(_ratio(first, second))
-    drift = math.hypot(uncertainty(first), uncertainty(second)) * student_quantile((1 + confidence) / 2, units - 1)
+    drift = math.hypot(*map(_drift, sides)) * student_quantile((1 + confidence) / 2, units - 1)
     return math.exp(min(float(low), centre - drift)), math.exp(max(float(high), centre + drift))
 
 
 def uncertainty(seconds: Sequence[float]) -> float:
-    """The standard error of a run's median over the median, where rounds are alike as samples are: by the sum of their
-    autocovariances up to a third of the run, with Bartlett's weights (Newey and West, Econometrica 55, 1987). inf for too few samples."""
-    values = [math.log(max(statistics.median(part), _LEAST)) for part in rounds(_thinned(seconds))]
-    if not values:
+    """The standard error of a run's median over the median, by resampling rounds and by how alike they are, whichever is more; inf for
+    too few samples. It says how long to measure: two runs of 0.004 tell 5 % apart."""
+    import numpy as np
+
+    if not (parts := rounds(_thinned(seconds))):
         return math.inf
+    resampled = np.log(_medians(parts, _RESAMPLES_TO_STOP, np.random.default_rng(_SEED)))
+    return max(_drift(parts), float(resampled.std()))
+
+
+def _drift(parts: Sequence[Sequence[float]]) -> float:
+    """The standard error of a run's median over the median, where rounds are alike as samples are: by the sum of their
+    autocovariances up to a third of the run, with Bartlett's weights (Newey and West, Econometrica 55, 1987)."""
+    values = [math.log(max(statistics.median(part), _LEAST)) for part in parts]
     mean, count = statistics.fmean(values), len(values)
     reach = max(1, count // 3)
     total = sum((v - mean) ** 2 for v in values)
