@@ -28,9 +28,9 @@ def export(_: Session, model: str | None, device: str | None, output: IO[str]) -
 
 
 @click.command("import")
-@click.argument("source", type=click.File(encoding="utf-8"), metavar="FILE")
+@click.argument("source", metavar="FILE")
 @shared
-def import_(session: Session, source: IO[str]) -> None:
+def import_(session: Session, source: str) -> None:
     """Keep the runs of a file that farm export wrote, - for stdin: all of them or, where a line is wrong, none.
 
     A run that is kept already is not kept twice.
@@ -42,13 +42,16 @@ def import_(session: Session, source: IO[str]) -> None:
     from farm.store import RunStore, data_root, run_from_json
 
     runs = []
-    for number, line in enumerate(source, 1):
-        try:
-            if line.strip():
-                runs.append(run_from_json(json.loads(line)))
-        except (ValueError, AttributeError, FarmError) as exc:
-            why = exc.why or exc.what if isinstance(exc, FarmError) else str(exc)
-            raise UsageError(f"{source.name}, line {number}: no run", why, "give a file that farm export wrote") from exc
+    try:
+        with click.open_file(source, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    runs.append(run_from_json(json.loads(line)))
+    except OSError as exc:
+        raise UsageError(f"{source} cannot be read", exc.strerror or str(exc), "give a file that farm export wrote") from exc
+    except (ValueError, AttributeError, FarmError) as exc:
+        why = exc.why or exc.what if isinstance(exc, FarmError) else str(exc)
+        raise UsageError(f"{source}, line {number}: no run", why, "give a file that farm export wrote") from exc
     new = RunStore(data_root() / "runs.sqlite").add(runs)
     if session.as_json:
         session.document("import", {"runs": len(runs), "new": new})

@@ -13,7 +13,7 @@ from farm.types import Agreement, Latency, Samples, Verdict
 JUDGED_COUNT = 10  # hyperfine's least number of runs
 HELD_UP_ABOVE = 0.05  # share of the time of measuring
 NOISY_ABOVE = 0.10  # IQR over median, at which torch.utils.benchmark goes on measuring
-DRIFT_ABOVE = 0.10  # of the median, from the first third of the samples to the last
+DRIFT_ABOVE = 0.05  # of the median, from the first third of the samples to the last
 CLOCK_APART_S, CLOCK_APART = 0.5, 0.02  # as far as the device's clock may be from ours: seconds and a share of the time
 FREQUENCY_BELOW = 0.9  # of the clock frequency at the start of measuring
 HOT_C = 80.0  # where the Raspberry Pi's firmware, and others alike, begin to slow the CPU down
