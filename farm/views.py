@@ -106,7 +106,7 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         _Column("top-1 %", _top1, 90, right=True),
         _Column("max err", _max_error, right=True),
         _Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
-        _Column("run", lambda run: run.id[:6], 100, style="bright_black"),
+        _Column("run", lambda run: run.id[:6], 90, style="bright_black"),
         _Column("why", words.why, 140, style="bright_black"),
     ]
     return _table(columns, runs, width)

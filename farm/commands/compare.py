@@ -16,7 +16,7 @@ from farm.commands.common import Session, shared
 def compare(session: Session, first: str, second: str, fail_on: float | None) -> None:
     """Compare kept runs: is B slower than A, by how much, and how surely.
 
-    A and B are ids of runs (their first letters will do, see farm history -v) or names of baselines, of which each model on each
+    A and B are ids of runs (their first letters will do, see farm history) or names of baselines, of which each model on each
     device is compared with its own. Only STABLE runs are evidence.
 
     \b

@@ -41,10 +41,11 @@ def import_(session: Session, source: str) -> None:
     from farm.errors import FarmError, UsageError
     from farm.store import RunStore, data_root, run_from_json
 
-    runs = []
+    runs, number = [], 0
     try:
         with click.open_file(source, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for line in lines:
+                number += 1
                 if line.strip():
                     runs.append(run_from_json(json.loads(line)))
     except OSError as exc:

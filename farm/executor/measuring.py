@@ -135,7 +135,7 @@ class _Meter:
             self._take_samples(typical * self.block)
 
     def _warm_up(self, typical: float) -> float:
-        """Run until it is no longer getting faster or slower (see `stats.settled`), or the time for that is over; seconds of an inference."""
+        """Run until it has settled (see `stats.settled`), or the time for that is over; seconds of an inference."""
         if not self.plan.warmup:
             return typical
         self.desk.note(Progress(Stage.MEASURING, "warming up"))

@@ -1,9 +1,8 @@
 """Numbers from numbers: percentiles and how sure they are, how far two answers are apart, what a run is worth, whether two runs differ."""
 
-from farm.stats import judging
 from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
-from farm.stats.judging import JUDGED_COUNT, judge, settled, verdict
+from farm.stats.judging import JUDGED_COUNT, drifted, judge, settled, verdict
 from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, spread
 from farm.stats.steps import Step, steps
 
@@ -18,6 +17,7 @@ __all__ = [
     "Step",
     "agreement",
     "compare",
+    "drifted",
     "judge",
     "latency",
     "settled",
