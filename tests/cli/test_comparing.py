@@ -92,7 +92,7 @@ def test_history_draws_a_line_and_names_the_step(farm: Farm, measured: dict[str,
         (("baseline", "save", "x"), "there is no run to name"),
         (("baseline", "remove", "x"), "there is no baseline 'x'"),
         (("import", "missing.jsonl"), "missing.jsonl cannot be read"),
-        (("import", "devices.toml"), "devices.toml, line 1: no run"),
+        (("import", "devices.toml"), "devices.toml, line 2: no run"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(farm: Farm, words: tuple[str, ...], complaint: str) -> None:

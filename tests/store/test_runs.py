@@ -35,6 +35,20 @@ SAMPLES = st.builds(
     facts_after=FACTS,
     ledger=st.dictionaries(TEXTS, FLOATS, max_size=3),
     uploaded=st.integers(0, 2**63),
+    block=st.integers(1, 1000),
+    warm=st.none() | st.booleans(),
+    measured_s=st.none() | FLOATS,
+    facts_during=st.lists(FACTS, max_size=2).map(tuple),
+    wall_s=st.none() | FLOATS,
+)
+INTERVALS = st.none() | st.tuples(FLOATS, FLOATS)
+LATENCIES = st.builds(
+    Latency,
+    *(st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
+    p50_interval_ms=INTERVALS,
+    p99_interval_ms=INTERVALS,
+    p90_early_ms=st.none() | FLOATS,
+    block=st.integers(1, 1000),
 )
 RUNS = st.builds(
     Run,
@@ -43,7 +57,7 @@ RUNS = st.builds(
     verdict=st.sampled_from(Verdict),
     artifact_digest=st.none() | TEXTS,
     samples=st.none() | SAMPLES,
-    latency=st.none() | st.builds(Latency, st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
+    latency=st.none() | LATENCIES,
     reference_correct=COUNTS,
     reference_total=COUNTS,
     versions=FACTS,
