@@ -26,6 +26,7 @@ from farm.commands import (
     devices,
     doctor,
     exchange,
+    export,
     history,
     provision,
     run,
@@ -72,8 +73,8 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history),
-    *(compare.compare, baseline.baseline, exchange.export, exchange.import_),
+    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, export.export),
+    *(history.history, compare.compare, baseline.baseline, exchange.runs),
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):

@@ -28,7 +28,7 @@ class Pair:
     def as_json(self) -> dict[str, Any]:
         found = {**asdict(self.found), "change": self.found.change.value}
         found = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
-        names = {"device": self.second.device, "model": self.second.model, "first": self.first.id, "second": self.second.id}
+        names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
         return {**names, **found, "differences": list(self.differences)}
 
 
@@ -37,8 +37,8 @@ def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]
     first, second = list(first), list(second)
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
-    known = {(run.device, run.model): run for run in first}
-    return [(known[key], run) for run in second if (key := (run.device, run.model)) in known]
+    known = {(run.device, run.title): run for run in first}
+    return [(known[key], run) for run in second if (key := (run.device, run.title)) in known]
 
 
 def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE) -> list[Pair]:
@@ -65,7 +65,7 @@ def _seconds(run: Run) -> tuple[float, ...]:
 
 def differences(first: Run, second: Run) -> list[str]:
     """What else differs between two runs, in words: names, versions, the build, facts of the device."""
-    found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("model", "device", "profile", "url")]
+    found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
     found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))
     for name in sorted({*first.versions, *second.versions}):
         found.append(_changed(name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")))

@@ -30,7 +30,7 @@ def save(session: Session, name: str, models: tuple[str, ...], device: str | Non
 
     record = RunStore(data_root() / "runs.sqlite")
     found = [run for model in models or (None,) for run in comparing.worth_keeping(record.runs(model=model, device=device))]
-    newest = {(run.device, run.model): run for run in reversed(found)}
+    newest = {(run.device, run.title): run for run in reversed(found)}
     if not newest:
         raise UsageError("there is no run to name", "none that was timed, and right, is kept", "farm bench --all")
     record.save_baseline(name, newest.values())
@@ -38,7 +38,7 @@ def save(session: Session, name: str, models: tuple[str, ...], device: str | Non
         session.document("baseline", {"name": name, "runs": [run.id for run in newest.values()]})
         return
     for run in newest.values():
-        click.echo(f"{run.model} on {run.device}: {run.id}, {run.verdict.value}")
+        click.echo(f"{run.title} on {run.device}: {run.id}, {run.verdict.value}")
 
 
 @baseline.command("list")

@@ -87,23 +87,23 @@ def save(name: str | None, runs: Sequence[Run]) -> None:
 def against(before: Sequence[Run], runs: Sequence[Run]) -> list[Pair]:
     from farm import comparison
 
-    known = {(run.device, run.model) for run in before}
-    after = [run for run in runs if (run.device, run.model) in known]
+    known = {(run.device, run.title) for run in before}
+    after = [run for run in runs if (run.device, run.title) in known]
     return comparison.compare(comparison.pair_up(before, after)) if after else []
 
 
 def show(session: Session, pairs: Sequence[Pair]) -> None:
-    from farm import views
+    from farm.views.comparing import comparison_table
 
     console = session.out()
-    console.print(views.comparison_table(pairs, console.width))
+    console.print(comparison_table(pairs, console.width))
 
 
 def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | None:
     """The error of what became too slow; none without a bar."""
     if slowdown is None or not (slow := [pair for pair in pairs if pair.found.reaches(slowdown)]):
         return None
-    why = "\n".join(f"{pair.second.model} on {pair.second.device}: {pair.found.reason}" for pair in slow)
+    why = "\n".join(f"{pair.second.title} on {pair.second.device}: {pair.found.reason}" for pair in slow)
     what = f"{len(slow)} of {len(pairs)} became slower, by {100 * slowdown:g} % or more as far as one can tell"
     return Regression(what, why, "find what changed: farm history MODEL --device NAME; where it is meant to be so: farm baseline save NAME")
 

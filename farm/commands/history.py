@@ -23,6 +23,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     """
     from farm import views
     from farm.store import RunStore, data_root, run_to_json
+    from farm.views.comparing import timeline
 
     runs = RunStore(data_root() / "runs.sqlite").runs(model=model, device=device, limit=limit)
     if session.as_json:
@@ -34,5 +35,5 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     console = session.out()
     console.print(views.history_table(runs, console.width))
     if model and len({run.device for run in runs}) == 1:
-        for line in views.timeline(runs[::-1]):
+        for line in timeline(runs[::-1]):
             click.echo(line)

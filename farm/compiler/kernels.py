@@ -13,26 +13,25 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows
-from farm.compiler.core import Core
+from farm.compiler import functions, loops, rows, winograd, winograd_costs
+from farm.compiler.candidates import product_candidates, row_candidates, row_lanes
+from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
-from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tile, up_to_multiple
-
-_DEPTHWISE_PIXELS = 8
+from farm.compiler.tiles import divisor, up_to_multiple
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-Own = Callable[[relax.BlockBuilder, relax.Call, Core], relax.Expr | None]
+Own = Callable[[relax.BlockBuilder, relax.Call, Chooser], relax.Expr | None]
 
 
-def legalization(core: Core) -> dict[str, Legalizer]:
+def legalization(chooser: Chooser) -> dict[str, Legalizer]:
     """The map that `relax.transform.LegalizeOps` takes."""
-    return {name: _legalizer(name, own, core) for name, own in _OWN.items()}
+    return {name: _legalizer(name, own, chooser) for name, own in _OWN.items()}
 
 
-def _legalizer(name: str, own: Own, core: Core) -> Legalizer:
+def _legalizer(name: str, own: Own, chooser: Chooser) -> Legalizer:
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        ours = own(builder, call, core)
+        ours = own(builder, call, chooser)
         return tvm.ir.Op.get(name).get_attr("FLegalize")(builder, call) if ours is None else ours
 
     return legalize
@@ -46,45 +45,53 @@ def static_shape(expression: relax.Expr) -> tuple[int, ...] | None:
     return tuple(int(extent) for extent in shape)
 
 
-def _convolution(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
-    attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
-    if weight is None or data is None or shape is None or attributes.out_layout not in ("", "NHWC"):
+def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    attributes, weight, data = call.attrs, constant(call.args[1]), static_shape(call.args[0])
+    if weight is None or data is None or static_shape(call) is None or attributes.out_layout not in ("", "NHWC"):
         return None
     if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != ("NHWC", "HWIO", np.float32):
         return None
-    geometry, width = loops.Geometry(attributes), shape[2]
-    kernel_h, kernel_w, depth, channels = weight.shape
-    if geometry.groups == channels == data[3] > 1:
-        tile, packed = _depthwise_weight(core, weight, width)
-        body = partial(loops.depthwise, geometry, tile, channels)
+    shared = _geometry(attributes, data)
+    kernel_h, kernel_w, _, channels = weight.shape
+    if attributes.groups == channels == data[3] > 1:
+        workload = Workload(loops.DEPTHWISE, weight=weight.shape, **shared)
+        choice = chooser.best(workload, row_candidates(workload, row_lanes(chooser.core, channels), chooser.core))
+        packed = _filled(weight.reshape(kernel_h, kernel_w, channels), up_to_multiple(channels, choice.tile.lanes))
+        body = partial(loops.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
-    if geometry.groups > 1:
-        found = grouped_tile(core, width, channels // geometry.groups)
-    else:
-        found = product_tile(core, width, channels, kernel_h * kernel_w * depth)
-    if found is None:
+    workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
+    candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
+    if not candidates:
         return None
-    blocks = _blocks(weight, found.block)  # [KH, KW, CI, blocks, block]
+    choice = chooser.best(workload, candidates)
+    if choice.method in winograd_costs.SIZES:
+        plan = winograd_costs.best_plan(workload, choice, chooser.core)
+        body = partial(winograd.convolution, workload, choice, plan.size, plan.band)
+        packed = winograd.pack(plan.size, weight, plan.depth, choice.tile.block)
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=winograd.WINOGRAD)
+    blocks = _blocks(weight, choice.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    body = partial(loops.convolution, geometry, found, channels)
+    body = partial(loops.convolution, workload, choice)
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
 
 
-def _transposed(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
     if attributes.data_layout != "NHWC":
         return None
-    geometry = loops.Geometry(attributes)
-    plain = geometry.groups == 1 and geometry.dilation == [1, 1] and attributes.out_layout in ("", "NHWC")
+    plain = attributes.groups == 1 and all(step == 1 for step in attributes.dilation) and attributes.out_layout in ("", "NHWC")
     if not plain or weight is None or data is None or shape is None or weight.dtype != np.float32 or attributes.kernel_layout != "IOHW":
         return _transposed_by_tvm(builder, call)
-    depth, channels, kernel_h, kernel_w = weight.shape
-    stride_y, stride_x = geometry.strides
-    tile = product_tile(core, -(-shape[2] // stride_x), channels, depth)
-    height, width = up_to_multiple(kernel_h, stride_y), up_to_multiple(kernel_w, stride_x)
-    filled = np.pad(weight, [(0, 0), (0, 0), (0, height - kernel_h), (0, width - kernel_w)])
-    packed = np.ascontiguousarray(_blocks(filled.transpose(2, 3, 0, 1), tile.block).transpose(3, 0, 1, 2, 4))
-    body = partial(loops.transposed, geometry, tile, shape)
+    weight = weight.transpose(2, 3, 0, 1)  # HWIO
+    geometry = _geometry(attributes, data)
+    (stride_y, stride_x), (top, left, bottom, right) = geometry["strides"], geometry["padding"]
+    more_y, more_x = (int(extent) for extent in attributes.output_padding)
+    workload = Workload(loops.TRANSPOSED, weight=weight.shape, **{**geometry, "padding": (top, left, bottom - more_y, right - more_x)})
+    choice = chooser.best(workload, product_candidates(workload, chooser.core))
+    height, width = up_to_multiple(weight.shape[0], stride_y), up_to_multiple(weight.shape[1], stride_x)
+    filled = np.pad(weight, [(0, height - weight.shape[0]), (0, width - weight.shape[1]), (0, 0), (0, 0)])
+    packed = np.ascontiguousarray(_blocks(filled, choice.tile.block).transpose(3, 0, 1, 2, 4))
+    body = partial(loops.transposed, workload, choice, shape)
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.TRANSPOSED)
 
 
@@ -98,73 +105,80 @@ def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.E
     return relax.op.permute_dims(builder.emit(result), [0, 2, 3, 1])
 
 
-def _max_pool(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+def _max_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
         return None
-    geometry, window = loops.Geometry(attributes), [int(extent) for extent in attributes.pool_size]
-    top, left, bottom, right = geometry.padding
-    reach = [geometry.output(data[1] + top + bottom, window[0], 0), geometry.output(data[2] + left + right, window[1], 1)]
-    lanes = divisor(data[3], core.lanes)
-    if reach != list(shape[1:3]) or lanes == 1:  # rounded up, so that windows leave the padding
+    workload = Workload(loops.POOL, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
+    lanes = divisor(data[3], chooser.core.lanes)
+    if (workload.output(0), workload.output(1)) != shape[1:3] or lanes == 1:  # rounded up, so that windows leave the padding
         return None
-    body = partial(loops.max_pool, geometry, window, Tile(_even(shape[2], _DEPTHWISE_PIXELS), 1, lanes))
+    body = partial(loops.max_pool, workload, chooser.best(workload, row_candidates(workload, lanes, chooser.core)))
     return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
 
 
-def _depthwise_weight(core: Core, weight: Array, width: int) -> tuple[Tile, Array]:
-    """Channels are filled up to whole vectors, unless narrower vectors do without."""
-    kernel_h, kernel_w, _, channels = weight.shape
-    lanes = divisor(channels, core.lanes)
-    if lanes < core.widths[-1]:
-        lanes = core.lanes if channels >= core.lanes else core.widths[-1]
-    filled = _filled(weight.reshape(kernel_h, kernel_w, channels), up_to_multiple(channels, lanes))
-    return Tile(_even(width, _DEPTHWISE_PIXELS), 1, lanes), filled
+def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
+    """What the workload of a convolution or a pool has beside its operator and weight."""
+    plain = {name: tuple(int(value) for value in getattr(attributes, name)) for name in ("strides", "padding", "dilation")}
+    return {"data": data, "groups": int(getattr(attributes, "groups", 1)), **plain}
 
 
-def _even(width: int, limit: int) -> int:
-    """A height of tiles, at most `limit`, that covers the width with as little beyond as can be; the largest of such."""
-    return max(range(1, min(width, limit) + 1), key=lambda pixels: (width / up_to_multiple(width, pixels) * min(1, pixels / 4), pixels))
-
-
-def _product(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     left, right, shape = static_shape(call.args[0]), static_shape(call.args[1]), static_shape(call)
     if left is None or right is None or shape is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
         return None
     weight = constant(call.args[1])
-    tile = product_tile(core, left[-2], right[-1], left[-1])
-    if weight is not None and weight.ndim == 2:
-        packed = np.ascontiguousarray(_blocks(weight, tile.block).transpose(1, 0, 2))
-        body = partial(loops.dense, tile, right[-1])
-        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
-    if len(left) != len(right):
+    dense = weight is not None and weight.ndim == 2
+    if not dense and len(left) != len(right):
         return None
-    return builder.call_te(partial(loops.product, tile), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
+    workload = Workload(loops.DENSE if dense else loops.PRODUCT, left, right)
+    choice = chooser.best(workload, product_candidates(workload, chooser.core))
+    if weight is None or not dense:
+        return builder.call_te(partial(loops.product, workload, choice), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
+    packed = np.ascontiguousarray(_blocks(weight, choice.tile.block).transpose(1, 0, 2))
+    return builder.call_te(partial(loops.dense, workload, choice), call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
 
 
-def _softmax(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     shape = static_shape(call)
     if shape is None or len(shape) < 2 or int(call.attrs.axis) not in (-1, len(shape) - 1) or 0 in shape:
         return None
-    lanes = core.lanes if shape[-1] >= core.lanes else divisor(shape[-1], core.lanes)
+    lanes = chooser.core.lanes if shape[-1] >= chooser.core.lanes else divisor(shape[-1], chooser.core.lanes)
     return builder.call_te(partial(rows.softmax, lanes), call.args[0], primfunc_name_hint=rows.SOFTMAX)
 
 
-def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, core: Core) -> relax.Expr | None:
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     shape, attributes = static_shape(call), call.attrs
     if shape is None or len(shape) < 2 or 0 in shape or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]:
         return None
     if not (attributes.center and attributes.scale) or any(static_shape(argument) is None for argument in call.args):
         return None
-    body = partial(rows.layer_norm, divisor(shape[-1], core.lanes), float(attributes.epsilon))
+    body = partial(rows.layer_norm, divisor(shape[-1], chooser.core.lanes), float(attributes.epsilon))
     return builder.call_te(body, *call.args, primfunc_name_hint=rows.LAYER_NORM)
 
 
 def _elementwise(function: Callable[[Any], Any]) -> Own:
-    def own(builder: relax.BlockBuilder, call: relax.Call, _: Core) -> relax.Expr | None:
+    def own(builder: relax.BlockBuilder, call: relax.Call, _: Chooser) -> relax.Expr | None:
         if str(call.ty.dtype) != "float32":
             return None
         return builder.call_te(functions.elementwise(function), call.args[0], primfunc_name_hint=f"farm_{function.__name__}")
+
+    return own
+
+
+def _bounded(intrinsic: str) -> Own:
+    """relu, and the larger or smaller of a tensor and a number."""
+
+    def own(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+        if not chooser.core.has_extrema or str(call.ty.dtype) != "float32":
+            return None
+        bounds = (
+            [value for value in map(constant, call.args) if value is not None and value.size == 1] if len(call.args) > 1 else [np.zeros(1)]
+        )
+        data = [argument for argument in call.args if constant(argument) is None]
+        if len(bounds) != 1 or len(data) != 1 or static_shape(data[0]) != static_shape(call):
+            return None
+        return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
 
     return own
 
@@ -186,6 +200,9 @@ _OWN: dict[str, Own] = {
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.relu": _bounded("maximum"),
+    "relax.maximum": _bounded("maximum"),
+    "relax.minimum": _bounded("minimum"),
     "relax.exp": _elementwise(functions.exp),
     "relax.sigmoid": _elementwise(functions.sigmoid),
     "relax.tanh": _elementwise(functions.tanh),

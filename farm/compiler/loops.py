@@ -13,88 +13,78 @@ from typing import Any
 import tvm
 from tvm import te
 
-from farm.compiler.tiles import Tile, up_to_multiple
+from farm.compiler.choices import Choice, Workload
+from farm.compiler.tiles import up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
 TRANSPOSED, POOL = "transposed_convolution", "max_pool"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
-TILE, WEIGHT_BYTES = "tile", "weight_bytes"  # annotations of a main block
+TILE, ORDER, WORKLOAD = (
+    "tile",
+    "order",
+    "workload_key",
+)  # annotations of a main block: what was chosen, and the key of what it was chosen for
 
 
-class Geometry:
-    """Strides, padding (top, left, bottom, right), dilation and groups of a convolution, as plain numbers."""
-
-    def __init__(self, attributes: Any) -> None:
-        self.strides = [int(value) for value in attributes.strides]
-        self.padding = [int(value) for value in attributes.padding]
-        self.dilation = [int(value) for value in attributes.dilation]
-        self.groups = int(getattr(attributes, "groups", 1))
-
-    def output(self, extent: int, kernel: int, axis: int) -> int:
-        return (extent - self.dilation[axis] * (kernel - 1) - 1) // self.strides[axis] + 1
-
-
-def convolution(geometry: Geometry, tile: Tile, channels: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A convolution to `channels`; in one of several groups, each output sees the channels of its own group."""
-    source = _padded(data, geometry.padding)
-    count, height, width, _ = _extents(source)
+def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A convolution; in one of several groups, each output sees the channels of its own group."""
+    source = _padded(data, workload.padding)
     blocks, kernel_h, kernel_w, depth, block = _extents(weight)
-    out_h, out_w = geometry.output(height, kernel_h, 0), geometry.output(width, kernel_w, 1)
+    out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
-    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
-    shape = (count, out_h, up_to_multiple(out_w, tile.pixels), blocks * block)
+    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
+    shape = (workload.data[0], out_h, up_to_multiple(out_w, choice.tile.pixels), blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        first = c // (channels // geometry.groups) * depth if geometry.groups > 1 else 0
+        first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
         row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
-    main = te.compute(shape, value, name=CONVOLUTION, attrs=_annotations(tile, weight))
-    return _cropped(main, (count, out_h, out_w, channels))
+    main = te.compute(shape, value, name=CONVOLUTION, attrs=_annotations(workload, choice))
+    return _cropped(main, (workload.data[0], out_h, out_w, workload.channels))
 
 
-def depthwise(geometry: Geometry, tile: Tile, channels: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution of each channel by itself; `weight` is [KH, KW, C], its channels filled up to whole vectors."""
     kernel_h, kernel_w, filled = _extents(weight)
-    source = _padded(data, geometry.padding, filled)
-    count, height, width, _ = _extents(source)
-    out_h, out_w = geometry.output(height, kernel_h, 0), geometry.output(width, kernel_w, 1)
+    source = _padded(data, workload.padding, filled)
+    out_h, out_w = workload.output(0), workload.output(1)
     ry, rx = te.reduce_axis((0, kernel_h), name="ry"), te.reduce_axis((0, kernel_w), name="rx")
-    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
-    shape = (count, out_h, up_to_multiple(out_w, tile.pixels), filled)
+    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
+    shape = (workload.data[0], out_h, up_to_multiple(out_w, choice.tile.pixels), filled)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.sum(source[n, row, column, c] * weight[ry, rx, c], axis=[ry, rx])
 
-    main = te.compute(shape, value, name=DEPTHWISE, attrs=_annotations(tile, weight))
-    return _cropped(main, (count, out_h, out_w, channels))
+    main = te.compute(shape, value, name=DEPTHWISE, attrs=_annotations(workload, choice))
+    return _cropped(main, (workload.data[0], out_h, out_w, workload.channels))
 
 
-def max_pool(geometry: Geometry, window: Sequence[int], tile: Tile, data: te.Tensor) -> te.Tensor:
+def max_pool(workload: Workload, choice: Choice, data: te.Tensor) -> te.Tensor:
     """The largest of each channel in a window; padding is minus infinity. Tiled as a depthwise convolution."""
-    source = _padded(data, geometry.padding, outside=float("-inf"))
-    count, height, width, channels = _extents(source)
-    out_h, out_w = geometry.output(height, window[0], 0), geometry.output(width, window[1], 1)
-    ry, rx = te.reduce_axis((0, window[0]), name="ry"), te.reduce_axis((0, window[1]), name="rx")
-    (stride_y, stride_x), (dilation_y, dilation_x) = geometry.strides, geometry.dilation
-    shape = (count, out_h, up_to_multiple(out_w, tile.pixels), channels)
+    source = _padded(data, workload.padding, outside=float("-inf"))
+    (count, _, _, channels), (kernel_h, kernel_w) = workload.data, workload.weight
+    out_h, out_w = workload.output(0), workload.output(1)
+    ry, rx = te.reduce_axis((0, kernel_h), name="ry"), te.reduce_axis((0, kernel_w), name="rx")
+    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
+    shape = (count, out_h, up_to_multiple(out_w, choice.tile.pixels), channels)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.max(source[n, row, column, c], axis=[ry, rx])
 
-    main = te.compute(shape, value, name=POOL, attrs=_annotations(tile, data))
+    main = te.compute(shape, value, name=POOL, attrs=_annotations(workload, choice))
     return _cropped(main, (count, out_h, out_w, channels))
 
 
-def transposed(geometry: Geometry, tile: Tile, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A transposed convolution of one group, undilated, to [N, H, W, CO]: `weight` is packed, its kernel filled up to whole strides.
 
     With Y = y + padding, row y takes the kernel's rows Y % stride, Y % stride + stride, ... and the input's rows Y // stride,
     Y // stride - 1, ...: no product with a zero between the inputs. The same across; columns of one phase, X % stride, are tiled together.
     """
-    (top, left, _, _), (stride_y, stride_x) = geometry.padding, geometry.strides
+    (top, left, _, _), (stride_y, stride_x) = workload.padding, workload.strides
     count, out_h, out_w, _ = shape
     _, height, width, depth = _extents(data)
     blocks, filled_h, filled_w, _, block = _extents(weight)
@@ -103,32 +93,32 @@ def transposed(geometry: Geometry, tile: Tile, shape: Sequence[int], data: te.Te
     below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
     source = _padded(data, [taps_y - 1, taps_x - 1, max(0, below), max(0, beside)])
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((taps_y, "ry"), (taps_x, "rx"), (depth, "rc")))
-    covered = up_to_multiple(columns, tile.pixels)
+    covered = up_to_multiple(columns, choice.tile.pixels)
 
     def value(n: te.Var, y: te.Var, phase: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         row, column = (y + top) // stride_y - ry + taps_y - 1, _within(x, columns, covered) - rx + taps_x - 1
         kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
         return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
 
-    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=_annotations(tile, weight))
+    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=_annotations(workload, choice))
     return te.compute(tuple(shape), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
-def dense(tile: Tile, width: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """[..., M, K] by a packed weight: [..., M, width]."""
+def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """[..., M, K] by a packed weight: [..., M, N]."""
     *outer, rows, depth = _extents(data)
     blocks, _, block = _extents(weight)
     k = te.reduce_axis((0, depth), name="k")
-    shape = (*outer, up_to_multiple(rows, tile.pixels), blocks * block)
+    shape = (*outer, up_to_multiple(rows, choice.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
         return te.sum(data(*batch, _within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
 
-    return _cropped(te.compute(shape, value, name=DENSE, attrs=_annotations(tile, weight)), (*outer, rows, width))
+    return _cropped(te.compute(shape, value, name=DENSE, attrs=_annotations(workload, choice)), (*outer, rows, workload.channels))
 
 
-def product(tile: Tile, left: te.Tensor, right: te.Tensor) -> te.Tensor:
+def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tensor) -> te.Tensor:
     """[..., M, K] by [..., K, N], neither of them constant, of the same leading extents or 1: [..., M, N].
 
     The right one is packed first where its rows do not fill blocks.
@@ -136,28 +126,27 @@ def product(tile: Tile, left: te.Tensor, right: te.Tensor) -> te.Tensor:
     (*outer_left, rows, depth), (*outer_right, _, width) = _extents(left), _extents(right)
     outer = [max(pair) for pair in zip(outer_left, outer_right, strict=True)]
     k = te.reduce_axis((0, depth), name="k")
-    shape = (*outer, up_to_multiple(rows, tile.pixels), up_to_multiple(width, tile.block))
-    packed = _packed(right, tile.block) if width % tile.block else None
+    block = choice.tile.block
+    shape = (*outer, up_to_multiple(rows, choice.tile.pixels), up_to_multiple(width, block))
+    packed = _packed(right, block) if width % block else None
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
         first = left(*_broadcast(batch, outer_left), _within(i, rows, shape[-2]), k)
         batch = _broadcast(batch, outer_right)
-        second = right(*batch, k, j) if packed is None else packed(*batch, j // tile.block, k, j % tile.block)
+        second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=_annotations(tile, right)), (*outer, rows, width))
+    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=_annotations(workload, choice)), (*outer, rows, width))
 
 
 def _extents(tensor: te.Tensor) -> list[int]:
     return [int(extent) for extent in tensor.shape]
 
 
-def _annotations(tile: Tile, weight: te.Tensor) -> dict[str, Any]:
-    size = 4
-    for extent in _extents(weight):
-        size *= extent
-    return {TILE: [tile.pixels, tile.vectors, tile.lanes], WEIGHT_BYTES: size}
+def _annotations(workload: Workload, choice: Choice) -> dict[str, Any]:
+    tile = choice.tile
+    return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: choice.order, WORKLOAD: workload.key}
 
 
 def _within(index: te.Var, limit: int, covered: int) -> tvm.tirx.Expr:

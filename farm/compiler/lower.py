@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tvm import relax
 
 from farm.clock import timed
 from farm.compiler import passes, schedules
+from farm.compiler.choices import NO_RECORDS, Chooser, Decision, Records
 from farm.compiler.core import core_of
 from farm.errors import BuildError
 from farm.types import Kernel, Profile
@@ -24,11 +25,15 @@ _ON_EVERY_DEVICE = "vm.builtin."
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A module ready for code generation. Its `main` takes the inputs, then a tuple of `parameters` where there are any."""
+    """A module ready for code generation. Its `main` takes the inputs, then a tuple of `parameters` where there are any.
+
+    `decisions` are what was chosen, by workload key.
+    """
 
     module: tvm.IRModule
     parameters: list[np.ndarray[Any, Any]]
     kernels: tuple[Kernel, ...]
+    decisions: Mapping[str, Decision]
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
@@ -53,18 +58,30 @@ def _hidden_features(target: tvm.target.Target) -> list[str]:
     return sorted(f"-{feature}" for feature in implied if feature in found and not found[feature])
 
 
-def lower(module: tvm.IRModule, weights: Sequence[np.ndarray[Any, Any]], target: tvm.target.Target, seconds: dict[str, float]) -> Lowered:
-    """Graph passes, schedules, parameters out of the code. Adds what each took to `seconds`."""
+def lower(
+    module: tvm.IRModule,
+    weights: Sequence[np.ndarray[Any, Any]],
+    target: tvm.target.Target,
+    seconds: dict[str, float],
+    records: Records = NO_RECORDS,
+) -> Lowered:
+    """Graph passes, schedules, parameters out of the code. Adds what each took to `seconds`. `records` are those of the target's core."""
     core = core_of(target)
+    chooser = Chooser(core, records)
     with target:
         with timed(seconds, "graph"):
-            module = passes.optimize(passes.bind(module, weights), core)
+            module = passes.optimize(passes.bind(module, weights), chooser)
         _check_functions(module)
         with timed(seconds, "schedule"):
             module, kernels = schedules.schedule(module, core)
         module, parameters = passes.lift_parameters(module)
     module["no_kernel"] = _NOTHING
-    return Lowered(module, parameters, tuple(kernels))
+    return Lowered(module, parameters, tuple(_with_choice(kernel, chooser) for kernel in kernels), chooser.decisions)
+
+
+def _with_choice(kernel: Kernel, chooser: Chooser) -> Kernel:
+    made = chooser.decisions.get(kernel.workload)
+    return kernel if made is None else replace(kernel, choice=str(made.choice), recorded=made.recorded)
 
 
 def _check_functions(module: tvm.IRModule) -> None:

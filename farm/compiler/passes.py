@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.core import Core
+from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewritten
 from farm.compiler.kernels import legalization
 from farm.compiler.schedules import block_names
@@ -39,7 +39,7 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     return relax.transform.BindParams("main", tensors)(module)
 
 
-def optimize(module: tvm.IRModule, core: Core) -> tvm.IRModule:
+def optimize(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
     """From the imported operators to fused loop nests. The target must be the current one."""
     transform = relax.transform
     passes = [
@@ -55,7 +55,7 @@ def optimize(module: tvm.IRModule, core: Core) -> tvm.IRModule:
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),
-        transform.LegalizeOps(legalization(core)),
+        transform.LegalizeOps(legalization(chooser)),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

@@ -7,13 +7,13 @@ import math
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
-from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, POOL, PRODUCT, TILE, TRANSPOSED, WEIGHT_BYTES
+from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, ORDER, POOL, PRODUCT, TILE, TRANSPOSED
+from farm.compiler.prefetch import PREFETCH
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
 from farm.compiler.tiles import Tile, divisor
 
-_WEIGHTS_IN_CACHE = 512 * 1024  # bytes: a larger weight is walked block by block, so that a block stays in the L2 cache
-_ENOUGH_TASKS = 8  # rows of tiles: with fewer, the blocks of channels are shared out as well
 _UNROLLED_TAPS = 49  # of a depthwise kernel, 7 x 7: more make the code grow without bounds
 
 
@@ -44,9 +44,11 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     rows, tile_rows = work.split(row, [None, tile.pixels])
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
     work.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes)
-    tasks = math.prod(extent(work, loop) for loop in (*outer, rows))
-    if int(work.get(main).annotations[WEIGHT_BYTES]) > _WEIGHTS_IN_CACHE or tasks < _ENOUGH_TASKS:
+    if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
+        uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
+        if core.prefetches and uses * extent(work, rows) > 1 and name_of(work, main) in (CONVOLUTION, DENSE):
+            work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows
     else:
         shared, place = _fused(work, [*outer, rows]), columns

@@ -15,14 +15,19 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
 
+from farm.compiler import recurrence
 from farm.compiler.core import Core
+from farm.compiler.loops import WORKLOAD
+from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
+from farm.compiler.winograd import WINOGRAD
+from farm.compiler.winograd_rules import schedule_winograd
 from farm.types import Kernel
 
 GENERAL = "general"
-_RULES = {**RULES, SOFTMAX: schedule_rows, LAYER_NORM: schedule_rows, GENERAL: schedule_general}
+_RULES = {WINOGRAD: schedule_winograd, **RULES, SOFTMAX: schedule_rows, LAYER_NORM: schedule_rows, GENERAL: schedule_general}
 
 
 def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kernel]]:
@@ -33,13 +38,15 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = _schedule_one(variable.name_hint, function, core)
-            kernels.append(replace(kernel, operations=calls[variable] * _operations(function)))
+            kernels.append(replace(kernel, operations=calls[variable] * _operations(function), workload=_workload(function)))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
+    if recurrence.is_recurrence(function):
+        return function, Kernel(name, recurrence.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
@@ -49,8 +56,17 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return work.mod["main"], Kernel(name, rule, failure)
+        return with_prefetches(work.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _workload(function: tirx.PrimFunc) -> str:
+    """The key of the workload that something was chosen for; empty where there is none."""
+    if not is_loop_nest(function):
+        return ""
+    work = Schedule(tvm.IRModule({"main": function}))
+    blocks = (work.get(block) for block in work.get_child_blocks(work.get_sblock("root")))
+    return next((str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), "")
 
 
 def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
@@ -69,6 +85,8 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
 
 def _operations(function: tirx.PrimFunc) -> int:
     """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; 0 where extents are open."""
+    if recurrence.is_recurrence(function):
+        return recurrence.operations(function)
     if not is_loop_nest(function):
         return 0
     work = Schedule(tvm.IRModule({"main": function}))

@@ -17,6 +17,7 @@ from farm.compiler.build import LIBRARY
 from farm.compiler.parameters import PREFIX, SHARD
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
+from farm.executor.computing import compute_as_asked
 from farm.parallel import Desk
 from farm.store import file_digest
 from farm.transports import Link
@@ -114,7 +115,9 @@ def open_and_load(
 def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+        link = stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+        compute_as_asked(link, device)
+        return link
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:

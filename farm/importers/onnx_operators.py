@@ -50,13 +50,13 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _has_converter(node: onnx.NodeProto) -> bool:
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+    from farm.importers.onnx_converters import converters
 
     if node.domain == "com.microsoft":
         return node.op_type in _MICROSOFT
     if node.domain not in _DEFAULT_DOMAINS or node.op_type in _MICROSOFT_ONLY:
         return False
-    return node.op_type in _BUILT_IN or node.op_type in _get_convert_map()
+    return node.op_type in _BUILT_IN or node.op_type in converters()
 
 
 def _some(names: list[str]) -> str:

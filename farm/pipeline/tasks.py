@@ -10,7 +10,7 @@ from typing import Any
 
 from farm.deadline import Deadline
 from farm.parallel import Crew, Desk
-from farm.store import Store
+from farm.store import RecordStore, Store, data_root
 from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Release, Samples, Stage
 
 PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
@@ -46,10 +46,15 @@ def prepare_task(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepar
 
 
 def build_task(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact:
-    """The library for a profile."""
+    """The library for a profile, by the records of this user."""
     from farm.compiler.build import build
 
-    return build(desk, prepared, profile, cache)
+    return build(desk, prepared, profile, cache, user_records())
+
+
+def user_records() -> RecordStore:
+    """What tuning has found, on this machine or elsewhere."""
+    return RecordStore(data_root() / "records.sqlite")
 
 
 def measure_task(

@@ -3,6 +3,7 @@
 from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
+from farm.types.records import Record
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Preprocess",
     "Profile",
     "Progress",
+    "Record",
     "Release",
     "Run",
     "Samples",

@@ -50,13 +50,17 @@ class Prepared:
 class Kernel:
     """What became of one fused kernel: the rule that scheduled it (`none` where all failed), the reason for a fallback, its arithmetic.
 
-    `operations` counts a multiplication and an addition as two.
+    `operations` counts a multiplication and an addition as two. `workload` is the key of what was chosen for, where there was something to
+    choose; `choice` says what, `recorded` whether a record decided it.
     """
 
     name: str
     rule: str
     note: str = ""
     operations: int = 0
+    workload: str = ""
+    choice: str = ""
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

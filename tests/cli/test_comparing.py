@@ -16,7 +16,7 @@ def measured(farm: Farm) -> dict[str, Any]:
     """A kept run of digits on this machine, as its line of JSON."""
     done = farm.run("bench", "--device", "host", "digits", "--quick", "--json")
     assert done.code == 0, done.err
-    (line,) = farm.run("export").out.splitlines()
+    (line,) = farm.run("runs", "export").out.splitlines()
     found: dict[str, Any] = json.loads(line)
     assert found["id"] == done.json["runs"][0]["id"]
     return found
@@ -34,9 +34,9 @@ def steady(run: dict[str, Any], name: str, factor: float, day: int) -> dict[str,
 def import_runs(farm: Farm, folder: Path, *runs: dict[str, Any]) -> None:
     file = folder / "runs.jsonl"
     file.write_text("".join(json.dumps(run) + "\n" for run in runs))
-    done = farm.run("import", str(file))
+    done = farm.run("runs", "import", str(file))
     assert (done.code, done.out) == (0, f"{len(runs)} runs, {len(runs)} of them new\n"), done.err
-    assert farm.run("import", str(file), "--json").json["new"] == 0
+    assert farm.run("runs", "import", str(file), "--json").json["new"] == 0
 
 
 def test_a_run_has_its_ledger_its_facts_and_its_blocks(measured: dict[str, Any]) -> None:
@@ -91,8 +91,8 @@ def test_history_draws_a_line_and_names_the_step(farm: Farm, measured: dict[str,
         (("compare", "a", "b", "--fail-on", "much"), "no share such as 5%"),
         (("baseline", "save", "x"), "there is no run to name"),
         (("baseline", "remove", "x"), "there is no baseline 'x'"),
-        (("import", "missing.jsonl"), "missing.jsonl cannot be read"),
-        (("import", "devices.toml"), "devices.toml, line 2: no run"),
+        (("runs", "import", "missing.jsonl"), "missing.jsonl cannot be read"),
+        (("runs", "import", "devices.toml"), "devices.toml, line 2: no run"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(farm: Farm, words: tuple[str, ...], complaint: str) -> None:

@@ -16,7 +16,7 @@ from tvm import relax
 
 from farm.compiler import schedules
 from farm.compiler.core import core_of
-from farm.compiler.tiles import product_tile
+from farm.compiler.tiles import product_tiles
 
 Pair = tuple[int, int]
 
@@ -216,7 +216,8 @@ def test_sums_of_a_tile_stay_in_registers(cpu):
     core = core_of(target(cpu))
     for width in (1, 7, 14, 56, 113):
         for channels in (1, 10, 16, 24, 58, 1280):
-            tile = product_tile(core, width, channels, 64)
-            assert tile.pixels <= width
-            assert tile.pixels * tile.vectors <= max(core.tile_budget(tile.lanes), tile.vectors)
-            assert tile.pixels * tile.block * 4 < 1024
+            for tile, cycles in product_tiles(core, width, channels, 64):
+                assert cycles > 0
+                assert tile.pixels <= width
+                assert tile.pixels * tile.vectors <= max(core.tile_budget(tile.lanes), tile.vectors)
+                assert tile.pixels * tile.block * 4 < 1024

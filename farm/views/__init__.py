@@ -14,8 +14,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from farm import comparison, stats, words
-from farm.comparison import Pair
+from farm import stats, words
 from farm.types import Kernel, Release, Run, Verdict
 
 if TYPE_CHECKING:
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-_CHANGE_STYLE = {
-    stats.Change.SLOWER: "bold red",
-    stats.Change.FASTER: "bold green",
-    stats.Change.SAME: "green",
-    stats.Change.UNSURE: "yellow",
-}
-_SPARKS = 60
 STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "offline": "red", "unavailable": "red", "unknown": "bright_black"}
 
 
@@ -56,36 +48,39 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column(Generic[Row]):
-    """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row."""
+class Column(Generic[Row]):
+    """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row; a rare one also without rows."""
 
     title: str
     cell: Callable[[Row], str | Text]
     from_width: int = 0
     right: bool = False
     style: str = ""
+    rare: bool = False
 
 
 def final_table(runs: Sequence[Run], width: int) -> Table:
     """What came of each job. In less than 140 cells the reasons of those that failed are below the table."""
-    columns: list[_Column[Run]] = [
-        _Column("device", lambda run: run.device, style="bold"),
-        _Column("profile", lambda run: run.profile, 90, style="bright_black"),
-        _Column("model", lambda run: run.model),
-        _Column("verdict", _verdict),
-        _Column("p50 ms", _p50, right=True),
-        _Column("IQR %", _iqr, right=True),
-        _Column("95 % interval", _p50_interval, 110, right=True),
-        _Column("p90 ms", _percentile("p90_ms"), 90, right=True),
-        _Column("p95 ms", _percentile("p95_ms"), 130, right=True),
-        _Column("p99 ms", _percentile("p99_ms"), 120, right=True),
-        _Column("samples", _samples, 130, right=True),
-        _Column("top-1 %", _top1, right=True),
-        _Column("ref %", _reference_top1, 120, right=True),
-        _Column("max err", _max_error, right=True),
-        _Column("why", words.why, 140, style="bright_black"),
+    columns: list[Column[Run]] = [
+        Column("device", lambda run: run.device, style="bold"),
+        Column("profile", lambda run: run.profile, 90, style="bright_black"),
+        Column("model", lambda run: run.model),
+        Column("threads", _threads, right=True, rare=True),
+        Column("cores", _cores, rare=True),
+        Column("verdict", _verdict),
+        Column("p50 ms", p50, right=True),
+        Column("IQR %", _iqr, right=True),
+        Column("95 % interval", _p50_interval, 110, right=True),
+        Column("p90 ms", _percentile("p90_ms"), 90, right=True),
+        Column("p95 ms", _percentile("p95_ms"), 130, right=True),
+        Column("p99 ms", _percentile("p99_ms"), 120, right=True),
+        Column("samples", _samples, 130, right=True),
+        Column("top-1 %", _top1, right=True),
+        Column("ref %", _reference_top1, 120, right=True),
+        Column("max err", _max_error, right=True),
+        Column("why", words.why, 140, style="bright_black"),
     ]
-    table = _table(columns, runs, width)
+    table = table_of(columns, runs, width)
     bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE, Verdict.SKIPPED)]
     if bad and width < 140:
         lines = words.complaints((run.device, run.model, words.why(run)) for run in bad)
@@ -96,96 +91,76 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
 
 def history_table(runs: Sequence[Run], width: int) -> Table:
     """Runs in the order given, a line each. The digest is the artifact's, as much as tells it apart."""
-    columns: list[_Column[Run]] = [
-        _Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
-        _Column("device", lambda run: run.device, style="bold"),
-        _Column("model", lambda run: run.model),
-        _Column("verdict", _verdict),
-        _Column("p50 ms", _p50, right=True),
-        _Column("IQR %", _iqr, 90, right=True),
-        _Column("top-1 %", _top1, 90, right=True),
-        _Column("max err", _max_error, right=True),
-        _Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
-        _Column("run", lambda run: run.id[:6], 90, style="bright_black"),
-        _Column("why", words.why, 140, style="bright_black"),
+    columns: list[Column[Run]] = [
+        Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
+        Column("device", lambda run: run.device, style="bold"),
+        Column("model", lambda run: run.model),
+        Column("threads", _threads, right=True, rare=True),
+        Column("cores", _cores, rare=True),
+        Column("verdict", _verdict),
+        Column("p50 ms", p50, right=True),
+        Column("IQR %", _iqr, 90, right=True),
+        Column("top-1 %", _top1, 90, right=True),
+        Column("max err", _max_error, right=True),
+        Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
+        Column("run", lambda run: run.id[:6], 90, style="bright_black"),
+        Column("why", words.why, 140, style="bright_black"),
     ]
-    return _table(columns, runs, width)
-
-
-def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
-    """Each pair of runs: how much slower the second is, how surely, and below the table what else differs."""
-    columns: list[_Column[Pair]] = [
-        _Column("device", lambda pair: pair.second.device, style="bold"),
-        _Column("model", lambda pair: pair.second.model),
-        _Column("before ms", lambda pair: _p50(pair.first), right=True),
-        _Column("after ms", lambda pair: _p50(pair.second), right=True),
-        _Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
-        _Column("p", lambda pair: "" if pair.found.p is None else words.digits(pair.found.p, 2), 100, right=True),
-        _Column("in words", lambda pair: pair.found.reason),
-    ]
-    table = _table(columns, pairs, width)
-    notes = [f"{pair.second.model} on {pair.second.device}: {'; '.join(pair.differences)}" for pair in pairs if pair.differences]
-    table.caption = Text("\n".join(words.plain(f"also differs, {note}") for note in notes), "bright_black")
-    table.caption_justify = "left"
-    return table
-
-
-def timeline(runs: Sequence[Run]) -> list[str]:
-    """The medians of runs of one model on one device, in order of time, as a sparkline; and a line for each step in them, with what else
-    changed there. Emulated runs and those without a latency are left out."""
-    timed = [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
-    medians = [run.latency.p50_ms for run in timed if run.latency]
-    if len(medians) < 2:
-        return []
-    ends = f"{words.digits(medians[0])} → {words.digits(medians[-1])} ms"
-    lines = [
-        f"{words.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {words.digits(min(medians))} to {words.digits(max(medians))}"
-    ]
-    for step in stats.steps(medians):
-        before, after = timed[step.index - 1], timed[step.index]
-        changed = "; ".join(comparison.differences(before, after)) or "nothing that farm knows of changed there"
-        when = after.started_at[:16].replace("T", " ")
-        effect = f"{words.digits(step.before)} → {words.digits(step.after)} ms ({100 * (step.ratio - 1):+.0f} %)"
-        lines.append(f"step at {when}, run {after.id[:6]}: {effect}: {changed}")
-    return [words.plain(line) for line in lines]
+    return table_of(columns, runs, width)
 
 
 def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
     """The devices of a farm and how they are."""
-    columns: list[_Column[DeviceRow]] = [
-        _Column("device", lambda row: row.name, style="bold"),
-        _Column("profile", lambda row: row.profile),
-        _Column("state", lambda row: Text(row.state, STATE_STYLE.get(row.state, ""))),
-        _Column("url", lambda row: row.url),
-        _Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
-        _Column("note", _note),
+    columns: list[Column[DeviceRow]] = [
+        Column("device", lambda row: row.name, style="bold"),
+        Column("profile", lambda row: row.profile),
+        Column("state", lambda row: Text(row.state, STATE_STYLE.get(row.state, ""))),
+        Column("url", lambda row: row.url),
+        Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
+        Column("note", _note),
     ]
-    return _table(columns, rows, width)
+    return table_of(columns, rows, width)
 
 
 def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
     """Devices with what is deployed on them: a line a release, an arrow at the current ones."""
-    columns: list[_Column[tuple[str, Release]]] = [
-        _Column("device", lambda row: row[0], style="bold"),
-        _Column("model", lambda row: row[1].name),
-        _Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
-        _Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
-        _Column("artifact", lambda row: row[1].artifact[:12]),
-        _Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
-        _Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
-        _Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
+    columns: list[Column[tuple[str, Release]]] = [
+        Column("device", lambda row: row[0], style="bold"),
+        Column("model", lambda row: row[1].name),
+        Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
+        Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
+        Column("artifact", lambda row: row[1].artifact[:12]),
+        Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
+        Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
+        Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
     ]
-    return _table(columns, rows, width)
+    return table_of(columns, rows, width)
 
 
 def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
-    """The fused kernels of a build and the schedule that each got."""
-    columns: list[_Column[Kernel]] = [
-        _Column("kernel", lambda kernel: kernel.name, style="bold"),
-        _Column("rule", lambda kernel: kernel.rule),
-        _Column("note", lambda kernel: kernel.note, style="yellow"),
+    """The fused kernels of a build and the schedule that each got, those with the most arithmetic first; below, what fell back."""
+    total = sum(kernel.operations for kernel in kernels) or 1
+    columns: list[Column[Kernel]] = [
+        Column("kernel", lambda kernel: kernel.name, style="bold"),
+        Column("rule", lambda kernel: kernel.rule),
+        Column("tile", lambda kernel: f"{kernel.choice}{', recorded' if kernel.recorded else ''}"),
+        Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
+        Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
-    return _table(columns, kernels, width)
+    table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
+    table.caption, table.caption_justify = Text(_summary(kernels, total)), "left"
+    return table
+
+
+def _summary(kernels: Sequence[Kernel], total: int) -> str:
+    """How much of the arithmetic has a rule of its own, and how much has not, in words."""
+    general = [kernel for kernel in kernels if kernel.rule in ("general", "none") and not kernel.note]
+    fallen = [kernel for kernel in kernels if kernel.note]
+    groups = [(general, "by the general rule (element by element, or TVM's own loops)"), (fallen, "fell back, for the reason in the note")]
+    counted = [(group, words, 100 * sum(kernel.operations for kernel in group) / total) for group, words in groups if group]
+    return "\n".join(
+        [f"{len(kernels)} kernels", *(f"{len(group)} {words}: {share:.2f} % of the arithmetic" for group, words, share in counted)]
+    )
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
@@ -198,11 +173,11 @@ def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table
         room -= max(6, cell_len(part)) + 3
         if room >= 0:
             shown.add(part)
-    columns: list[_Column[tuple[str, Mapping[str, float]]]] = [_Column("seconds", lambda row: row[0], style="bold")]
-    columns += [_Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
-    columns.append(_Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
-    columns.append(_Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
-    return _table(columns, list(ledger.items()), width)
+    columns: list[Column[tuple[str, Mapping[str, float]]]] = [Column("seconds", lambda row: row[0], style="bold")]
+    columns += [Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
+    columns.append(Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
+    columns.append(Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
+    return table_of(columns, list(ledger.items()), width)
 
 
 def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,12 +196,12 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
     return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
 
 
-def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> Table:
+def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
     filled = []
     for column in columns:
         cells = [column.cell(row) for row in rows]
-        if width >= column.from_width and (any(cells) or not rows):
+        if width >= column.from_width and (any(cells) or not (rows or column.rare)):
             table.add_column(column.title, style=column.style, justify="right" if column.right else "left", overflow="fold")
             filled.append([cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in cells])
     for line in zip(*filled, strict=True):
@@ -238,7 +213,15 @@ def _verdict(run: Run) -> Text:
     return Text(run.verdict.value, words.VERDICT_STYLE[run.verdict])
 
 
-def _p50(run: Run) -> str:
+def _threads(run: Run) -> str:
+    return "" if run.threads is None else str(run.threads)
+
+
+def _cores(run: Run) -> str:
+    return f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}" if run.cores or run.pinned else ""
+
+
+def p50(run: Run) -> str:
     if run.latency is None:
         return ""
     return "emulated" if run.emulated else words.digits(run.latency.p50_ms)

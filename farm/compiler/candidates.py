@@ -1,0 +1,85 @@
+"""The choices that farm's own loops leave open, with the cycles that each is predicted to take."""
+
+from __future__ import annotations
+
+import math
+
+from farm.compiler.choices import CHANNELS, DIRECT, PIXELS, Choice, Workload
+from farm.compiler.core import Core
+from farm.compiler.loops import DENSE, PRODUCT, TRANSPOSED
+from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tiles, up_to_multiple
+
+_WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
+_INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
+_PIECES_BYTES_A_CYCLE = 6  # to memory, a block of channels at a time
+_ENOUGH_TASKS = 8  # rows of tiles: fewer are not shared out well among threads
+_SHARED_BADLY = 1e6  # cycles
+_DEPTHWISE_PIXELS = 8
+
+
+def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
+    """Of a sum of products: every tile of the core, in both orders."""
+    rows, pixels, depth, values = _product(workload)
+    channels = workload.channels
+    if workload.groups > 1:
+        tile = grouped_tile(core, pixels, channels // workload.groups)
+        tiles = [] if tile is None else [(tile, 1.0)]
+    else:
+        tiles = product_tiles(core, pixels, channels, depth)
+    found = []
+    for tile, cycles in tiles:
+        weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
+        blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
+        memory = _memory_cycles(core, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        found += [(Choice(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)]
+    return found
+
+
+def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
+    """What waiting for memory adds in the two orders, given bytes of all three, blocks of channels, and rows of tiles.
+
+    By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,
+    which costs the first block only where the others are fetched ahead; the inputs are read for each block, the outputs written in pieces.
+    """
+    in_cache = core.l2_bytes // 2  # what is larger does not stay there from one use to the next
+    all_weights = weights / _WEIGHT_BYTES_A_CYCLE
+    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
+    again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
+    pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
+    return by_pixels, all_weights / (blocks if core.prefetches else 1) + again + pieces
+
+
+def _product(workload: Workload) -> tuple[int, int, int, int]:
+    """Rows of pixels, pixels in a row, products in a sum, and values of a packed weight for each channel."""
+    data, weight = workload.data, workload.weight
+    if workload.operator == DENSE:
+        return math.prod(data[:-2]), data[-2], data[-1], data[-1]
+    if workload.operator == PRODUCT:
+        return math.prod(map(max, data[:-2], weight[:-2])), data[-2], data[-1], math.prod(weight[:-1])
+    if workload.operator == TRANSPOSED:  # one phase of the columns at a time, of which each has a part of the kernel
+        height, width = (transposed_output(workload, axis) for axis in (0, 1))
+        values = math.prod(up_to_multiple(weight[axis], workload.strides[axis]) for axis in (0, 1)) * weight[2]
+        return data[0] * height * workload.strides[1], -(-width // workload.strides[1]), weight[2], values
+    return data[0] * workload.output(0), workload.output(1), math.prod(weight[:3]), math.prod(weight[:3])
+
+
+def transposed_output(workload: Workload, axis: int) -> int:
+    """The height or width of what a transposed convolution computes; its workload's last paddings are less the output's padding."""
+    inside = (workload.data[1 + axis] - 1) * workload.strides[axis] + workload.weight[axis]
+    return inside - workload.padding[axis] - workload.padding[axis + 2]
+
+
+def row_candidates(workload: Workload, lanes: int, core: Core) -> list[tuple[Choice, float]]:
+    """Of a depthwise convolution or a pool: the height of a tile of one vector, the highest first."""
+    width, channels = workload.output(1), workload.data[3]
+    work = workload.data[0] * workload.output(0) * math.prod(workload.weight[:2]) * -(-channels // lanes) / core.loads
+    heights = range(min(width, _DEPTHWISE_PIXELS), 0, -1)
+    return [(Choice(DIRECT, Tile(high, 1, lanes)), work * up_to_multiple(width, high) / min(1, high / 4)) for high in heights]
+
+
+def row_lanes(core: Core, channels: int) -> int:
+    """Channels are filled up to whole vectors, unless narrower vectors do without."""
+    lanes = divisor(channels, core.lanes)
+    if lanes < core.widths[-1]:
+        return core.lanes if channels >= core.lanes else core.widths[-1]
+    return lanes
