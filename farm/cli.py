@@ -19,6 +19,7 @@ from farm import __version__, interrupts
 from farm.commands import (
     baseline,
     bench,
+    check,
     compare,
     completion,
     deploy,
@@ -29,8 +30,10 @@ from farm.commands import (
     export,
     history,
     provision,
+    records,
     run,
     serve,
+    tune,
 )
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
@@ -73,7 +76,7 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, export.export),
+    *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
     *(history.history, compare.compare, baseline.baseline, exchange.runs),
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),

@@ -45,7 +45,6 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
         dtype = np.dtype(record["dtype"])
-        flat: np.ndarray[Any, Any] = np.frombuffer(content, dtype, record["nbytes"] // dtype.itemsize, record["byteOffset"])
-        return flat.reshape(record["shape"])
+        return np.ndarray(record["shape"], dtype, content, record["byteOffset"])
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

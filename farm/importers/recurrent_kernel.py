@@ -182,7 +182,7 @@ class _Direction:
 
     def _mixed(self, time: Expr, row: Expr, unit: Expr, kept: Expr, new: Expr) -> None:
         """z of the old state and 1 - z of the new."""
-        self.output[time, self.at, row, unit] = new + kept * (self.state[0][self.at, row, unit] - new)
+        self.output[time, self.at, row, unit] = (_f(1) - kept) * new + kept * self.state[0][self.at, row, unit]
 
     def _rnn(self, time: Expr, row: Expr) -> None:
         lanes = self.layer.lanes

@@ -149,3 +149,20 @@ def least_queries(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> 
         middle = (low + high) // 2
         low, high = (low, middle) if binomial_cdf(over, middle, 1 - q) < 1 - confidence else (middle + 1, high)
     return low
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """An interval for the median, whatever the distribution: between order statistics, at least of the confidence asked for.
+
+    The number of values below the median is binomial with p = 1/2. With too few values, it is from the least to the largest.
+    David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+    """
+    if not values:
+        raise ValueError("no values")
+    ordered, count = sorted(values), len(values)
+    tail, rank = 0.0, 0
+    while rank < count // 2 and tail + math.comb(count, rank) / 2**count <= (1 - confidence) / 2:
+        tail += math.comb(count, rank) / 2**count
+        rank += 1
+    rank = max(1, rank)
+    return ordered[rank - 1], ordered[count - rank]
