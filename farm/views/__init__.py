@@ -165,17 +165,17 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
 
 def records_table(records: Sequence[Record], width: int) -> Table:
     """What tuning has found: a line for each core and workload."""
-    columns: list[_Column[Record]] = [
-        _Column("core", lambda record: record.core),
-        _Column("workload", lambda record: record.workload, style="bold"),
-        _Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
-        _Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
-        _Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
-        _Column("runs", lambda record: str(record.runs), 120, right=True),
-        _Column("device", lambda record: record.device, 120),
-        _Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
+    columns: list[Column[Record]] = [
+        Column("core", lambda record: record.core),
+        Column("workload", lambda record: record.workload, style="bold"),
+        Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
+        Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
+        Column("runs", lambda record: str(record.runs), 120, right=True),
+        Column("device", lambda record: record.device, 120),
+        Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
     ]
-    return _table(columns, records, width)
+    return table_of(columns, records, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
