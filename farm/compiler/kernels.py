@@ -122,10 +122,10 @@ def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Choose
         return None
     given = Workload(windows.AVERAGE, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
     workload = _reaching(given, shape)
-    beyond = (workload.padding[2] - given.padding[2], workload.padding[3] - given.padding[3])
-    choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
-    body = partial(windows.average_pool, workload, choice, bool(attributes.count_include_pad), beyond)
-    return builder.call_te(body, call.args[0], primfunc_name_hint=windows.AVERAGE)
+    counted = given.padding if attributes.count_include_pad else (0, 0, 0, 0)
+    body = partial(windows.average_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
+    share = relax.const(windows.shares(workload, counted))
+    return builder.call_te(body, call.args[0], share, primfunc_name_hint=windows.AVERAGE)
 
 
 def _reaching(workload: Workload, shape: tuple[int, ...]) -> Workload:
