@@ -44,7 +44,7 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     content = (folder / SHARD).read_bytes()
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
-        dtype = np.dtype(record["dtype"])
-        return np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        found: np.ndarray[Any, Any] = np.ndarray(record["shape"], np.dtype(record["dtype"]), content, record["byteOffset"])
+        return found
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

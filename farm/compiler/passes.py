@@ -114,7 +114,7 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         value = view(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = (str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value)).digest())
+        key = (str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest())
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value
