@@ -16,7 +16,22 @@ from typing import NoReturn
 import click
 
 from farm import __version__, interrupts
-from farm.commands import bench, completion, deploy, deployments, devices, doctor, history, provision, run, serve
+from farm.commands import (
+    bench,
+    check,
+    completion,
+    deploy,
+    deployments,
+    devices,
+    doctor,
+    export,
+    history,
+    provision,
+    records,
+    run,
+    serve,
+    tune,
+)
 from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE
@@ -58,8 +73,8 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, compile_, history.history),
-    *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
+    *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
+    *(history.history, deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):
     cli.add_command(command)

@@ -165,6 +165,23 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     return Verdict.STABLE, f"{figure}, {latency.count} samples"
 
 
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """An interval for the median, whatever the distribution: between order statistics, at least of the confidence asked for.
+
+    The number of values below the median is binomial with p = 1/2. With too few values, it is from the least to the largest.
+    David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+    """
+    if not values:
+        raise ValueError("no values")
+    ordered, count = sorted(values), len(values)
+    tail, rank = 0.0, 0
+    while rank < count // 2 and tail + math.comb(count, rank) / 2**count <= (1 - confidence) / 2:
+        tail += math.comb(count, rank) / 2**count
+        rank += 1
+    rank = max(1, rank)
+    return ordered[rank - 1], ordered[count - rank]
+
+
 def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """The interval for a proportion, as fractions; 95 % confidence by default, (0, 1) when nothing was tried.
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import stats, words
-from farm.types import Kernel, Release, Run, Verdict
+from farm.types import Kernel, Record, Release, Run, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,13 +49,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class _Column(Generic[Row]):
-    """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row."""
+    """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row; a rare one also without rows."""
 
     title: str
     cell: Callable[[Row], str | Text]
     from_width: int = 0
     right: bool = False
     style: str = ""
+    rare: bool = False
 
 
 def final_table(runs: Sequence[Run], width: int) -> Table:
@@ -64,6 +65,8 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         _Column("device", lambda run: run.device, style="bold"),
         _Column("profile", lambda run: run.profile, 90, style="bright_black"),
         _Column("model", lambda run: run.model),
+        _Column("threads", _threads, right=True, rare=True),
+        _Column("cores", _cores, rare=True),
         _Column("verdict", _verdict),
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, right=True),
@@ -90,6 +93,8 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         _Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
         _Column("device", lambda run: run.device, style="bold"),
         _Column("model", lambda run: run.model),
+        _Column("threads", _threads, right=True, rare=True),
+        _Column("cores", _cores, rare=True),
         _Column("verdict", _verdict),
         _Column("p50 ms", _p50, right=True),
         _Column("IQR %", _iqr, 90, right=True),
@@ -130,13 +135,44 @@ def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
 
 
 def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
-    """The fused kernels of a build and the schedule that each got."""
+    """The fused kernels of a build and the schedule that each got, those with the most arithmetic first; below, what fell back."""
+    total = sum(kernel.operations for kernel in kernels) or 1
     columns: list[_Column[Kernel]] = [
         _Column("kernel", lambda kernel: kernel.name, style="bold"),
         _Column("rule", lambda kernel: kernel.rule),
+        _Column("tile", lambda kernel: f"{kernel.choice}{', recorded' if kernel.recorded else ''}"),
+        _Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
         _Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
-    return _table(columns, kernels, width)
+    table = _table(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
+    table.caption, table.caption_justify = Text(_summary(kernels, total)), "left"
+    return table
+
+
+def _summary(kernels: Sequence[Kernel], total: int) -> str:
+    """How much of the arithmetic has a rule of its own, and how much has not, in words."""
+    general = [kernel for kernel in kernels if kernel.rule in ("general", "none") and not kernel.note]
+    fallen = [kernel for kernel in kernels if kernel.note]
+    groups = [(general, "by the general rule (element by element, or TVM's own loops)"), (fallen, "fell back, for the reason in the note")]
+    counted = [(group, words, 100 * sum(kernel.operations for kernel in group) / total) for group, words in groups if group]
+    return "\n".join(
+        [f"{len(kernels)} kernels", *(f"{len(group)} {words}: {share:.2f} % of the arithmetic" for group, words, share in counted)]
+    )
+
+
+def records_table(records: Sequence[Record], width: int) -> Table:
+    """What tuning has found: a line for each core and workload."""
+    columns: list[_Column[Record]] = [
+        _Column("core", lambda record: record.core),
+        _Column("workload", lambda record: record.workload, style="bold"),
+        _Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
+        _Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        _Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
+        _Column("runs", lambda record: str(record.runs), 120, right=True),
+        _Column("device", lambda record: record.device, 120),
+        _Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
+    ]
+    return _table(columns, records, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
@@ -177,7 +213,7 @@ def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> 
     filled = []
     for column in columns:
         cells = [column.cell(row) for row in rows]
-        if width >= column.from_width and (any(cells) or not rows):
+        if width >= column.from_width and (any(cells) or not (rows or column.rare)):
             table.add_column(column.title, style=column.style, justify="right" if column.right else "left", overflow="fold")
             filled.append([cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in cells])
     for line in zip(*filled, strict=True):
@@ -187,6 +223,14 @@ def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> 
 
 def _verdict(run: Run) -> Text:
     return Text(run.verdict.value, words.VERDICT_STYLE[run.verdict])
+
+
+def _threads(run: Run) -> str:
+    return "" if run.threads is None else str(run.threads)
+
+
+def _cores(run: Run) -> str:
+    return f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}" if run.cores or run.pinned else ""
 
 
 def _p50(run: Run) -> str:

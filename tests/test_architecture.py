@@ -21,7 +21,7 @@ LAYERS = """
     config store
     importers zoo compiler transports agent
     prepare releases
-    executor
+    executor export
     pipeline tracker
     dashboard views
     commands

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from farm import views
-from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
 
 SAMPLES = Samples((0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
 LATENCY = Latency(700, 42.1, 43.7, 43.9, 1.748, 47.5, 51.2)
@@ -152,3 +152,28 @@ def test_the_largest_scores_come_first_with_their_labels() -> None:
 def test_what_is_no_vector_of_scores_has_no_largest_ones() -> None:
     with pytest.raises(ValueError, match=r"\(2, 3\)"):
         views.top_k(np.zeros((2, 3)))
+
+
+def test_kernels_are_listed_by_their_share_and_what_fell_back_is_said_plainly() -> None:
+    kernels = [
+        Kernel("add", "general", operations=10),
+        Kernel("conv", "convolution", operations=900, choice="direct 7x32 by pixels", recorded=True),
+        Kernel("odd", "general", "convolution: ValueError", operations=90),
+    ]
+    text = shown(views.kernel_table(kernels, 120), 120)
+    first = [line.split()[0] for line in text.splitlines() if line.split()]
+    assert [word for word in first if word in ("conv", "odd", "add")] == ["conv", "odd", "add"]
+    assert "direct 7x32 by pixels, recorded" in text and "90.0" in text and "convolution: ValueError" in text
+    assert "1 by the general rule" in text and "1.00 %" in text
+    assert "1 fell back, for the reason in the note: 9.00 % of the arithmetic" in text
+
+
+def test_runs_say_how_the_device_was_asked_to_compute_where_it_was() -> None:
+    asked = dataclasses.replace(STABLE, threads=2, cores="big", pinned=True)
+    text = shown(views.final_table([STABLE, asked], 160), 160)
+    assert row(text, "device").startswith("device profile model threads cores verdict")
+    assert [" ".join(line.split())[:31] for line in text.splitlines() if "digits" in line] == [
+        "host x86 digits STABLE 43.7 4.0",
+        "host x86 digits 2 big, pinned S",
+    ]
+    assert asked.title == "digits (2 threads, cores big, pinned)"

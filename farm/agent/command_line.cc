@@ -29,13 +29,14 @@ this device, with no host; or lists it.
   --max-memory BYTES    of a session (90 % of the device's)
   --max-work BYTES      of the files in a session's work directory (4 GiB)
   --threads NUMBER      threads of a session (one a core)
+  --cores CORES         big, little, all, or numbers such as 0,2-3 (big)
   --exit-with-parent    end when the process that started this one ends
   --stdio               serve one session on standard input and output instead of a port
   --facts               print what this device is, as JSON
   --version             print the versions
   --help                print this
 
-run: an inference of what is deployed as NAME. Uses --store, --work-dir, --threads, and
+run: an inference of what is deployed as NAME. Uses --store, --work-dir, --threads, --cores, and
 
   --input [INPUT=]FILE  an input, as numpy.save writes it; once for each input of the model
   --output DIR          write the outputs here, each as a .npy file under its name
@@ -46,7 +47,8 @@ Exit codes: 0 done, 1 failed, 2 the command line is wrong.
 const std::set<std::string> kFlags = {"--open-to-network", "--exit-with-parent", "--stdio", "--facts", "--version", "--help"};
 const std::set<std::string> kOptions = {
     "--host",  "--port",         "--port-file",  "--key",      "--tracker", "--custom-addr", "--work-dir",
-    "--store", "--store-budget", "--max-memory", "--max-work", "--threads", "--input",       "--output",
+    "--store", "--store-budget", "--max-memory", "--max-work", "--threads", "--cores",       "--input",
+    "--output",
 };
 
 }  // namespace

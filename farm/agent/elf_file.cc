@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <string.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace farm {

@@ -1,6 +1,5 @@
 #include "facts.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
@@ -12,13 +11,15 @@
 #include <sstream>
 #include <vector>
 
+#include "cores.h"
 #include "elf_loader.h"
 #include "io.h"
+#include "threads.h"
 
 namespace farm {
 namespace {
 
-constexpr int kProtocol = 2;  // of the farm.* functions; goes up when one of them changes
+constexpr int kProtocol = 3;  // of the farm.* functions; goes up when one of them changes
 const char kNull[] = "null";
 const char kCpus[] = "/sys/devices/system/cpu/";
 
@@ -80,12 +81,6 @@ std::string Cpu() {
   }
   return "";
 #endif
-}
-
-int Cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 // A number for every core, in the order of the cores; null where no core tells.
@@ -153,6 +148,7 @@ std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText
 }  // namespace
 
 std::string FactsAsJson() {
+  const Threads& threads = ThreadsInForce();
   utsname system{};
   uname(&system);
   std::string governor = ReadText(std::string(kCpus) + "cpu0/cpufreq/scaling_governor");
@@ -164,7 +160,13 @@ std::string FactsAsJson() {
       {"hostname", QuotedOrNull(system.nodename)},
       {"kernel", QuotedOrNull(system.release)},
       {"cpu", QuotedOrNull(Cpu())},
-      {"cores", std::to_string(Cores())},
+      {"cores", std::to_string(AllowedCpus().size())},
+      {"big_cores", Quoted(InRanges(UsableCores().big))},
+      {"little_cores", QuotedOrNull(InRanges(UsableCores().little))},
+      {"cpu_quota", CpuQuota() ? std::to_string(CpuQuota()) : kNull},
+      {"threads", std::to_string(threads.count)},
+      {"thread_cores", QuotedOrNull(InRanges(threads.cpus))},
+      {"threads_pinned", threads.pinned ? "true" : "false"},
       {"memory_total_bytes", Memory("MemTotal")},
       {"memory_available_bytes", Memory("MemAvailable")},
       {"cpu_wait_s", CpuWait()},

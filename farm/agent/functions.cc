@@ -14,6 +14,7 @@
 #include "io.h"
 #include "paths.h"
 #include "store.h"
+#include "threads.h"
 #include "work_directory.h"
 
 namespace farm {
@@ -33,7 +34,10 @@ void RegisterFileFunctions(const std::string& work, const Limits& limits) {
   auto path = [work](const std::string& name) { return Inside(work, name); };
 
   Register("tvm.rpc.server.workpath", path);
-  Register("tvm.rpc.server.load_module", [path](const std::string& name) { return tvm::ffi::Module::LoadFromFile(path(name)); });
+  Register("tvm.rpc.server.load_module", [path](const std::string& name) {
+    StartThreads();
+    return tvm::ffi::Module::LoadFromFile(path(name));
+  });
   Register("tvm.rpc.server.upload", [path, work, limits](const std::string& name, const Bytes& data) {
     const std::string file = path(name);
     if (const uint64_t there = BytesIn(work); data.size() > limits.work_bytes - std::min(there, limits.work_bytes)) {
@@ -93,6 +97,7 @@ void RegisterFunctions(const std::string& work, const SessionOptions& options) {
   RegisterStoreFunctions(store);
   RegisterDeploymentFunctions(std::make_shared<Deployments>(store));
   Register("farm.agent.facts", [] { return FactsAsJson(); });
+  Register("farm.agent.threads", [](int64_t count, const std::string& cores, bool pinned) { ChangeThreads(count, cores, pinned); });
 }
 
 }  // namespace farm

@@ -48,7 +48,8 @@ SessionOptions SessionOptionsFrom(const CommandLine& given) {
   options.work_base = Absolute(given.Has("--work-dir") ? given.Value("--work-dir") : OwnFolder());
   options.store = Absolute(given.Value("--store", options.work_base + "/store"));
   options.store_budget_bytes = given.Number("--store-budget", options.store_budget_bytes);
-  options.threads = static_cast<int>(given.Number("--threads", 0, kMaxThreads));
+  options.threads.count = static_cast<int>(given.Number("--threads", 0, kMaxThreads));
+  options.threads.cores = given.Value("--cores");
   options.limits.memory_bytes = given.Number("--max-memory", options.limits.memory_bytes);
   options.limits.work_bytes = given.Number("--max-work", options.limits.work_bytes);
   return options;
@@ -91,6 +92,7 @@ void ExitWithParent(pid_t parent) {
 
 int Serve(const CommandLine& given, pid_t parent) {
   ServerOptions options = ServerOptionsFrom(given);
+  CheckThreads(options.session.threads);
   CatchSignals();
   if (given.Has("--exit-with-parent")) ExitWithParent(parent);
   MakeDirectories(options.session.work_base);
@@ -107,7 +109,10 @@ int Main(int argc, char** argv) {
   const CommandLine given(argc, argv);
   if (given.Has("--help")) return fputs(CommandLine::Help(), stdout) < 0;
   if (given.Has("--version")) return puts(VersionLine().c_str()) < 0;
-  if (given.Has("--facts")) return puts(FactsAsJson().c_str()) < 0;
+  if (given.Has("--facts")) {
+    BeginThreads(SessionOptionsFrom(given).threads);
+    return puts(FactsAsJson().c_str()) < 0;
+  }
   if (given.command() == "list") return ListDeployments(SessionOptionsFrom(given).store);
   if (given.command() == "serve") return Serve(given, parent);
   RegisterElfLoader();

@@ -84,7 +84,7 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     """
     (scratch / "empty.cc").write_text("#include <iostream>\nint main() { std::cout << std::endl; }\n")
     (scratch / "agent.cc").write_text(_includes(path for path in _own_sources() if path.suffix == ".cc"))
-    zig = (sys.executable, "-m", "ziglang", "c++", *_target(arch), *_COMMON_FLAGS)
+    zig = (sys.executable, "-m", "ziglang", "c++", *zig_flags(arch))
     compiler = (*zig, *flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"
@@ -101,6 +101,22 @@ def runtime_unit(scratch: Path) -> Path:
     unit = scratch / "tvm.cc"
     unit.write_text(_tvm_unit(scratch))
     return unit
+
+
+def copy_runtime(folder: Path) -> None:
+    """Put the runtime's sources less those of RPC into an existing folder, so that it needs none of the packages: `tvm.cc`, which includes
+    them, `src/` and `include/` of TVM, and `ffi/`. Raises BuildError when the packages carry no sources."""
+    ffi = _package("apache-tvm-ffi", "tvm_ffi")
+    paths = [path.relative_to(folder) for path in _copied_sources(folder) if path.parent.name != "rpc"]
+    shutil.copytree(ffi / "src" / "ffi", folder / "ffi" / "src" / "ffi")
+    for include in (HERE / "shim" / "include", _package("apache-tvm", "tvm") / "include", ffi / "include"):
+        shutil.copytree(include, folder / "include", dirs_exist_ok=True)
+    (folder / "tvm.cc").write_text(_includes([*paths, *(Path("ffi") / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES)]))
+
+
+def zig_flags(arch: str) -> tuple[str, ...]:
+    """What zig wants for an architecture: with the same flags, it takes the C and C++ libraries that it has built."""
+    return (*_target(arch), *_COMMON_FLAGS)
 
 
 def flags(scratch: Path) -> list[str]:
@@ -124,13 +140,18 @@ def _includes(paths: Iterable[Path]) -> str:
 
 
 def _tvm_unit(scratch: Path) -> str:
-    """TVM's runtime as one translation unit. It includes "../../support/x.h": our stand-ins are put where that leads."""
-    tvm, ffi = _package("apache-tvm", "tvm"), _package("apache-tvm-ffi", "tvm_ffi")
-    sources = scratch / "src"
-    shutil.copytree(tvm / "src" / "runtime", sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon"))
+    """TVM's runtime as one translation unit."""
+    ffi = _package("apache-tvm-ffi", "tvm_ffi")
+    return _includes(_copied_sources(scratch) + [ffi / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES])
+
+
+def _copied_sources(folder: Path) -> list[Path]:
+    """The sources of TVM's runtime, copied into `folder`/src. They include "../../support/x.h": our stand-ins are put where that leads."""
+    sources = folder / "src"
+    runtime = _package("apache-tvm", "tvm") / "src" / "runtime"
+    shutil.copytree(runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon"))
     shutil.copytree(HERE / "shim" / "src" / "support", sources / "support")
-    paths = [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
-    return _includes(paths + [ffi / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES])
+    return [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
 
 
 def _folder_flags(scratch: Path) -> list[str]:

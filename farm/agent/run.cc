@@ -121,13 +121,14 @@ int RunDeployment(const RunOptions& options) {
   MakeDirectories(options.work_base);
   SweepWorkDirectories(options.work_base);
   const WorkDirectory work(options.work_base);
-  SetThreads(options.threads);
+  BeginThreads(options.threads);
   Deployments deployments(std::make_shared<Store>(options.store, work.path(), UINT64_MAX));
   const Manifest manifest = deployments.Open(options.name);
   const std::vector<TensorSpec> inputs = manifest.Specs("inputs"), specs = manifest.Specs("outputs");
   const std::vector<std::string> files = FilesFor(inputs, options.inputs), labels = manifest.Labels();
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) tensors.push_back(ReadNpy(files[i], inputs[i]));
+  StartThreads();
   Model model(work.path(), manifest.files().count(kParametersFile) > 0);
   const std::vector<Tensor> outputs = model.Run(tensors);
   if (!options.output.empty()) MakeDirectories(options.output);

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "threads.h"
+
 namespace farm {
 
 struct RunOptions {
@@ -10,7 +12,7 @@ struct RunOptions {
   std::string store, work_base;     // as of a session
   std::vector<std::string> inputs;  // files, each as PATH or INPUT=PATH
   std::string output;               // a folder for the outputs; empty when they are only described
-  int threads = 0;
+  ThreadOptions threads;
 };
 
 // Runs the current release once and prints what came out. Returns the exit code. UsageError, IoError, and TVM's errors.

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <string>
 
 #include "functions.h"
@@ -60,20 +58,6 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   bool heard_ = false;
 };
 
-// The cores that this process may use. TVM halves the processors of every x86 machine, taking each for half a core.
-int UsableCores() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed)) return 1;
-  std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    const std::string number = std::to_string(cpu);
-    const std::string siblings = ReadText("/sys/devices/system/cpu/cpu" + number + "/topology/thread_siblings_list");
-    cores.insert(siblings.empty() ? number : siblings);
-  }
-  return static_cast<int>(std::max<size_t>(cores.size(), 1));
-}
-
 // RPCCode::kException with one string, as TVM's clients read it: see rpc_endpoint.cc and minrpc/rpc_reference.h.
 std::string ExceptionPacket(const std::string& message) {
   const int32_t head[] = {static_cast<int32_t>(tvm::runtime::RPCCode::kException), 1, tvm::ffi::TypeIndex::kTVMFFIRawStr};
@@ -89,7 +73,7 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
   std::shared_ptr<tvm::runtime::RPCEndpoint> endpoint;
   try {
     if (chdir(directory.c_str())) Fail("chdir " + directory);
-    SetThreads(options.threads);
+    BeginThreads(options.threads);
     ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
     RegisterFunctions(directory, options);
     const uint64_t max_bytes = std::min(options.limits.memory_bytes, PacketCheck::kMaxBytes);
@@ -105,10 +89,6 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
 }
 
 }  // namespace
-
-void SetThreads(int threads) {
-  setenv("TVM_NUM_THREADS", std::to_string(threads ? threads : UsableCores()).c_str(), threads > 0);
-}
 
 Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child)
     : in_(std::move(in)),

@@ -7,6 +7,7 @@
 
 #include "io.h"
 #include "limits.h"
+#include "threads.h"
 #include "work_directory.h"
 
 namespace farm {
@@ -15,12 +16,9 @@ struct SessionOptions {
   std::string work_base;                            // where the work directories are made
   std::string store;                                // where kept files are
   uint64_t store_budget_bytes = uint64_t{2} << 30;  // of all kept files
-  int threads = 0;                                  // of TVM's thread pool; 0: TVM_NUM_THREADS, or one a core
+  ThreadOptions threads;
   Limits limits;
 };
-
-// Has TVM's thread pool, which does not run yet, use so many threads; see SessionOptions.
-void SetThreads(int threads);
 
 class Session {
  public:

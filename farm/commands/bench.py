@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
+from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@with_threads(several=True)
 @shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
@@ -32,6 +34,7 @@ def bench(
     tags: tuple[str, ...],
     everywhere: bool,
     shapes: tuple[str, ...],
+    asked: Asked,
     dry_run: bool,
     **plan: Any,
 ) -> None:
@@ -44,12 +47,14 @@ def bench(
     farm bench --all
     farm bench --device pi3 --device rk3399 resnet18
     farm bench --tag lab model.onnx --json > result.json
+    farm bench --device rk3399 --threads 1,2 --cores big --cores little resnet18
     """
     from farm.pipeline import expand
 
     fleet = session.fleet()
     chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
-    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, _plan(fleet.bench.plan, plan))
+    on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
+    jobs = expand(on, chosen, _plan(fleet.bench.plan, plan))
     if dry_run:
         show_jobs(session, jobs)
         return
@@ -90,12 +95,21 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
     """What --dry-run prints."""
     if session.as_json:
         body = [
-            {"device": job.device.name, "model": job.model.name, "profile": job.device.profile.name, "url": job.device.url} for job in jobs
+            {
+                "device": job.device.name,
+                "model": job.model.name,
+                "profile": job.device.profile.name,
+                "url": job.device.url,
+                "threads": job.device.options.get("threads"),
+                "cores": job.device.options.get("cores", ""),
+                "pinned": bool(job.device.options.get("pinned")),
+            }
+            for job in jobs
         ]
         session.document("jobs", {"jobs": body})
         return
     for job in jobs:
-        click.echo(f"{job.model.name} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
+        click.echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
     builds = {job.build for job in jobs}
     click.echo(f"{len(jobs)} jobs, {len(builds)} builds")
 
@@ -135,7 +149,7 @@ def _show(session: Session, outcome: Outcome) -> None:
     console = session.out()
     console.print(views.final_table(outcome.runs, console.width))
     if session.verbosity > 0:
-        parts = {f"{run.model} on {run.device}": run.samples.ledger for run in outcome.runs if run.samples}
+        parts = {f"{run.title} on {run.device}": run.samples.ledger for run in outcome.runs if run.samples}
         console.print(views.ledger_table(parts, console.width))
     ledger = outcome.ledger
     slowest = max(ledger.devices.items(), key=lambda item: item[1], default=("no device", 0.0))

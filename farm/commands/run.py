@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,7 @@ _TOP = 5
 @click.option(
     "-i", "--input", "source", required=True, type=click.Path(path_type=Path), help="An image, .npy, or .npz with the inputs by name."
 )
+@with_threads(several=False)
 @shape_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
 @click.option("--build", is_flag=True, help="Build the model as it is now, even where one of its name is deployed.")
@@ -40,6 +42,7 @@ def run(
     output: Path | None,
     build: bool,
     deadline_s: float | None,
+    asked: Asked,
 ) -> None:
     """Run a model on a device with an input of yours: the five best labels of a classifier, and the outputs as .npz.
 
@@ -51,7 +54,7 @@ def run(
     farm run --device rk3399 model.onnx --input inputs.npz --output outputs.npz
     """
     fleet = session.fleet()
-    device = fleet.device(device_name)
+    (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
     answer = None
     if not (build or shapes or fleet.names_source(model)):

@@ -22,10 +22,13 @@ OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 @click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="The port; 0 lets the system choose.")
 @click.option("--key", default="", help="The key that clients must know; with a tracker, the kind of board.")
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
-@click.option("--threads", type=click.IntRange(1), help="Worker threads of an inference.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of an inference. [default: one a core]")
+@click.option("--cores", help="big, little, all, or numbers such as 0,2-3. [default: big]")
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
-def agent(session: Session, host: str, port: int, key: str, tracker: str | None, threads: int | None, open_to_network: bool) -> None:
+def agent(
+    session: Session, host: str, port: int, key: str, tracker: str | None, threads: int | None, cores: str | None, open_to_network: bool
+) -> None:
     """Serve this machine as a device, until Ctrl-C.
 
     TVM's RPC is remote code execution by design and is not encrypted: keep it on loopback and reach it through an SSH tunnel.
@@ -52,7 +55,7 @@ def agent(session: Session, host: str, port: int, key: str, tracker: str | None,
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
     command = [str(executable), "--host", host, "--port", str(port), "--work-dir", str(work), "--store", str(kept)]
-    for option, value in (("--key", key), ("--tracker", tracker), ("--threads", threads)):
+    for option, value in (("--key", key), ("--tracker", tracker), ("--threads", threads), ("--cores", cores)):
         command += [option, str(value)] if value else []
     process.replace([*command, *(["--open-to-network"] if open_to_network else [])])
 

@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.clock import timed
 from farm.compiler import parameters
 from farm.errors import BuildError, FarmError
 from farm.parallel import Desk
-from farm.store import Store, digest_of, file_digest
+from farm.store import RecordStore, Store, digest_of, file_digest
 from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Stage, TensorSpec
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from farm.compiler.lower import Lowered
+
+RawChoices = Mapping[str, Mapping[str, object]]  # by workload, as records have them
 KIND = "artifacts"
-LIBRARY, PARAMETERS, METADATA = "library.so", "parameters", "metadata.json"
+ASKED, WORKLOADS = "workloads", "workloads.json"  # by the digest of a build without records: its core, and what it asked a choice for
+LIBRARY, PARAMETERS, METADATA, GRAPH = "library.so", "parameters", "metadata.json", "graph.json"
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 
-def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact:
-    """The artifact of a model for a profile: from the store, or built and put there. Raises BuildError."""
-    store, digest = Store(cache), artifact_digest(prepared, profile)
-    if kept := store.find(KIND, digest):
-        return _named(load(kept, cached=True), prepared, profile)
-    with store.publish(KIND, digest) as folder:
-        _build_into(folder, desk, prepared, profile, digest)
+def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None) -> Artifact:
+    """The artifact of a model for a profile: from the store, or built and put there. Raises BuildError.
+
+    Of `records` those count that are for the profile's core and for one of the model's workloads. Which these are the first build finds
+    out, and keeps: so the digest changes with them, and with no others.
+    """
+    store, base = Store(cache), artifact_digest(prepared, profile)
+    if asked := store.find(ASKED, base):
+        content = json.loads((asked / WORKLOADS).read_text())
+        choices = records.choices(content["core"]) if records else {}
+        if kept := store.find(KIND, _digest_with(base, choices, content["workloads"])):
+            return _named(load(kept, cached=True), prepared, profile)
+    with _our_errors(prepared.model, profile):
+        made = _lower(desk, prepared, profile, records)
+    if not asked:
+        with store.publish(ASKED, base) as folder:
+            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": sorted(made.lowered.decisions)}, indent=1))
+    digest = _digest_with(base, made.choices, made.lowered.decisions)
+    if not store.find(KIND, digest):
+        with store.publish(KIND, digest) as folder, _our_errors(prepared.model, profile):
+            _write(folder, desk, prepared, profile, digest, made)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
     return _named(load(kept, cached=False), prepared, profile)
+
+
+def _digest_with(base: str, choices: RawChoices, workloads: Iterable[str]) -> str:
+    applying = {key: choices[key] for key in workloads if key in choices}
+    return digest_of(base, applying) if applying else base
 
 
 def _named(artifact: Artifact, prepared: Prepared, profile: Profile) -> Artifact:
@@ -93,33 +120,69 @@ def this_cpu() -> str:
     return "\n".join(line for line in lines if line.startswith(wanted))
 
 
-def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str) -> None:
-    import numpy as np
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A lowered model, what it was lowered for and by which recorded choices, and the seconds that took by part."""
+
+    target: Any
+    core: str
+    choices: RawChoices
+    lowered: Lowered
+    seconds: dict[str, float]
+
+
+def _lower(desk: Desk, prepared: Prepared, profile: Profile, records: RecordStore | None) -> _Made:
     import tvm
 
-    from farm.compiler.link import linker
+    from farm.compiler.choices import parsed
+    from farm.compiler.core import core_key
     from farm.compiler.lower import lower, resolve_target
 
     seconds: dict[str, float] = {}
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
+    target = resolve_target(profile)
+    core = core_key(target)
+    choices = records.choices(core) if records else {}
+    with timed(seconds, "read"):
+        module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
+        weights = read_weights(prepared.directory)
+    return _Made(target, core, choices, lower(module, weights, target, seconds, parsed(choices)), seconds)
+
+
+def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
+    """The weights of a prepared model, by its folder, in the order of its parameters."""
+    import numpy as np
+
+    with np.load(directory / "weights.npz") as kept:
+        return [kept[name] for name in kept.files]
+
+
+@contextlib.contextmanager
+def _our_errors(model: str, profile: Profile) -> Iterator[None]:
     try:
-        target = resolve_target(profile)
-        with timed(seconds, "read"):
-            module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
-            with np.load(prepared.directory / "weights.npz") as kept:
-                weights = [kept[name] for name in kept.files]
-        lowered = lower(module, weights, target, seconds)
-        desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
-        with timed(seconds, "code"):
-            executable = tvm.compile(lowered.module, target=target)
-        with timed(seconds, "link"):
-            executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(_workspace(desk)))
+        yield
     except (FarmError, OSError):
         raise
     except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error(prepared.model, profile, exc) from exc
+        raise compile_error(model, profile, exc) from exc
+
+
+def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made) -> None:
+    import tvm
+
+    from farm.compiler.graph import graph_of
+    from farm.compiler.link import linker
+
+    lowered, seconds = made.lowered, made.seconds
+    desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
+    graph = graph_of(lowered.module)
+    with timed(seconds, "code"):
+        executable = tvm.compile(lowered.module, target=made.target)
+    with timed(seconds, "link"):
+        executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
     with timed(seconds, "write"):
         parameters.write(folder / PARAMETERS, lowered.parameters)
+        (folder / GRAPH).write_text(json.dumps(graph))
         metadata = {
             "model": prepared.model,
             "profile": profile.name,
@@ -128,7 +191,7 @@ def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, 
             "parameters_digest": digest_of(*sorted((folder / PARAMETERS).iterdir())),
             "inputs": [asdict(spec) for spec in prepared.inputs],
             "outputs": [asdict(spec) for spec in prepared.outputs],
-            "target": json.loads(json.dumps(_plain_target(profile, target))),
+            "target": json.loads(json.dumps(_plain_target(profile, made.target))),
             "versions": versions(),
             "nbytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
             "kernels": [asdict(kernel) for kernel in lowered.kernels],
@@ -136,10 +199,10 @@ def _build_into(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, 
     (folder / METADATA).write_text(json.dumps({**metadata, "seconds": seconds}, indent=1))
 
 
-def _workspace(desk: Desk) -> Path:
-    workspace = desk.scratch / "link"
-    workspace.mkdir(exist_ok=True)
-    return workspace
+def workspace(desk: Desk) -> Path:
+    folder = desk.scratch / "link"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _plain_target(profile: Profile, target: Any) -> dict[str, object]:

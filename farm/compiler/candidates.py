@@ -9,9 +9,11 @@ from farm.compiler.core import Core
 from farm.compiler.loops import DENSE, PRODUCT, TRANSPOSED
 from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tiles, up_to_multiple
 
-_WEIGHTS_IN_CACHE = 512 * 1024  # bytes: a larger weight is walked block by block, so that a block stays in the L2 cache
-_ENOUGH_TASKS = 8  # rows of tiles: with fewer, the blocks of channels are shared out as well
-_OTHER_ORDER = 1.25  # times the cycles of the order that these two speak for
+_WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
+_INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
+_PIECES_BYTES_A_CYCLE = 6  # to memory, a block of channels at a time
+_ENOUGH_TASKS = 8  # rows of tiles: fewer are not shared out well among threads
+_SHARED_BADLY = 1e6  # cycles
 _DEPTHWISE_PIXELS = 8
 
 
@@ -27,10 +29,24 @@ def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, flo
     found = []
     for tile, cycles in tiles:
         weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
-        tasks = rows * -(-pixels // tile.pixels)
-        orders = (CHANNELS, PIXELS) if weights > _WEIGHTS_IN_CACHE or tasks < _ENOUGH_TASKS else (PIXELS, CHANNELS)
-        found += [(Choice(DIRECT, tile, order), rows * cycles * factor) for order, factor in zip(orders, (1.0, _OTHER_ORDER), strict=True)]
+        blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
+        memory = _memory_cycles(core, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        found += [(Choice(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)]
     return found
+
+
+def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
+    """What waiting for memory adds in the two orders, given bytes of all three, blocks of channels, and rows of tiles.
+
+    By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,
+    which costs the first block only where the others are fetched ahead; the inputs are read for each block, the outputs written in pieces.
+    """
+    in_cache = core.l2_bytes // 2  # what is larger does not stay there from one use to the next
+    all_weights = weights / _WEIGHT_BYTES_A_CYCLE
+    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
+    again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
+    pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
+    return by_pixels, all_weights / (blocks if core.prefetches else 1) + again + pieces
 
 
 def _product(workload: Workload) -> tuple[int, int, int, int]:

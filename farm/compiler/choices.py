@@ -6,6 +6,7 @@ them, as a record may come from another version of the rules; else the candidate
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -75,6 +76,15 @@ class Choice:
 Candidates = Sequence[tuple[Choice, float]]  # with predicted cycles of one core
 Records = Mapping[str, Choice]  # by the key of their workload
 NO_RECORDS: Records = MappingProxyType({})
+
+
+def parsed(choices: Mapping[str, Mapping[str, object]]) -> dict[str, Choice]:
+    """Recorded choices by workload, less those that another version of farm wrote in a way that this one does not know."""
+    found = {}
+    for workload, body in choices.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found[workload] = Choice.from_json(body)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

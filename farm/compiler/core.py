@@ -1,24 +1,43 @@
-"""What a schedule needs to know of a core: the width of its vectors and how many of them it can hold."""
+"""What a schedule needs to know of a core: its vectors, how many of them it can hold, and what it does with them in a cycle.
+
+ARM's figures are of multiply-adds of four float32 values (FMLA or VMLA of a Q register), from Arm's own documents:
+software optimisation guides of the Cortex-A57 (UAN 0015B), A72 (UAN 0016A), A75 (101398), A76 (SWOG 307215) and A78 (102160), sections
+"ASIMD FP instructions" and "load instructions"; technical reference manuals of the Cortex-A7 (DDI 0464), A9 NEON engine (DDI 0409), A53
+(DDI 0500) and A73 (100048) for pipelines and caches. Where Arm gives no latency (A7, A53, A73), it is that of LLVM's scheduling models
+(ARMScheduleA8.td, AArch64SchedA53.td, AArch64SchedA57.td). L2 sizes are those of the usual boards, one core's part of a shared one.
+"""
 
 from __future__ import annotations
 
+import math
+import platform
 from dataclasses import dataclass
 
 import tvm
 
+_KIB = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """`lanes` float32 values in a vector, `registers` vectors; what a cycle can do, and how many pass before a multiply-add is done."""
+    """`lanes` float32 values in a vector, `registers` vectors; what a cycle can do, and how many pass before a multiply-add is done.
+
+    `name` is part of the key of kept records: it stays as it is.
+    """
 
     name: str
     lanes: int
     registers: int
-    multiply_adds: int = 1  # vectors in a cycle
+    multiply_adds: float = 1  # vectors in a cycle
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
-    cache: int = 512 * 1024  # bytes of the L2 cache
-    stream: float = 2.0  # bytes in a cycle from beyond it
+    in_order: bool = False  # a load takes its turn with the multiply-adds
+    has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
+    l1_bytes: int = 32 * _KIB
+    l2_bytes: int = 512 * _KIB
+    l2_speed: float = math.inf  # bytes in a cycle, from the L2 cache
+    stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
+    prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -26,25 +45,63 @@ class Core:
         return (self.lanes, self.lanes // 2) if self.lanes >= 8 else (self.lanes,)
 
     def tile_budget(self, lanes: int) -> int:
-        """Accumulators of a register tile. Above 1,024 bytes, LLVM keeps the tile in memory instead of registers."""
-        return min(self.registers * 3 // 4, 1023 // (4 * lanes))
+        """Accumulators of a register tile. Above 1,024 bytes, LLVM keeps the tile in memory instead of registers.
+
+        For a core in order LLVM moves loads far ahead of their use: with more than half of the registers taken, it then spills.
+        """
+        return min(self.registers // 2 if self.in_order else self.registers * 3 // 4, 1023 // (4 * lanes))
+
+
+# -mcpu: multiply-adds and loads in a cycle, latency, in order, KiB of L1 and of L2
+_ARM: dict[str, tuple[float, int, int, bool, int, int]] = {
+    "cortex-a7": (0.5, 1, 9, True, 32, 128),
+    "cortex-a9": (0.5, 1, 9, False, 32, 256),
+    "cortex-a53": (1, 1, 10, True, 32, 128),
+    "cortex-a55": (1, 1, 4, True, 32, 128),
+    "cortex-a57": (1, 1, 10, False, 32, 512),
+    "cortex-a72": (1, 1, 10, False, 32, 512),
+    "cortex-a73": (1, 1, 10, False, 32, 512),
+    "cortex-a75": (2, 2, 6, False, 64, 256),
+    "cortex-a76": (2, 2, 4, False, 64, 256),
+    "cortex-a78": (2, 2, 4, False, 64, 256),
+}
+_LIKE = {"cortex-a8": "cortex-a7", "cortex-a35": "cortex-a53", "cortex-a76ae": "cortex-a76", "cortex-a77": "cortex-a76"}
+_LIKE |= {"cortex-a78ae": "cortex-a78", "cortex-a78c": "cortex-a78", "carmel": "cortex-a75"}
 
 
 def core_of(target: tvm.target.Target) -> Core:
     """The core of an LLVM target. Unknown ones get vectors of 16 bytes, which every profile's CPU has."""
-    triple = str(target.attrs.get("mtriple", ""))
+    triple, cpu = str(target.attrs.get("mtriple", "")), str(target.attrs.get("mcpu", ""))
 
     def has(*features: str) -> bool:
         return all(tvm.target.codegen.target_has_features([feature], target) for feature in features)
 
-    if triple.startswith("aarch64"):
-        return Core("neon", 4, 32)
-    if triple.startswith("arm"):
-        return Core("neon", 4, 16)
+    if triple.startswith(("aarch64", "arm")):
+        return _arm(cpu, registers=32 if triple.startswith("aarch64") else 16)
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4, 1024 * 1024, 3.6)
+        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, stream=4.0)
-    return Core("sse", 4, 16, 2, 2, 4, stream=4.0)
+        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, prefetches=True)
+    return Core("sse", 4, 16, 2, 2, 4, stream=4)
+
+
+def core_key(target: tvm.target.Target) -> str:
+    """The core that records are for, for example "aarch64 cortex-a72 neon": the architecture, LLVM's name of the CPU that code is for, and
+    what is used of it.
+
+    `native` has been resolved to the CPU's model. Code for a level of an architecture (x86-64-v3) has to suit many models: its records are
+    kept under the level, wherever they were measured, and say by which CPU.
+    """
+    architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
+    return f"{architecture} {target.attrs.get('mcpu') or 'generic'} {core_of(target).name}"
+
+
+def _arm(cpu: str, registers: int) -> Core:
+    """Of 64-bit or 32-bit code, whose names differ, as the latter has half the registers."""
+    cpu = _LIKE.get(cpu, cpu)
+    name = cpu if cpu in _ARM else "neon"
+    multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
+    name += "" if registers == 32 else "-32bit"
+    return Core(name, 4, registers, multiply_adds, loads, latency, in_order, True, l1 * _KIB, l2 * _KIB)

@@ -166,6 +166,23 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
     return own
 
 
+def _bounded(intrinsic: str) -> Own:
+    """relu, and the larger or smaller of a tensor and a number."""
+
+    def own(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+        if not chooser.core.has_extrema or str(call.ty.dtype) != "float32":
+            return None
+        bounds = (
+            [value for value in map(constant, call.args) if value is not None and value.size == 1] if len(call.args) > 1 else [np.zeros(1)]
+        )
+        data = [argument for argument in call.args if constant(argument) is None]
+        if len(bounds) != 1 or len(data) != 1 or static_shape(data[0]) != static_shape(call):
+            return None
+        return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
+
+    return own
+
+
 def _blocks(weight: Array, block: int) -> Array:
     """The last axis as blocks, the last of them filled up with zeros."""
     filled = _filled(weight, up_to_multiple(weight.shape[-1], block))
@@ -183,6 +200,9 @@ _OWN: dict[str, Own] = {
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.relu": _bounded("maximum"),
+    "relax.maximum": _bounded("maximum"),
+    "relax.minimum": _bounded("minimum"),
     "relax.exp": _elementwise(functions.exp),
     "relax.sigmoid": _elementwise(functions.sigmoid),
     "relax.tanh": _elementwise(functions.tanh),

@@ -19,7 +19,7 @@ from farm.compiler.tiles import up_to_multiple
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
 TRANSPOSED, POOL = "transposed_convolution", "max_pool"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
-TILE, ORDER, WORKLOAD = "tile", "order", "workload"  # annotations of a main block: what was chosen, and the key of what it was chosen for
+TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main block: what was chosen, and for what; TVM drops "workload"
 
 
 def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:

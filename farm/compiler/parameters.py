@@ -36,3 +36,15 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
             offset += parameter.nbytes
     shards = [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}] if records else []
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))
+
+
+def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The parameters by name, in order."""
+    shards = json.loads((folder / INDEX).read_text())["records"]
+    content = (folder / SHARD).read_bytes()
+
+    def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
+        dtype = np.dtype(record["dtype"])
+        return np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+
+    return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

@@ -41,6 +41,11 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
 
 def optimize(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
     """From the imported operators to fused loop nests. The target must be the current one."""
+    return loop_nests(simplified(module), chooser)
+
+
+def simplified(module: tvm.IRModule) -> tvm.IRModule:
+    """The operators that will be loop nests: constants folded, layouts chosen, nothing twice."""
     transform = relax.transform
     passes = [
         transform.FoldBatchnormToConv2D(),
@@ -55,6 +60,14 @@ def optimize(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),
+    ]
+    return tvm.transform.Sequential(passes)(module)
+
+
+def loop_nests(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
+    """Operators as fused loop nests, by the choices of the chooser."""
+    transform = relax.transform
+    passes = [
         transform.LegalizeOps(legalization(chooser)),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
@@ -70,6 +83,12 @@ def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
 
     Code and parameters then have digests of their own, and a device keeps and loads each on its own.
     """
+    module, values = lifted(module)
+    return (relax.transform.BundleModelParams("parameters")(module) if values else module), values
+
+
+def lifted(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+    """Move the constants of `main` out of the code: each distinct one a parameter after the inputs."""
     lifter = _Lifter(module)
     main = lifter.visit_expr(module["main"])
     inputs = len(main.params)
@@ -77,8 +96,6 @@ def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
     if variables:
         main = relax.Function([*main.params, *variables], main.body, main.ret_ty, main.is_pure, main.attrs)
     module.update_func(module.get_global_var("main"), main.with_attr("num_input", inputs))
-    if variables:
-        module = relax.transform.BundleModelParams("parameters")(module)
     return module, list(lifter.values.values())
 
 

@@ -10,6 +10,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, ORDER, POOL, PRODUCT, TILE, TRANSPOSED
+from farm.compiler.prefetch import PREFETCH
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
 from farm.compiler.tiles import Tile, divisor
 
@@ -45,6 +46,10 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     work.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes)
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
+        uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
+        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1
+        if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
+            work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows
     else:
         shared, place = _fused(work, [*outer, rows]), columns

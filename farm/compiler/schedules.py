@@ -15,8 +15,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
 
+from farm.compiler import recurrence
 from farm.compiler.core import Core
 from farm.compiler.loops import WORKLOAD
+from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
@@ -43,6 +45,8 @@ def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kerne
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
+    if recurrence.is_recurrence(function):
+        return function, Kernel(name, recurrence.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
@@ -52,7 +56,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return work.mod["main"], Kernel(name, rule, failure)
+        return with_prefetches(work.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
 
 
@@ -81,6 +85,8 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
 
 def _operations(function: tirx.PrimFunc) -> int:
     """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; 0 where extents are open."""
+    if recurrence.is_recurrence(function):
+        return recurrence.operations(function)
     if not is_loop_nest(function):
         return 0
     work = Schedule(tvm.IRModule({"main": function}))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from farm.compiler.core import Core
 
 _VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in flight
+_STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
+_POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
 _SCALAR_CYCLES = 2  # of one result where results do not fill vectors
 
@@ -63,7 +65,11 @@ def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
 
 def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> float:
     sums = tile.pixels * tile.vectors
-    step = max(sums / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
+    loads = (tile.pixels + tile.vectors + pointers) / core.loads
+    weights = 4 * tile.block / core.l2_speed if 4 * tile.block * depth > core.l1_bytes // 2 else 0
+    arithmetic = max(sums / core.multiply_adds, core.latency)
+    step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
     whole = channels % tile.lanes == 0
     results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
     return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)

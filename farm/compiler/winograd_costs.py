@@ -89,7 +89,7 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     outputs = workload.channels / divisor(workload.channels, tile.lanes) * size * (size + 2)
     arithmetic = products + bands * tiles * (inputs + outputs) * _VECTOR_CYCLES
 
-    room = core.cache * _CACHE_SHARE
+    room = core.l2_bytes / 2 * _CACHE_SHARE
     weights, values = 4 * points * depth * blocks * tile.block, 4 * points * tiles * depth  # bytes: of all blocks, of one band
     if choice.order == PIXELS:
         passes = 1 if weights <= room else bands

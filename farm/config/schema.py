@@ -25,6 +25,7 @@ KINDS: Mapping[str, Preprocess] = {
     "grey": Preprocess(channels="L"),
     "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
 }
+CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -60,6 +61,12 @@ def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo],
         return text
 
     return check
+
+
+def _cores(text: str) -> str:
+    if not CORES.fullmatch(text):
+        raise ValueError(f'cores are "big", "little", "all", or numbers such as "0,2-3", got {text!r}')
+    return text
 
 
 def _file(text: str, info: ValidationInfo) -> str:
@@ -117,6 +124,8 @@ class ProfileTable(Table):
 class OptionsTable(Table):
     deadline_s: PositiveSeconds | None = None
     threads: Positive | None = None
+    cores: Annotated[str, AfterValidator(_cores)] | None = None
+    pinned: bool | None = None
     key: Text | None = None
     launcher: Text | None = None
     store: Text | None = None

@@ -55,9 +55,7 @@ class Board:
 
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
-        return cls(
-            {(job.device.name, job.model.name): Row(job.device.name, job.device.profile.name, job.model.name) for job in jobs}, now, now
-        )
+        return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now, now)
 
     def apply(self, event: Event, now: float) -> Board:
         """The board after an event. A job that was not in the plan gets a row of its own."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import releases, transports
 from farm.compiler.parameters import SHARD
+from farm.executor.computing import compute_as_asked
 from farm.executor.loading import facts_of, load, open_and_load
 from farm.importers import feed
 from farm.parallel import Desk
@@ -39,6 +40,7 @@ def infer_deployed(
     with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
         if not link.native or all(release.name != name for release in releases.listed(link)):
             return None
+        compute_as_asked(link, device)
         release = releases.opened(link, name)
         inputs = feed.read_inputs(source, release.inputs, release.preprocess)
         desk.note(Progress(Stage.RUNNING, f"release {release.number}"))

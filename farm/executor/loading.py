@@ -17,6 +17,7 @@ from farm.compiler.build import LIBRARY
 from farm.compiler.parameters import PREFIX, SHARD
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
+from farm.executor.computing import compute_as_asked
 from farm.parallel import Desk
 from farm.store import file_digest
 from farm.transports import Link
@@ -95,7 +96,7 @@ def open_and_load(
                     _push(link, artifact, meter)
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0)
+                    loaded = load(link, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -114,7 +115,9 @@ def open_and_load(
 def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
     desk.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        return stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+        link = stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+        compute_as_asked(link, device)
+        return link
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
@@ -132,14 +135,24 @@ def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
             note(path.stat().st_size)
 
 
-def load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> Loaded:
+def push(desk: Desk, link: Link, artifact: Artifact) -> None:
+    """Have the artifact's files in the session's folder."""
+    _push(link, artifact, _Meter(desk))
+
+
+def has_parameters(artifact: Artifact) -> bool:
+    """Whether the model's code takes any."""
+    return (artifact.parameters / SHARD).stat().st_size > 0
+
+
+def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool) -> Loaded:
     from tvm import relax
 
     cpu = link.session.cpu(0)
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
-    return Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
+    return Loaded(machine, cpu, [parameters] if parametric else [], inputs)
 
 
 def facts_of(link: Link) -> dict[str, str]:

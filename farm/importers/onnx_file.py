@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
+from farm.importers import sorting
 from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
-from farm.importers.onnx_operators import check_operators
+from farm.importers.onnx_converters import installed
+from farm.importers.onnx_folding import folded
+from farm.importers.onnx_operators import check_operators, has_converter
 from farm.importers.onnx_shapes import input_specs, user_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import Model, TensorSpec
@@ -30,15 +33,17 @@ def load(source: Model) -> Imported:
 
     Raises ModelError for a file that is missing, damaged or invalid, for operators that TVM or ONNX Runtime lack, and for open shapes.
     """
+    return load_with(source, _session)
+
+
+def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
+    """`load`, with what makes the reference's session of a path: a test of the import that knows the answers needs none."""
     path = Path(source.source)
     what = path.name
-    model = _read(path)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    inputs = input_specs(model.graph, source.shapes, what)
+    _, model, inputs = opened(source)
     outputs = [value.name for value in model.graph.output]
     check_operators(model, what)
-    session = _session(path)
+    session = session_of(path)
     module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
     return Imported(
         module=module,
@@ -49,6 +54,16 @@ def load(source: Model) -> Imported:
         example=example_inputs(inputs),
         reference=_reference(session, outputs, what),
     )
+
+
+def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
+    """The model as its file has it, as TVM gets it, and its inputs. Raises ModelError for what is no model, and for open shapes."""
+    path = Path(source.source)
+    model = _read(path)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    inputs = input_specs(model.graph, source.shapes, path.name)
+    return model, folded(model, inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -103,8 +118,8 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        with hushed():
-            return from_onnx(model, shape_dict=shapes)
+        with hushed(), installed():
+            return sorting.compiled(from_onnx(model, shape_dict=shapes))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"

@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
+from farm.importers import sorting
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import TensorSpec
@@ -104,9 +105,10 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         with hushed():
             program = program.run_decompositions()
             _check_operators(program, what)
-            return from_exported_program(
+            module = from_exported_program(
                 program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
             )
+            return sorting.compiled(module)
     except ModelError:
         raise
     except Exception as exc:

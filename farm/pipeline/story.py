@@ -106,7 +106,7 @@ class _Story:
     _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
     _todo: list[Key] = field(default_factory=list)
     _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)  # by lane, with the time of its start
-    _runs: dict[tuple[str, str], Run] = field(default_factory=dict)
+    _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
     _waiting: list[Job] = field(default_factory=list)
     _device_s: dict[str, float] = field(default_factory=dict)
     _begin: float = field(default_factory=time.monotonic)
@@ -149,7 +149,7 @@ class _Story:
         """Whether the jobs of devices that are no canaries may begin. Where a canary has failed, they are over."""
         if not self.canaries:
             return True
-        done = [self._runs.get((job.device.name, job.model.name)) for job in self.jobs if job.device.name in self.canaries]
+        done = [self._runs.get((job.device.name, job.title)) for job in self.jobs if job.device.name in self.canaries]
         if any(run and run.verdict in _BAD for run in done):
             for job in [job for job in self._waiting if job.device.name not in self.canaries]:
                 self._waiting.remove(job)
@@ -180,7 +180,7 @@ class _Story:
             self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
 
     def outcome(self) -> Outcome:
-        runs = tuple(self._runs[job.device.name, job.model.name] for job in self.jobs)
+        runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
         artifacts = tuple(made for made in self._made.values() if isinstance(made, Artifact))
         return Outcome(runs, artifacts, Ledger(time.monotonic() - self._begin, self._built, self._device_s))
 
@@ -213,7 +213,7 @@ class _Story:
             measure_task,
             *arguments,
             deadline_s=job.plan.deadline_s,
-            task=f"{job.model.name} on {job.device.name}",
+            task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
         )
 
@@ -269,15 +269,18 @@ class _Story:
             reference_total=prepared.reference_total if isinstance(prepared, Prepared) else None,
             versions={"farm": __version__, **builder.versions()},
             failure=error.as_failure() if error else None,
+            threads=None if (threads := job.device.options.get("threads")) is None else int(threads),
+            cores=str(job.device.options.get("cores", "")),
+            pinned=bool(job.device.options.get("pinned")),
         )
         self.keep.keep(run)
-        self._runs[job.device.name, job.model.name] = run
+        self._runs[job.device.name, job.title] = run
         stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED) else Stage.DONE
-        self.show(Event(job.device.name, job.model.name, stage, reason, 1.0, run))
+        self.show(Event(job.device.name, job.title, stage, reason, 1.0, run))
 
     def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
         note, fraction = (progress.note, progress.fraction) if progress else ("", None)
-        self.show(Event(job.device.name, job.model.name, stage, note, fraction))
+        self.show(Event(job.device.name, job.title, stage, note, fraction))
 
 
 def _needs(job: Job) -> list[Key]:

@@ -73,11 +73,13 @@ def state(device: Device) -> State:
 
 
 def agent_options(device: Device) -> list[str]:
-    """What the device's options say to its agent."""
-    options = ["--threads", str(device.options["threads"])] if "threads" in device.options else []
-    if "store_budget_mb" in device.options:
-        options += ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)]
-    return options
+    """What the device's options say to its agent. Threads and cores are asked for in each session."""
+    return ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)] if "store_budget_mb" in device.options else []
+
+
+def thread_options(device: Device) -> list[str]:
+    """What they say to an agent that serves others, too: a service."""
+    return [word for name in ("threads", "cores") if name in device.options for word in (f"--{name}", str(device.options[name]))]
 
 
 def launcher_of(device: Device) -> list[str]:

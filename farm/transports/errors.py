@@ -89,6 +89,14 @@ ROWS = (
         "{name} cannot use one of its files or folders",
         "check its disk, and who may write to the folders `store` and `work_dir` of its options",
     ),
+    Row(
+        _ANY,
+        "a core takes one|cores are big, little|has no little cores|is not there, or not for this process"
+        "|this session has begun with|: no range|threads: a number above 0|cannot bind a thread",
+        DeviceError,
+        "{name} cannot compute with these threads and cores",
+        "choose others with --threads and --cores, or in its options; it tells its cores: farm devices -v",
+    ),
     Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
     Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
     Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farm.errors import DeviceError
 from farm.transports import ssh_service_scripts as scripts
-from farm.transports.agent_process import agent_options
+from farm.transports.agent_process import agent_options, thread_options
 from farm.transports.ssh_board import Board
 
 UNIT = "farm-agent.service"
@@ -85,7 +85,7 @@ def install(board: Board, agent: Path, service: Service) -> str:
     if "absent" in manager:
         raise _no_systemd(board, service, seen, manager["absent"])
     is_root = seen["user"] == "0"
-    arguments = [*service.arguments, *agent_options(board.device)]
+    arguments = [*service.arguments, *agent_options(board.device), *thread_options(board.device)]
     unit = unit_text(seen, digest, board.launcher, arguments, is_root=is_root, walls=is_root or "walls" in manager)
     done = board.ask(scripts.INSTALL, [digest, unit, f"FARM_AGENT_KEY={service.key}", service.tracker])
     if "listens" not in done:

@@ -3,11 +3,15 @@
 from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
+from farm.types.records import Record
 from farm.types.runs import Failure, Job, Latency, Plan, Run, Samples, Verdict
+from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
     "Agreement",
     "Artifact",
+    "Batch",
+    "Candidate",
     "Device",
     "Event",
     "Failure",
@@ -15,15 +19,22 @@ __all__ = [
     "Kernel",
     "Latency",
     "Model",
+    "Paired",
     "Plan",
     "Prepared",
     "Preprocess",
     "Profile",
     "Progress",
+    "Record",
     "Release",
+    "Round",
     "Run",
     "Samples",
     "Stage",
+    "Task",
     "TensorSpec",
+    "Trying",
+    "Variant",
     "Verdict",
+    "Wrong",
 ]

@@ -25,6 +25,12 @@ class Profile:
     source: str = ""
 
 
+def computing_in_words(threads: object, cores: object, pinned: object) -> str:
+    """2 threads, cores big, pinned; what is not set is left out."""
+    words = [f"{threads} thread{'s' if threads != 1 else ''}" if threads else "", f"cores {cores}" if cores else ""]
+    return ", ".join(filter(None, [*words, "pinned" if pinned else ""]))
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One board. The scheme of `url` names its transport; `emulated` devices give answers, never benchmarks."""
@@ -47,6 +53,11 @@ class Device:
     @property
     def on_this_machine(self) -> bool:
         return self.scheme in ("local", "qemu")
+
+    @property
+    def computing(self) -> str:
+        """With how many threads and on which cores it is asked to compute, in words; empty where that is left to it."""
+        return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
 
     @property
     def gets_agent(self) -> bool:

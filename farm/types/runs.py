@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from farm.types.fleet import Device, Model
+from farm.types.fleet import Device, Model, computing_in_words
 from farm.types.made import Agreement
 
 
@@ -40,6 +40,11 @@ class Job:
     device: Device
     model: Model
     plan: Plan
+
+    @property
+    def title(self) -> str:
+        """The model, and how the device is asked to compute: what tells the jobs of a device from each other."""
+        return f"{self.model.name} ({self.device.computing})" if self.device.computing else self.model.name
 
     @property
     def build(self) -> tuple[str, str]:
@@ -108,7 +113,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job, done. A failed run is a value like any other: `failure` is set, and what is missing is None."""
+    """One job, done. A failed run is a value like any other: `failure` is set, and what is missing is None.
+
+    `threads`, `cores` and `pinned` are what was asked for; None and empty where that was left to the device, which says in
+    its facts (`threads`, `thread_cores`, `threads_pinned`) what it did.
+    """
 
     id: str
     device: str
@@ -125,6 +134,15 @@ class Run:
     reference_total: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     failure: Failure | None = None
+    threads: int | None = None
+    cores: str = ""
+    pinned: bool = False
+
+    @property
+    def title(self) -> str:
+        """As that of its job."""
+        computing = computing_in_words(self.threads, self.cores, self.pinned)
+        return f"{self.model} ({computing})" if computing else self.model
 
     @property
     def emulated(self) -> bool:

@@ -177,6 +177,27 @@ def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
     return results
 
 
+def cores_of_threads(port: int, agent: int, calls: list[list[Any]]) -> list[str]:
+    """The cores on which each thread of a session may run after some calls, as the kernel tells: 0-1. `agent` is the agent's process."""
+    session = connect(port)
+    for call in calls:
+        session.get_function(call[0])(*call[1:])
+    children = [word for task in Path(f"/proc/{agent}/task").glob("*/children") for word in task.read_text().split()]
+    lines = [path.read_text() for child in children for path in Path(f"/proc/{child}/task").glob("*/status")]
+    close(session)
+    return sorted(line.split()[1] for text in lines for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
+
+
+def with_threads(port: int, settings: list[list[Any]], **model: str) -> list[float]:
+    """How far the small model is from numpy with each setting, in one session."""
+    session, errors = connect(port), []
+    for setting in settings:
+        session.get_function("farm.agent.threads")(*setting)
+        errors.append(run(session, **model)["max_abs"])
+    close(session)
+    return errors
+
+
 def send_while_verified(port: int, store: str, name: str, size: int) -> int:
     """Send a file of zeros while another session seems to verify the same: it holds the store's lock, and the part has another name."""
     session = connect(port)

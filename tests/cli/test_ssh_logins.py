@@ -128,10 +128,10 @@ def test_without_a_terminal_nothing_is_asked(farm: Farm, locked: SshServer) -> N
 
 
 def test_the_time_of_the_question_is_not_the_jobs(farm: Farm, locked: SshServer) -> None:
-    configure(farm, locked.url, options="deadline_s = 4")
+    configure(farm, locked.url, options="deadline_s = 12")
     terminal = deploy(farm)
     terminal.says(ASKED)
-    waiting = subprocess.run(["sleep", "5"], check=True)  # the user, who thinks longer than the job may take
+    waiting = subprocess.run(["sleep", "13"], check=True)  # the user, who thinks longer than the job may take
     assert waiting.returncode == 0
     terminal.type(f"{PASSWORD}\n")
     assert terminal.end().code == 0

@@ -45,6 +45,7 @@ SEEN = [
     (made("RPCServerError", "a packet of the client has no sense: its length"), DeviceError, "does not understand"),
     (made("InternalError", "cannot lock /store/.lock: another session has held it for 60.0 s"), DeviceError, "another session"),
     (made("InternalError", "cannot write /store/1.json: Read-only file system"), DeviceError, "files or folders"),
+    (made("InternalError", "4 threads on 2 cores (0-1): a core takes one"), DeviceError, "threads and cores"),
     (ConnectionRefusedError(111, "Connection refused"), DeviceError, "nobody listens at rpc://10.0.0.5:9090"),
     (socket.gaierror(-2, "Name or service not known"), DeviceError, "has no address"),
     (TimeoutError("timed out"), DeadlineError, "does not answer"),

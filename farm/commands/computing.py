@@ -1,0 +1,118 @@
+"""--threads, --cores and --pinned: with how many threads a device computes, and on which of its cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from farm.commands.common import Session
+    from farm.types import Device
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+EACH = "each"
+_FACTS_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for: numbers of threads, sets of cores, and whether each thread is bound to a core; all of them empty, nothing."""
+
+    threads: tuple[int, ...] = ()
+    cores: tuple[str, ...] = ()
+    pinned: bool = False
+
+    def on(self, device: Device, cores: Sequence[str]) -> list[Device]:
+        """The device once for each setting."""
+        pinned: dict[str, str | int | float | bool] = {"pinned": True} if self.pinned else {}
+        given: list[dict[str, str | int | float | bool]] = [
+            {**({"threads": count} if count else {}), **({"cores": where} if where else {}), **pinned}
+            for where in cores or [""]
+            for count in self.threads or (0,)
+        ]
+        return [replace(device, options={**device.options, **options}) if options else device for options in given]
+
+
+def with_threads(*, several: bool) -> Callable[[Command], Command]:
+    """The three options; the command receives them as `asked`, an Asked."""
+    many = ", or several: 1,2,4" if several else ""
+    each = ", or each, one thread on each core by itself; may be repeated" if several else ""
+    options = (
+        click.option("--threads", metavar="N", default="", help=f"Threads of an inference{many}. [default: one a core]"),
+        click.option("--cores", multiple=several, help=f"big, little, all, numbers such as 0,2-3{each}. [default: big]"),
+        click.option("--pinned", is_flag=True, help="Each thread on a core of its own."),
+    )
+
+    def decorate(command: Command) -> Command:
+        def with_asked(*args: Any, threads: str, cores: Sequence[str] | str | None, pinned: bool, **kwargs: Any) -> Any:
+            chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
+            return command(*args, asked=Asked(_counts(threads, several), _sets(chosen, several), pinned), **kwargs)
+
+        with_asked.__doc__, with_asked.__name__ = command.__doc__, command.__name__
+        with_asked.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+        for option in reversed(options):
+            option(with_asked)
+        return with_asked  # type: ignore[return-value]
+
+    return decorate
+
+
+def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[Device]:
+    """Each device once for each setting asked for; with `--cores each`, the devices are asked for their cores. Raises UsageError."""
+    from farm.errors import UsageError
+
+    if EACH not in asked.cores:
+        return [setting for device in devices for setting in asked.on(device, asked.cores)]
+    if any(count != 1 for count in asked.threads):
+        raise UsageError("--cores each: one thread at a time", "a core takes one thread", "leave --threads out")
+    single, result = replace(asked, threads=(1,)), []
+    for device, numbers in zip(devices, _cores_of(session, devices), strict=True):
+        result += single.on(device, [cores for word in asked.cores for cores in (numbers if word == EACH else [word])])
+    return result
+
+
+def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
+    from farm.commands.common import build_lanes
+    from farm.commands.progress import Spinner
+    from farm.errors import FarmError, UsageError
+    from farm.executor.computing import numbers_of
+    from farm.pipeline import ask
+    from farm.pipeline.tasks import facts_task
+    from farm.store import Store, cache_root
+
+    with Spinner(session, "asking the devices for their cores") as spinner:
+        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+    found = []
+    for device in devices:
+        facts = answers[device.name]
+        if isinstance(facts, FarmError):
+            raise facts
+        if "big_cores" not in facts:
+            raise UsageError(f"{device.name} does not tell its cores", "TVM's own RPC server answers there", "name them: --cores 0")
+        found.append([str(n) for kind in ("big_cores", "little_cores") if facts.get(kind) for n in numbers_of(facts[kind])])
+    return found
+
+
+def _counts(text: str, several: bool) -> tuple[int, ...]:
+    from farm.errors import UsageError
+
+    words = text.split(",") if text else []
+    if not all(word.isdecimal() and int(word) > 0 for word in words) or (len(words) > 1 and not several):
+        raise UsageError(
+            f"--threads {text}: no number of threads", "whole numbers above 0", "--threads 1,2,4" if several else "--threads 2"
+        )
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _sets(cores: Sequence[str], several: bool) -> tuple[str, ...]:
+    from farm.config.schema import CORES
+    from farm.errors import UsageError
+
+    for text in cores:
+        if not (CORES.fullmatch(text) or (several and text == EACH)):
+            words = f"big, little, all, {'each, ' if several else ''}or numbers such as 0,2-3"
+            raise UsageError(f"--cores {text}: no cores", f"cores are {words}", "--cores big")
+    return tuple(dict.fromkeys(cores))

@@ -1,0 +1,57 @@
+"""farm export: a model as files that run without farm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+
+FOLDER, PARTS = "folder", "parts"
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@click.option(
+    "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a new folder; for parts, any folder.")
+@click.option("--format", "kind", type=click.Choice([FOLDER, PARTS]), default=FOLDER, show_default=True, help="What to write, see above.")
+@shape_option
+@shared
+def export(session: Session, model: str, profile_name: str, output: Path, kind: str, shapes: tuple[str, ...]) -> None:
+    """Write a model as files that run without farm, and without Python.
+
+    folder: the model, a C++ header and its runner, the runtime's sources, an example (image in, label out) and a CMakeLists.txt that builds
+    them, for this machine or with a cross compiler; its README.md says how.
+
+    parts: three files, the library MODEL.so, the graph MODEL.json (inputs, outputs, steps), the parameters MODEL.npz.
+
+    \b
+    farm export digits --profile rasp3b -o digits-for-pi
+    """
+    from farm import export as out
+    from farm.commands.progress import Spinner
+    from farm.errors import UsageError
+    from farm.pipeline import compile_model
+    from farm.store import Store, cache_root
+
+    fleet = session.fleet()
+    profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
+    if kind == FOLDER and output.exists():
+        raise UsageError(f"{output} exists already", "an export is never mixed with other files", "name a new folder, or remove it")
+    with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
+        _, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+    written = [output]
+    if kind == FOLDER:
+        out.write(chosen, artifact, output)
+    else:
+        written = out.write_parts(chosen, artifact, output)
+    if session.as_json:
+        session.document("export", {"artifact": artifact.digest, "profile": artifact.profile, "paths": [str(path) for path in written]})
+        return
+    for path in written:
+        click.echo(str(path))
+    if kind == FOLDER:
+        click.echo(f"build it: cmake -B {output}/build -S {output} && cmake --build {output}/build -j", err=True)

@@ -1,0 +1,63 @@
+"""What a built model does, as data: its steps in the order in which they run, and the tensors between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call
+
+_INPUTS = "num_input"
+
+
+def graph_of(module: tvm.IRModule) -> dict[str, Any]:
+    """The inputs, parameters, steps and outputs of `main`, with names of one kind: {"tensors": {name: {"shape", "dtype"}}, "inputs": [...],
+    "parameters": [...], "steps": [{"kernel", "inputs", "output"}], "outputs": [...]}. An open extent is written as an expression.
+
+    A step is a call of a kernel, or of a function of the runtime such as a reshape. What is known when it is built, such as a number that a
+    step adds, belongs to its kernel and is no input.
+    """
+    main = module["main"]
+    tensors: dict[str, dict[str, Any]] = {}
+    count = int(main.attrs[_INPUTS])
+    inputs = [_noted(tensors, parameter) for parameter in main.params[:count]]
+    parameters: list[str] = []
+    steps: list[dict[str, Any]] = []
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.TupleGetItem) and value.tuple_value in list(main.params[count:]):
+                parameters.append(_noted(tensors, binding.var))
+            elif isinstance(value, Call):
+                steps.append({"kernel": _callee(value), "inputs": _arguments(value), "output": _noted(tensors, binding.var)})
+            else:  # another name, a tuple, or a part of one
+                steps.append({"kernel": type(value).__name__.lower(), "inputs": _names(value), "output": _noted(tensors, binding.var)})
+    return {"tensors": tensors, "inputs": inputs, "parameters": parameters, "steps": steps, "outputs": _names(main.body.body)}
+
+
+def _noted(tensors: dict[str, dict[str, Any]], variable: relax.Var) -> str:
+    shape = getattr(variable.ty, "shape", None)
+    if shape is not None:
+        extents = [int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent) for extent in shape]
+        tensors[variable.name] = {"shape": extents, "dtype": str(variable.ty.dtype)}
+    return str(variable.name)
+
+
+def _callee(call: Call) -> str:
+    target = call.args[0] if getattr(call.op, "name", "") in ("relax.call_tir", "relax.call_dps_packed") else call.op
+    return str(next(filter(None, (getattr(target, name, None) for name in ("name_hint", "global_symbol", "name"))), target))
+
+
+def _arguments(call: Call) -> list[str]:
+    return [name for argument in call.args for name in _names(argument)]
+
+
+def _names(value: Any) -> list[str]:
+    if isinstance(value, relax.Tuple):
+        return [name for field in value.fields for name in _names(field)]
+    if isinstance(value, relax.TupleGetItem):
+        return _names(value.tuple_value)
+    if isinstance(value, relax.Var):
+        return [str(value.name)]
+    return []

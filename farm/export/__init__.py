@@ -1,0 +1,97 @@
+"""The ways out: a model as a folder of C++ that builds and runs with no Python and no farm, or as its three parts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from farm import releases
+from farm.agent import recipe
+from farm.compiler import parameters
+from farm.compiler.build import GRAPH
+from farm.types import Artifact, Model, TensorSpec
+
+_FILES = Path(__file__).parent / "files"
+_PLACES = {"farm_runner.h": "include", "farm_runner.cc": "runtime/own", "classify.cc": "example", "CMakeLists.txt": "."}
+_OWN = ("elf_file", "elf_image", "elf_loader", "host_symbols", "io", "manifest", "model", "paths")  # of the agent's, without RPC
+_COMPILERS = {"aarch64": "aarch64-linux-gnu-g++", "arm": "arm-linux-gnueabihf-g++", "riscv64": "riscv64-linux-gnu-g++"}
+
+
+def write(model: Model, artifact: Artifact, folder: Path) -> None:
+    """Write the folder, which must not exist. Raises BuildError when the packages of TVM carry no sources."""
+    folder.mkdir(parents=True)
+    _write_model(model, artifact, folder / "model")
+    _write_runtime(folder / "runtime")
+    for name, place in _PLACES.items():
+        (folder / place).mkdir(exist_ok=True)
+        shutil.copyfile(_FILES / name, folder / place / name)
+    _write_licenses(folder / "licenses")
+    (folder / "README.md").write_text(_readme(artifact))
+
+
+def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
+    """Three files in a folder, made if it is not there: the library NAME.so, its graph NAME.json, its parameters NAME.npz.
+
+    The graph has what `compiler.graph` says, and with it what a manifest says of the inputs and outputs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    library, graph, values = (folder / f"{model.name}{suffix}" for suffix in (".so", ".json", ".npz"))
+    shutil.copyfile(artifact.library, library)
+    steps = json.loads((artifact.library.parent / GRAPH).read_text())
+    graph.write_text(json.dumps({"model": releases.manifest(model, artifact), "graph": steps}, indent=1))
+    np.savez(values, **parameters.read(artifact.parameters))  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
+    return [library, graph, values]
+
+
+def _write_model(model: Model, artifact: Artifact, folder: Path) -> None:
+    folder.mkdir()
+    for path in releases.files(artifact):
+        shutil.copyfile(path, folder / path.name)
+    (folder / "model.json").write_text(json.dumps(releases.manifest(model, artifact), indent=1))
+
+
+def _write_runtime(folder: Path) -> None:
+    folder.mkdir()
+    own = folder / "own"
+    own.mkdir()
+    for name in _OWN:
+        for suffix in (".cc", ".h"):
+            shutil.copyfile(recipe.HERE / f"{name}{suffix}", own / f"{name}{suffix}")
+    recipe.copy_runtime(folder)
+
+
+def _write_licenses(folder: Path) -> None:
+    """Of the packages whose sources lie in the folder, and farm's own."""
+    folder.mkdir()
+    for name in ("tvm-farm", "apache-tvm", "apache-tvm-ffi"):
+        distribution = importlib.metadata.distribution(name)
+        for path in distribution.files or ():
+            if path.parent.name == "licenses" or path.name in ("LICENSE", "NOTICE"):
+                shutil.copyfile(str(distribution.locate_file(path)), folder / f"{name}-{path.name}")
+
+
+def _readme(artifact: Artifact) -> str:
+    triple = str(artifact.target.get("mtriple", "x86_64-linux-gnu"))
+    machine = "arm" if triple.startswith("arm") else triple.partition("-")[0]
+    values = {
+        "NAME": artifact.model,
+        "PROFILE": artifact.profile,
+        "TRIPLE": triple,
+        "CPU": str(artifact.target.get("mcpu", "any CPU")),
+        "COMPILER": _COMPILERS.get(machine, "g++"),
+        "TVM": artifact.versions["apache-tvm"],
+        "SPECS": f"Inputs: {_listed(artifact.inputs)}. Outputs: {_listed(artifact.outputs)}.",
+    }
+    text = (_FILES / "README.md").read_text()
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"`{spec.name}` {spec.dtype} {list(spec.shape)}" for spec in specs)

@@ -1,0 +1,91 @@
+"""A SQLite file that several farms may use at once: made when it is first written, its schema's version known, its errors ours."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.deadline import Deadline
+from farm.errors import FarmError
+
+BUSY_S = 30.0
+
+# What SQLite or the system says, and what to do about it; the first that fits.
+_REMEDIES = (
+    ("locked", f"another farm has been writing for {BUSY_S:.0f} s; try again when it has ended"),
+    ("full", "free space on the disk of {path}, or keep {what} elsewhere: export FARM_DATA=/path"),
+    ("No space", "free space on the disk of {path}, or keep {what} elsewhere: export FARM_DATA=/path"),
+    ("malformed", "move it away, and a new one is begun: mv {path} {path}.broken"),
+    ("not a database", "move it away, and a new one is begun: mv {path} {path}.broken"),
+    ("", "make {path} and its folder readable and writable, or keep {what} elsewhere: export FARM_DATA=/path"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The file at `path`: `title` and `what` name it and what it holds in errors; `schema` makes it, as of `version`."""
+
+    path: Path
+    title: str
+    what: str
+    schema: str
+    version: int
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one piece of work: cheap, and safe whatever forks meanwhile. Raises FarmError."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)) as db:
+                self._prepare(db)
+                yield db
+        except (sqlite3.Error, OSError) as exc:
+            raise self.error(str(exc)) from exc
+
+    def error(self, why: str) -> FarmError:
+        remedy = next(remedy for sign, remedy in _REMEDIES if sign in why)
+        return FarmError(f"{self.title} cannot be used", f"{self.path}: {why}", remedy.format(path=self.path, what=self.what))
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        version = _version(db)
+        if version > self.version:
+            raise FarmError(
+                f"{self.path} was written by a newer farm",
+                f"its schema is version {version}, this farm knows {self.version}",
+                f"install a newer farm, or keep {self.what} elsewhere: export FARM_DATA=/path",
+            )
+        if version == self.version:
+            return
+        _use_write_ahead_log(db)
+        db.execute("BEGIN IMMEDIATE")
+        if _version(db) == 0:  # no other process was faster
+            for statement in self.schema.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {self.version}")
+        db.execute("COMMIT")
+
+
+def text(name: str) -> str:
+    """Names for SQLite, which takes no lone surrogates (a file name may hold them)."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Readers then never wait for writers. SQLite does not apply its busy timeout to this switch: two at once need a retry."""
+    deadline = Deadline(BUSY_S)
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or deadline.expired:
+                raise
+            time.sleep(0.01)
