@@ -32,7 +32,7 @@ Line = Callable[[int], tirx.Expr]  # a value at each place of a line through a t
 
 
 def pack(size: int, weight: Array, depth: int, block: int) -> Array:
-    """A weight [3, 3, CI, CO] transformed for tiles of `size`, with zeros up to `depth` input channels and whole blocks of output channels."""
+    """A weight [3, 3, CI, CO] transformed for tiles of `size`, with zeros up to `depth` input channels and blocks of outputs."""
     _, _, inputs, outputs = weight.shape
     points = [0.0, *(sign * point for point in POINTS[size] for sign in (1, -1))]
     scales = [np.prod([point - other for other in points if other != point]) for point in points]
