@@ -120,10 +120,9 @@ def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: i
 def _vectors(work: Schedule, rows: SBlockRV, lanes: int) -> int:
     """Vectors of channels that are transformed together: whole lines of the cache, and no buffer so small that a register tile gets it."""
     *_, side, width, depth = (int(extent) for extent in work.get(rows).writes[0].source.shape)
-    least = max(_LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes)))
-    return next(
-        vectors for vectors in range(1, depth // lanes + 1) if depth // lanes % vectors == 0 and vectors >= min(least, depth // lanes)
-    )
+    vectors = depth // lanes
+    least = min(vectors, max(1, _LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes))))
+    return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 
 
 def _in_registers(work: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV) -> None:
