@@ -99,7 +99,7 @@ def check(case: Convolution, cpu: str) -> Answer:
         Convolution(padding=(0, 1, 2, 3), strides=(2, 1)),
         Convolution(dilation=(2, 1), padding=(2, 0, 2, 0), size=(9, 9)),
         Convolution(batch=3, then="relu"),
-        Convolution(channels=256, outputs=128, size=(7, 7), kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
+        Convolution(channels=256, outputs=128, size=(7, 7), kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),  # a large weight
         Convolution(outputs=7, then="relu"),
         Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
         Convolution(outputs=58, size=(13, 13), then="residual"),  # neither the channels nor the pixels fill tiles
