@@ -145,15 +145,15 @@ def _lower(desk: Desk, prepared: Prepared, profile: Profile, records: RecordStor
     choices = records.choices(core) if records else {}
     with timed(seconds, "read"):
         module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
-        weights = read_weights(prepared)
+        weights = read_weights(prepared.directory)
     return _Made(target, core, choices, lower(module, weights, target, seconds, parsed(choices)), seconds)
 
 
-def read_weights(prepared: Prepared) -> list[np.ndarray[Any, Any]]:
-    """The weights of a prepared model, in the order of its parameters."""
+def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
+    """The weights of a prepared model, by its folder, in the order of its parameters."""
     import numpy as np
 
-    with np.load(prepared.directory / "weights.npz") as kept:
+    with np.load(directory / "weights.npz") as kept:
         return [kept[name] for name in kept.files]
 
 

@@ -40,7 +40,7 @@ def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: 
     By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,
     which costs the first block only where the others are fetched ahead; the inputs are read for each block, the outputs written in pieces.
     """
-    in_cache = core.l2_size  # what is larger does not stay there from one use to the next
+    in_cache = core.l2_bytes // 2  # what is larger does not stay there from one use to the next
     all_weights = weights / _WEIGHT_BYTES_A_CYCLE
     by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
     again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0

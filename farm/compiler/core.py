@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm
 
@@ -31,12 +31,13 @@ class Core:
     multiply_adds: float = 1  # vectors in a cycle
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
-    l2_bytes: float = math.inf  # in a cycle, from the L2 cache
     in_order: bool = False  # a load takes its turn with the multiply-adds
     from_memory: bool = True  # a multiply-add can take an input from memory, broadcast; else each takes a register
     has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
-    l1_size: int = 32 * _KIB  # bytes of data
-    l2_size: int = 1024 * _KIB
+    l1_bytes: int = 32 * _KIB
+    l2_bytes: int = 512 * _KIB
+    l2_speed: float = math.inf  # bytes in a cycle, from the L2 cache
+    stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
     prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
@@ -81,20 +82,10 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4, 24, prefetches=True)
+        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, 24, prefetches=True)
-    return Core("sse", 4, 16, 2, 2, 4)
-
-
-def _arm(cpu: str, registers: int) -> Core:
-    """Of 64-bit or 32-bit code, whose names differ, as the latter has half the registers."""
-    cpu = _LIKE.get(cpu, cpu)
-    name = cpu if cpu in _ARM else "neon"
-    name += "" if registers == 32 else "-32bit"
-    multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
-    core = Core(name, 4, registers, multiply_adds, loads, latency, from_memory=False, has_extrema=True)
-    return replace(core, in_order=in_order, l1_size=l1 * _KIB, l2_size=l2 * _KIB)
+        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, prefetches=True)
+    return Core("sse", 4, 16, 2, 2, 4, stream=4)
 
 
 def core_key(target: tvm.target.Target) -> str:
@@ -106,3 +97,12 @@ def core_key(target: tvm.target.Target) -> str:
     """
     architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
     return f"{architecture} {target.attrs.get('mcpu') or 'generic'} {core_of(target).name}"
+
+
+def _arm(cpu: str, registers: int) -> Core:
+    """Of 64-bit or 32-bit code, whose names differ, as the latter has half the registers."""
+    cpu = _LIKE.get(cpu, cpu)
+    name = cpu if cpu in _ARM else "neon"
+    multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
+    name += "" if registers == 32 else "-32bit"
+    return Core(name, 4, registers, multiply_adds, loads, latency, in_order, False, True, l1 * _KIB, l2 * _KIB)

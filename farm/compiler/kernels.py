@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows, windows
+from farm.compiler import functions, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
@@ -61,10 +61,15 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
         body = partial(windows.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
-    candidates = product_candidates(workload, chooser.core)
+    candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
     if not candidates:
         return None
     choice = chooser.best(workload, candidates)
+    if choice.method in winograd_costs.SIZES:
+        plan = winograd_costs.best_plan(workload, choice, chooser.core)
+        body = partial(winograd.convolution, workload, choice, plan.size, plan.band)
+        packed = winograd.pack(plan.size, weight, plan.depth, choice.tile.block)
+        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=winograd.WINOGRAD)
     blocks = _blocks(weight, choice.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(loops.convolution, workload, choice)
@@ -117,10 +122,10 @@ def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Choose
         return None
     given = Workload(windows.AVERAGE, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
     workload = _reaching(given, shape)
-    beyond = (workload.padding[2] - given.padding[2], workload.padding[3] - given.padding[3])
-    choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
-    body = partial(windows.average_pool, workload, choice, bool(attributes.count_include_pad), beyond)
-    return builder.call_te(body, call.args[0], primfunc_name_hint=windows.AVERAGE)
+    counted = given.padding if attributes.count_include_pad else (0, 0, 0, 0)
+    body = partial(windows.average_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
+    share = relax.const(windows.shares(workload, counted))
+    return builder.call_te(body, call.args[0], share, primfunc_name_hint=windows.AVERAGE)
 
 
 def _reaching(workload: Workload, shape: tuple[int, ...]) -> Workload:

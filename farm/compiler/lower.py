@@ -19,7 +19,7 @@ from farm.errors import BuildError
 from farm.types import Kernel, Profile
 
 # In every library: a model that needs no kernels at all would be exported as C source, which takes a C compiler to link.
-_NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "no_kernel")
+NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "no_kernel")
 _ON_EVERY_DEVICE = "vm.builtin."
 
 
@@ -75,7 +75,7 @@ def lower(
         with timed(seconds, "schedule"):
             module, kernels = schedules.schedule(module, core)
         module, parameters = passes.lift_parameters(module)
-    module["no_kernel"] = _NOTHING
+    module["no_kernel"] = NOTHING
     return Lowered(module, parameters, tuple(_with_choice(kernel, chooser) for kernel in kernels), chooser.decisions)
 
 

@@ -22,7 +22,7 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
     records, offset = [], 0
     with (folder / SHARD).open("wb") as shard:
         for index, parameter in enumerate(parameters):
-            shard.write(np.ascontiguousarray(parameter).tobytes())
+            shard.write(np.ascontiguousarray(parameter).data)
             records.append(
                 {
                     "name": f"{PREFIX}_{index}",
@@ -45,7 +45,6 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
         dtype = np.dtype(record["dtype"])
-        flat: np.ndarray[Any, Any] = np.frombuffer(content, dtype, record["nbytes"] // dtype.itemsize, record["byteOffset"])
-        return flat.reshape(record["shape"])
+        return np.ndarray(record["shape"], dtype, content, record["byteOffset"])
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

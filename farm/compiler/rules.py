@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -51,7 +50,8 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
-        if core.prefetches and uses * extent(work, rows) > 1 and name_of(work, main) in (CONVOLUTION, DENSE):
+        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1
+        if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
             work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows
     else:
@@ -75,15 +75,15 @@ def _fused(work: Schedule, loops: list[LoopRV]) -> LoopRV:
     return work.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def inline_epilogue(work: Schedule, main: SBlockRV, aside: Sequence[SBlockRV] = ()) -> SBlockRV:
+def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     """Inline all that follows the main block into the last block, and return that; a main block that is the last gets a copy to follow it.
 
-    Blocks `aside` are left. Raises where that cannot be done, as when a kernel has several results.
+    Raises where that cannot be done, as when a kernel has several results.
     """
     _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
-    first = {name_of(work, block) for block in (main, *aside, *work.get_producers(main))}
+    first = {name_of(work, block) for block in (main, *work.get_producers(main))}
     *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
     for block in between:
         work.compute_inline(block)

@@ -73,10 +73,14 @@ def vectorized(work: Schedule, loop: LoopRV, core: Core) -> None:
 
 
 def vectorized_tail(work: Schedule, loop: LoopRV, lanes: int) -> None:
-    """Whole vectors; what is left at the end, one by one."""
-    blocks, lane = work.split(loop, [None, lanes])
-    work.vectorize(lane)
-    work.annotate(blocks, PARTITION, 1)
+    """Whole vectors, and one narrower vector for what is left at the end: a loop of its own, for conditions in vectors are slow."""
+    whole, rest = divmod(extent(work, loop), lanes)
+    if whole and rest:
+        loop, last = work.loop_partition(loop, [whole * lanes, None])
+        work.vectorize(last)
+    elif rest:
+        lanes = rest
+    work.vectorize(work.split(loop, [None, lanes])[1])
 
 
 def extent(work: Schedule, loop: LoopRV) -> int:

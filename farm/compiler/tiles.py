@@ -11,7 +11,6 @@ _VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in f
 _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
 _INPUTS = 3  # in registers at a time, beside a tile's sums and its vectors of weights
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
-_L1_SHARE = 0.75  # of the L1 cache for weights: what is larger comes from the L2 cache for each tile
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
 _SCALAR_CYCLES = 2  # of one result where results do not fill vectors
 
@@ -70,9 +69,9 @@ def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> f
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / core.loads
-    from_l2 = 4 * tile.block / core.l2_bytes if 4 * tile.block * depth > _L1_SHARE * core.l1_size else 0
+    weights = 4 * tile.block / core.l2_speed if 4 * tile.block * depth > core.l1_bytes // 2 else 0
     arithmetic = max(sums / core.multiply_adds, core.latency)
-    step = (arithmetic + loads if core.in_order else max(arithmetic, loads, from_l2)) + _STEP_CYCLES
+    step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
     whole = channels % tile.lanes == 0
     results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
     return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)

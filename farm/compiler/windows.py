@@ -6,10 +6,10 @@ the inside asks no questions, and the code at the edges knows which taps are the
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -21,11 +21,12 @@ from farm.compiler.rules import inline_epilogue, main_block, tile_of
 from farm.compiler.spread import PARTITION, extent, in_parallel, name_of, spread, vectorized_tail
 from farm.compiler.tiles import Tile, divisor
 
-AVERAGE, SHARE = "average_pool", "share"
+AVERAGE = "average_pool"
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
 
 Expr = Any
+Array = np.ndarray[Any, Any]
 
 
 def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -38,27 +39,20 @@ def max_pool(workload: Workload, choice: Choice, data: te.Tensor) -> te.Tensor:
     return _windows(workload, choice, POOL, padded(data, workload.padding, outside=float("-inf")), te.max, lambda value, _: value)
 
 
-def average_pool(workload: Workload, choice: Choice, padding_counts: bool, beyond: tuple[int, int], data: te.Tensor) -> te.Tensor:
-    """The mean of each channel in a window: of what lies in the image, or, where `padding_counts`, also of the padding.
-
-    `beyond` are the rows and columns of the last paddings that never count: windows that begin in the image may reach farther.
-    """
+def average_pool(workload: Workload, choice: Choice, data: te.Tensor, shares: te.Tensor) -> te.Tensor:
+    """The sum of each channel in a window, times the window's own share, [H, W]."""
     total = _windows(workload, choice, AVERAGE, padded(data, workload.padding), te.sum, lambda value, _: value)
+    return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * shares[y, x], name="mean")
 
-    def counted(axis: int, index: te.Var) -> Expr:
-        before, after = workload.padding[axis], workload.padding[axis + 2] - beyond[axis]
-        low, high = (-before, workload.data[1 + axis] + after) if padding_counts else (0, workload.data[1 + axis])
-        taps = [index * workload.strides[axis] - before + tap * workload.dilation[axis] for tap in range(workload.weight[axis])]
-        return sum((tirx.Select(tirx.all(tap >= low, tap < high), 1, 0) for tap in taps), tirx.const(0, "int32"))
 
-    def share_of(y: te.Var, x: te.Var) -> Expr:
-        return tirx.const(1, "float32") / tirx.Cast("float32", te.max(counted(0, y) * counted(1, x), 1))
-
-    if any(workload.padding):
-        share = te.compute((workload.output(0), workload.output(1)), share_of, name=SHARE)
-        return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * share[y, x], name="mean")
-    constant = tirx.const(1 / math.prod(workload.weight), "float32")
-    return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * constant, name="mean")
+def shares(workload: Workload, counted: Sequence[int]) -> Array:
+    """One over how many of its taps count, for each window: those in the image and in the padding `counted`, top, left, bottom, right."""
+    numbers = []
+    for axis in (0, 1):
+        first = np.arange(workload.output(axis)) * workload.strides[axis] - workload.padding[axis]
+        taps = first[:, None] + np.arange(workload.weight[axis]) * workload.dilation[axis]
+        numbers.append(((taps >= -counted[axis]) & (taps < workload.data[1 + axis] + counted[axis + 2])).sum(axis=1))
+    return np.asarray(1 / np.maximum(np.outer(*numbers), 1), "float32")
 
 
 def computed(channels: int, lanes: int) -> list[int]:
@@ -126,13 +120,12 @@ def schedule_windows(work: Schedule, core: Core) -> None:
         if name_of(work, block) == PADDING:
             work.compute_inline(block)
     before = work.get_producers(main)
-    aside = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) == SHARE]
-    last = inline_epilogue(work, main, aside)
+    last = inline_epilogue(work, main)
     tile, followed = tile_of(work, main), _channels(work, main) == _channels(work, last)
-    row = _row(work, main if followed else last, [*before, *aside], core)
+    row = _row(work, main if followed else last, before, core)
     if not followed:
-        vectorized_tail(work, work.get_loops(last)[-1], tile.lanes)
         work.compute_at(main, row, preserve_unit_loops=True)
+        vectorized_tail(work, work.get_loops(last)[-1], tile.lanes)
     _tile_row(work, main, tile, last if followed else None)
 
 

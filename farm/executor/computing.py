@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from farm.errors import DeviceError
 from farm.transports import Link
 from farm.types import Device
 
-_BIG, _LITTLE, _ONE_CORE_A_THREAD, _SHARED_CORES = 1, -1, -2, -3  # threading::ThreadGroup::AffinityMode
+_BIG, _LITTLE = 1, -1  # threading::ThreadGroup::AffinityMode
 
 
 def compute_as_asked(link: Link, device: Device) -> None:
-    """Tell the device, before a library is loaded. Our agent refuses what it has not the cores for; TVM's own server does what it can."""
+    """Tell the device, before a library is loaded. Raises DeviceError where it cannot: TVM's own server takes less than our agent."""
     threads, cores = int(device.options.get("threads", 0)), str(device.options.get("cores", ""))
     pinned = bool(device.options.get("pinned"))
     if not (threads or cores or pinned):
         return
     if link.native:
         link.call("farm.agent.threads", threads, cores, pinned)
-    elif cores in ("", "big", "little", "all"):
-        link.call("runtime.config_threadpool", _LITTLE if cores == "little" else _BIG, threads)
+    elif pinned or cores not in ("", "big", "little") or (cores == "little" and not threads):
+        why = "TVM's own RPC server answers there: it takes a number of threads, on big cores or on little ones"
+        fix = f"--threads N --cores big, or start farm's agent there: farm agent, for {device.url}"
+        raise DeviceError(f"{device.name} cannot compute with these threads and cores", why, fix)
     else:
-        numbers = numbers_of(cores)
-        mode = _ONE_CORE_A_THREAD if pinned else _SHARED_CORES
-        link.call("runtime.config_threadpool", mode, threads or len(numbers), [str(number) for number in numbers])
+        link.call("runtime.config_threadpool", _LITTLE if cores == "little" else _BIG, threads)
 
 
 def numbers_of(cores: str) -> list[int]:

@@ -56,9 +56,9 @@ class Loaded:
     def outputs(self) -> list[Array]:
         return prepare.flat(self.machine.get_outputs("main"))
 
-    def time(self, count: int) -> list[float]:
-        """Seconds of each of `count` inferences by the device's clock; it runs one more, first."""
-        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=count)
+    def time(self, count: int, block: int = 1) -> list[float]:
+        """Seconds per inference of each of `count` blocks of inferences, by the device's clock; it runs one more, first."""
+        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=block, repeat=count)
         return [float(seconds) for seconds in evaluate("main").results]
 
 
@@ -96,7 +96,7 @@ def open_and_load(
                     _push(link, artifact, meter)
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = load(link, artifact.inputs, (artifact.parameters / SHARD).stat().st_size > 0)
+                    loaded = load(link, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -135,14 +135,24 @@ def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
             note(path.stat().st_size)
 
 
-def load(link: Link, inputs: tuple[TensorSpec, ...], has_parameters: bool) -> Loaded:
+def push(desk: Desk, link: Link, artifact: Artifact) -> None:
+    """Have the artifact's files in the session's folder."""
+    _push(link, artifact, _Meter(desk))
+
+
+def has_parameters(artifact: Artifact) -> bool:
+    """Whether the model's code takes any."""
+    return (artifact.parameters / SHARD).stat().st_size > 0
+
+
+def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool) -> Loaded:
     from tvm import relax
 
     cpu = link.session.cpu(0)
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
-    return Loaded(machine, cpu, [parameters] if has_parameters else [], inputs)
+    return Loaded(machine, cpu, [parameters] if parametric else [], inputs)
 
 
 def facts_of(link: Link) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The converters of ONNX operators: TVM's, and ours in the place of those that it lacks."""
+"""The converters of ONNX operators: TVM's, and ours in the place of those that it lacks or has wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from farm.importers import recurrent
+from farm.importers import onnx_own, recurrent
 
-_OURS: dict[str, Any] = {**recurrent.CONVERTERS}
+_OURS: dict[str, Any] = {**recurrent.CONVERTERS, **onnx_own.CONVERTERS}
 
 
 def converters() -> dict[str, Any]:

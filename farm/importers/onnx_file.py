@@ -14,10 +14,12 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
+from farm.importers import own_kernels
 from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
-from farm.importers.onnx_operators import check_operators
+from farm.importers.onnx_folding import folded
+from farm.importers.onnx_operators import check_operators, has_converter
 from farm.importers.onnx_shapes import input_specs, user_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import Model, TensorSpec
@@ -38,10 +40,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     """`load`, with what makes the reference's session of a path: a test of the import that knows the answers needs none."""
     path = Path(source.source)
     what = path.name
-    model = _read(path)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    inputs = input_specs(model.graph, source.shapes, what)
+    _, model, inputs = opened(source)
     outputs = [value.name for value in model.graph.output]
     check_operators(model, what)
     session = session_of(path)
@@ -55,6 +54,20 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         example=example_inputs(inputs),
         reference=_reference(session, outputs, what),
     )
+
+
+def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
+    """The model as its file has it, as TVM gets it, and its inputs. Raises ModelError for what is no model, and for open shapes."""
+    path = Path(source.source)
+    model = _read(path)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    inputs = input_specs(model.graph, source.shapes, path.name)
+    for value in model.graph.output:
+        if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
+            what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
+            raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
+    return model, folded(model, inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -110,7 +123,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
         with hushed(), installed():
-            return from_onnx(model, shape_dict=shapes)
+            return own_kernels.compiled(from_onnx(model, shape_dict=shapes))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"

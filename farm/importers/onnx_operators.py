@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 
 from farm.errors import ModelError
+from farm.importers.onnx_refusals import facts, refusal
+from farm.importers.outline import Problem
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 # TVM looks converters up by name alone. These are written for ONNX Runtime's contributed operators, the last two of which share their
@@ -24,32 +26,49 @@ _MICROSOFT_ONLY = (
 _MICROSOFT = (*_MICROSOFT_ONLY, "Gelu")
 _BUILT_IN = ("If",)  # converted by the importer itself, not by its table
 _NAMES_SHOWN = 3
+_FIX = "export the model without them (another opset_version may decompose them into simpler operators), or end it before them"
+
+
+def problems(model: onnx.ModelProto) -> list[Problem]:
+    """All that the import would refuse, by operator."""
+    known, found = facts(model), defaultdict[tuple[str, str], list[str]](list)
+    for node in nodes(model.graph):
+        operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        what = refusal(node, known)
+        if what or not has_converter(node):
+            found[operator, what].append(node.name or f"-> {node.output[0]}")
+    return [Problem(operator, what, tuple(names), _FIX) for (operator, what), names in sorted(found.items())]
 
 
 def check_operators(model: onnx.ModelProto, what: str) -> None:
     """Raise a ModelError that names every operator without a converter, how often it occurs, and some of the nodes."""
-    unknown: dict[str, list[str]] = defaultdict(list)
-    for node in _nodes(model.graph):
-        if not _has_converter(node):
-            unknown[f"{node.domain}::{node.op_type}" if node.domain else node.op_type].append(node.name or f"-> {node.output[0]}")
-    if unknown:
-        listed = "; ".join(f"{operator} x{len(nodes)} ({_some(nodes)})" for operator, nodes in sorted(unknown.items()))
+    found = problems(model)
+    if lacking := [problem for problem in found if not problem.what]:
+        names = [problem.operator for problem in lacking]
         raise ModelError(
-            f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM cannot import: {', '.join(sorted(unknown))}",
-            f"TVM's ONNX importer has no converter for {listed}",
-            "export the model without them (another opset_version may decompose them into simpler operators), or end it before them",
+            f"{what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that TVM cannot import: {', '.join(names)}",
+            f"TVM's ONNX importer has no converter for {'; '.join(map(_listed, found))}",
+            _FIX,
+        )
+    if found:
+        raise ModelError(
+            f"{what} uses what farm does not support: {', '.join(f'{problem.operator}: {problem.what}' for problem in found)}",
+            "; ".join(map(_listed, found)),
+            _FIX,
         )
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of subgraphs too."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
-                yield from _nodes(subgraph)
+                yield from nodes(subgraph)
 
 
-def _has_converter(node: onnx.NodeProto) -> bool:
+def has_converter(node: onnx.NodeProto) -> bool:
+    """Whether TVM's importer, or we, can convert an operator."""
     from farm.importers.onnx_converters import converters
 
     if node.domain == "com.microsoft":
@@ -59,6 +78,11 @@ def _has_converter(node: onnx.NodeProto) -> bool:
     return node.op_type in _BUILT_IN or node.op_type in converters()
 
 
-def _some(names: list[str]) -> str:
+def _listed(problem: Problem) -> str:
+    said = f"{problem.operator}: {problem.what}" if problem.what else problem.operator
+    return f"{said} x{len(problem.nodes)} ({_some(problem.nodes)})"
+
+
+def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_NAMES_SHOWN])
     return f"{shown}, ..." if len(names) > _NAMES_SHOWN else shown

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
 from farm.parallel import Crew, Desk
-from farm.store import RecordStore, Store, data_root
-from farm.types import Artifact, Device, Model, Plan, Prepared, Profile, Progress, Release, Samples, Stage
+from farm.store import RecordStore, Store
+from farm.types import (
+    Artifact,
+    Batch,
+    Candidate,
+    Device,
+    Model,
+    Paired,
+    Plan,
+    Prepared,
+    Profile,
+    Progress,
+    Release,
+    Samples,
+    Stage,
+    Task,
+)
 
 PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
 
@@ -48,12 +64,7 @@ def build_task(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) ->
     """The library for a profile, by the records of this user."""
     from farm.compiler.build import build
 
-    return build(desk, prepared, profile, cache, user_records())
-
-
-def user_records() -> RecordStore:
-    """What tuning has found, on this machine or elsewhere."""
-    return RecordStore(data_root() / "records.sqlite")
+    return build(desk, prepared, profile, cache, RecordStore.of_user())
 
 
 def measure_task(
@@ -63,6 +74,58 @@ def measure_task(
     from farm import executor
 
     return executor.measure(desk, device_at_home(device, cache), model, prepared, artifact, agent, plan)
+
+
+def whole(samples: Samples, made: tuple[Prepared, Artifact], lane_s: float) -> Samples:
+    """The samples with a ledger of all that a job took: what was made for it, and `lane_s`, with its process's start and answer."""
+    build_s = sum(sum(one.seconds.values()) for one in made if not one.cached)
+    around = {"build": build_s, "process": lane_s - (samples.wall_s or lane_s)}
+    return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + lane_s)
+
+
+def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:
+    """The core of a profile, and the workloads of a model for which there is something to choose."""
+    from farm.compiler import variants
+
+    desk.note(Progress(Stage.COMPILING, "what there is to choose"))
+    return variants.tasks(prepared, profile, RecordStore.of_user())
+
+
+def batch_task(desk: Desk, prepared: Prepared, profile: Profile, wanted: tuple[tuple[str, Candidate], ...], folder: Path) -> Batch:
+    """Candidates of workloads, built."""
+    from farm.compiler import variants
+
+    return variants.build_batch(desk, prepared, profile, wanted, folder)
+
+
+def time_variants_task(desk: Desk, device: Device, batch: Batch, agent: Path | None, cache: Path, deadline_s: float) -> None:
+    """The variants of a batch, measured; all that is found is told on the way."""
+    from farm.executor import tuning
+
+    tuning.time_variants(desk, device_at_home(device, cache), batch, agent, deadline_s)
+
+
+def compare_task(
+    desk: Desk,
+    device: Device,
+    prepared: Prepared,
+    builds: tuple[Artifact, Artifact],
+    agent: Path | None,
+    cache: Path,
+    deadline_s: float,
+    pairs: int,
+) -> Paired:
+    """A model before and after, in turns."""
+    from farm.executor import tuning
+
+    return tuning.compare(desk, device_at_home(device, cache), prepared, *builds, agent, deadline_s, pairs)
+
+
+def boards_task(_: Desk, device: Device) -> int:
+    """How many boards a device's url can give at once."""
+    from farm import transports
+
+    return transports.boards(device)
 
 
 def infer_task(

@@ -2,7 +2,21 @@
 
 from farm.store.codec import run_from_json, run_to_json
 from farm.store.files import Store, cache_root, data_root, digest_of, file_digest
-from farm.store.records import RecordStore
+from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
 from farm.store.runs import RunStore
 
-__all__ = ["RecordStore", "RunStore", "Store", "cache_root", "data_root", "digest_of", "file_digest", "run_from_json", "run_to_json"]
+__all__ = [
+    "Merged",
+    "RecordStore",
+    "RunStore",
+    "Store",
+    "cache_root",
+    "data_root",
+    "digest_of",
+    "file_digest",
+    "read_records",
+    "record_to_json",
+    "run_from_json",
+    "run_to_json",
+    "write_records",
+]

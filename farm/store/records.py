@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.errors import FarmError, UsageError
 from farm.store.database import Database, text
+from farm.store.files import data_root
 from farm.types import Record
 
 SCHEMA = "farm/record/1"
@@ -43,6 +44,11 @@ class RecordStore:
         self.path = path
         self._database = Database(path, "the record of choices", "records", _TABLE, _VERSION)
 
+    @classmethod
+    def of_user(cls) -> RecordStore:
+        """What tuning has found for this user, on this machine or elsewhere."""
+        return cls(data_root() / "records.sqlite")
+
     def keep(self, record: Record) -> None:
         """Keep a record in the place of the one there: it was measured against that one. It is on the disk when this returns."""
         with self._database.open() as db:
@@ -65,17 +71,33 @@ class RecordStore:
         return Merged(new, faster, left)
 
     def records(self, core: str | None = None, operator: str | None = None) -> list[Record]:
-        """All records, or those of a core, of an operator (the first word of its workloads): by core, then workload."""
+        """All records, or those with a text in the name of their core, of an operator: by core, then workload."""
+        found = [record for record in self._all() if core is None or core in record.core]
+        return [record for record in found if operator is None or record.workload.partition(" ")[0] == operator]
+
+    def remove(self, core: str | None, operator: str | None) -> int:
+        """Remove what `records` gives, and return how many these were."""
+        found = self.records(core, operator)
+        if found:
+            with self._database.open() as db:
+                db.executemany("DELETE FROM records WHERE core = ? AND workload = ?", [_key(record) for record in found])
+        return len(found)
+
+    def forget(self, core: str, workload: str) -> None:
+        """Remove a record, if it is there."""
+        with self._database.open() as db:
+            db.execute("DELETE FROM records WHERE core = ? AND workload = ?", (text(core), text(workload)))
+
+    def _all(self) -> list[Record]:
         if not self.path.exists():
             return []
         with self._database.open() as db:
-            rows = db.execute("SELECT body FROM records WHERE ? IS NULL OR core = ? ORDER BY core, workload", (core, core)).fetchall()
-        found = [self._record(body) for (body,) in rows]
-        return [record for record in found if operator is None or record.workload.partition(" ")[0] == operator]
+            rows = db.execute("SELECT body FROM records ORDER BY core, workload").fetchall()
+        return [self._record(body) for (body,) in rows]
 
     def choices(self, core: str) -> dict[str, Mapping[str, object]]:
         """The choices of a core, by workload."""
-        return {record.workload: record.choice for record in self.records(core)}
+        return {record.workload: record.choice for record in self._all() if record.core == core}
 
     def _record(self, body: str) -> Record:
         try:

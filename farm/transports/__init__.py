@@ -2,7 +2,7 @@
 
 Adding a transport: a module with `open(device, agent, scratch, timeout_s, ask)`, a context manager that yields a TVM `RPCSession` and,
 where it has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether
-it is there; and one line in the table.
+it is there; and one line in the table. One that lends boards also has `boards(device)`, how many there are.
 """
 
 from __future__ import annotations
@@ -94,6 +94,15 @@ def state(device: Device) -> State:
     """Whether the device can be used, as far as can be told within a few seconds and without a session."""
     result: State = _transport(device).state(device)
     return result
+
+
+def boards(device: Device) -> int:
+    """How many boards its url can give at once: those of its key at a tracker, else one. Raises DeviceError where the tracker is none."""
+    from farm.transports.errors import translated
+
+    with translated(device):
+        count = getattr(_transport(device), "boards", None)
+        return max(1, count(device)) if count else 1
 
 
 def _transport(device: Device) -> Any:

@@ -21,9 +21,9 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
     """Ask the tracker for a device of the key, waiting while all are in use. Raises DeviceError where it has none: TVM waits for ever."""
     host, port = direct.address(device)
     direct.probe(host, port)
-    key = urlsplit(device.url).path.lstrip("/")
+    key = _key(device)
     with contextlib.closing(_greet(device, host, port)) as tracker:
-        known = sorted({server["key"].partition(":")[2] for server in tracker.summary()["server_info"]})
+        known = sorted(set(_keys(tracker)))
         if key not in known:
             raise DeviceError(
                 f"the tracker at {host}:{port} has no device {key!r}",
@@ -33,6 +33,23 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
         with noticing_silence():
             session = tracker.request(key, session_timeout=timeout_s, max_retry=1)
         yield session, None
+
+
+def boards(device: Device) -> int:
+    """How many devices of the key have registered."""
+    host, port = direct.address(device)
+    direct.probe(host, port)
+    with contextlib.closing(_greet(device, host, port)) as tracker:
+        return _keys(tracker).count(_key(device))
+
+
+def _key(device: Device) -> str:
+    return urlsplit(device.url).path.lstrip("/")
+
+
+def _keys(tracker: Any) -> list[str]:
+    """The key of each device that has registered."""
+    return [server["key"].partition(":")[2] for server in tracker.summary()["server_info"]]
 
 
 def _greet(device: Device, host: str, port: int) -> Any:

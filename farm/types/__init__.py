@@ -4,11 +4,15 @@ from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
-from farm.types.runs import Failure, Job, Latency, Plan, Run, Samples, Verdict
+from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
+from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "PRESETS",
     "Agreement",
     "Artifact",
+    "Batch",
+    "Candidate",
     "Device",
     "Event",
     "Failure",
@@ -16,6 +20,7 @@ __all__ = [
     "Kernel",
     "Latency",
     "Model",
+    "Paired",
     "Plan",
     "Prepared",
     "Preprocess",
@@ -23,9 +28,14 @@ __all__ = [
     "Progress",
     "Record",
     "Release",
+    "Round",
     "Run",
     "Samples",
     "Stage",
+    "Task",
     "TensorSpec",
+    "Trying",
+    "Variant",
     "Verdict",
+    "Wrong",
 ]

@@ -56,7 +56,7 @@ def prepared(kept) -> Prepared:
 
 
 def nothing_left(cache: Path) -> bool:
-    return not (cache / KIND).exists() and not list((cache / "tmp").iterdir())
+    return not (cache / KIND).exists() and not list((cache / "tmp").glob("*"))
 
 
 def test_a_second_build_of_the_same_comes_from_the_store(desk, prepared, cache):

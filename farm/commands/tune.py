@@ -1,0 +1,128 @@
+"""farm tune: search for faster kernels on real devices."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+
+if TYPE_CHECKING:
+    from farm.pipeline.tuning import Tuned, Tuning
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@click.option(
+    "-d", "--device", "devices", multiple=True, required=True, metavar="NAME", help="A device; may be repeated: several of one profile.",
+    shell_complete=complete("devices"),
+)  # fmt: skip
+@click.option("-m", "--minutes", type=click.FloatRange(0.05), default=10.0, show_default=True, help="The longest to search.")
+@shape_option
+@shared
+def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, shapes: tuple[str, ...]) -> None:
+    """Search for faster kernels of a model on real devices, and keep what is found as records.
+
+    For each distinct kernel, the ways to compute it are built and measured on the device, the hardest kernels and the most promising ways
+    first, until nothing is left to gain or the time is over. Every later build of any model with the same kernel for the same core uses
+    the records: see farm records. In the end the model is measured before and after, in turns. Ctrl-C keeps what was found.
+
+    \b
+    farm tune --device pi3 resnet18 --minutes 30
+    farm tune --device pi3-a --device pi3-b model.onnx
+    """
+    from farm import dashboard, interrupts
+    from farm.commands.common import show_error
+    from farm.errors import FarmError
+    from farm.pipeline.tuning import tune as search
+    from farm.store import RecordStore, Store, cache_root
+
+    fleet = session.fleet()
+    chosen = with_shapes(fleet.model(model), shapes)
+    boards = fleet.select_devices(devices, (), False)
+    last: list[Tuning] = []
+
+    with interrupts.deferred(), dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display:
+
+        def show(work: Tuning, line: str) -> None:
+            last[:] = [work]
+            display(work, line)
+
+        try:
+            tuned = search(
+                chosen,
+                boards,
+                host=host_profile(fleet),
+                store=Store(cache_root()),
+                records=RecordStore.of_user(),
+                minutes=minutes,
+                show=show,
+            )
+        except BaseException:
+            if last and last[0].kept:
+                click.echo(f"{last[0].kept} records kept: farm records", err=True)
+            raise
+    work = last[0]
+    if session.as_json:
+        session.document("tune", _body(work, tuned))
+        return
+    console = session.out()
+    console.print(dashboard.kernel_table(work, console.width))
+    for board in work.boards:
+        click.echo(f"{board.lane.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
+    for name in work.skipped:
+        show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
+    click.echo(f"{work.kept} records kept for {work.core}")
+    click.echo(f"{chosen.name}: {verdict(tuned)}")
+
+
+def verdict(tuned: Tuned) -> str:
+    """What a search has brought, in words."""
+    from farm.pipeline.tuning import WORTH_SAYING
+
+    if tuned.paired is None or tuned.speedup is None:
+        return "nothing left to gain: the code is the same as before"
+    ratio, low, high = tuned.speedup
+    before, after = (1e3 * statistics.median(seconds) for seconds in (tuned.paired.before, tuned.paired.after))
+    pairs = len(tuned.paired.before)
+    figures = f"{before:.3g} -> {after:.3g} ms, {pairs} pairs, 95 % confidence {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    if low > 1 and ratio - 1 >= WORTH_SAYING:
+        return f"{100 * (ratio - 1):.1f} % faster ({figures})"
+    if tuned.slower:
+        return f"{100 * (1 - ratio):.1f} % slower as a whole ({figures}): the records are as they were before"
+    return f"nothing left to gain: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
+
+
+def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
+    kernels = [
+        {
+            "workload": kernel.task.workload,
+            "calls": kernel.task.calls,
+            "share": work.search.share(kernel),
+            "choice": dict(kernel.best.choice),
+            "seconds": kernel.best_s,
+            "default_s": kernel.default_s,
+            "tried": len(kernel.tried),
+            "candidates": len(kernel.task.candidates),
+            "skipped": kernel.skipped,
+        }
+        for kernel in work.search.kernels
+    ]
+    paired = None
+    if tuned.paired and tuned.speedup:
+        ratio, low, high = tuned.speedup
+        paired = {"before_s": tuned.paired.before, "after_s": tuned.paired.after, "speedup": ratio, "low": low, "high": high}
+    boards = {board.lane.removeprefix("device-"): board.batches for board in work.boards}
+    return {
+        "model": work.model.name,
+        "core": work.core,
+        "records": work.kept,
+        "boards": boards,
+        "kernels": kernels,
+        "before": tuned.before.digest,
+        "after": tuned.after.digest,
+        "paired": paired,
+        "verdict": verdict(tuned),
+    }

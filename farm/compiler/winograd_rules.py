@@ -1,0 +1,138 @@
+"""The schedule of Winograd's convolution (see `winograd`): transforms next to their use, products in register tiles."""
+
+from __future__ import annotations
+
+import math
+
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from farm.compiler.choices import CHANNELS
+from farm.compiler.core import Core
+from farm.compiler.loops import ORDER, PADDING, TILE
+from farm.compiler.spread import in_parallel, name_of, vectorized
+from farm.compiler.tiles import Tile, divisor
+from farm.compiler.winograd import LEAST_BYTES, ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD
+
+_LINE = 16  # float32 values in a line of the cache: as many channels of a row are transformed before the next
+
+
+def schedule_winograd(work: Schedule, core: Core) -> None:
+    """A band of tiles at a time: its input transformed, then for each block of channels the products and the output's transform.
+
+    By pixels, bands are shared out among threads. By channels, the whole input is transformed first, and blocks of channels are shared
+    out: each block of the weight is then read once.
+    """
+    main, rows_out, tiles_out = (work.get_sblock(name) for name in (WINOGRAD, ROWS_OUT, TILES_OUT))
+    tile = Tile(*(int(value) for value in work.get(main).annotations[TILE]))
+    by_channels = work.get(main).annotations[ORDER] == CHANNELS
+    _, _, tiles, size, _, _ = (int(extent) for extent in work.get(rows_out).writes[0].source.shape)
+    columns = int(work.get(tiles_out).writes[0].source.shape[2]) // size
+    last, products = _last(work), work.cache_write(main, 0, "global")
+
+    n, y, x, c = work.get_loops(tiles_out)
+    band, row, tile_y = work.split(y, [None, tiles // columns, size])
+    column, tile_x = work.split(x, [None, size])
+    block, vector, lane = work.split(c, [None, tile.vectors, tile.lanes])
+    if by_channels:
+        work.reorder(block, n, band, row, column, vector, tile_y, tile_x, lane)
+        shared, place = block, band
+    else:
+        work.reorder(n, band, block, row, column, vector, tile_y, tile_x, lane)
+        shared, place = work.fuse(n, band), block
+    in_parallel(work, shared, [main], core)  # first: a loop around a crop is found to be no parallel one
+    _unrolled(work, [tile_x], lane)
+    work.compute_at(rows_out, tile_y, preserve_unit_loops=True)
+    *_, across, lane = work.get_loops(rows_out)
+    _unrolled(work, [across], lane)
+
+    _schedule_products(work, main, products, place, tile)
+    _schedule_input(work, core, None if by_channels else shared, columns)
+    _follow(work, last, tile_y, tile)
+    work.unroll(tile_y)
+
+
+def _last(work: Schedule) -> SBlockRV:
+    """The last block, with all that lies between it and the output's transform inlined. Raises where that cannot be done."""
+    blocks = work.get_child_blocks(work.get_sblock("root"))
+    names = [name_of(work, block) for block in blocks]
+    *between, last = blocks[names.index(TILES_OUT) + 1 :]
+    for block in between:
+        work.compute_inline(block)
+    return last
+
+
+def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
+    """Crop, and what follows, a row of a tile at a time."""
+    channels = int(work.get(last).writes[0].source.shape[-1])
+    work.reverse_compute_at(last, place, preserve_unit_loops=True)
+    *_, pixels, column = work.get_loops(last)
+    vectors, lanes = work.split(column, [None, math.gcd(channels, tile.lanes)])
+    _unrolled(work, [pixels, vectors], lanes)
+
+
+def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place: LoopRV, tile: Tile) -> None:
+    """For each point of a tile, a product of matrices by register tiles."""
+    work.compute_at(products, place, preserve_unit_loops=True)
+    *_, t, i, j, c = work.get_loops(products)
+    tiles, pixel = work.split(t, [None, tile.pixels])
+    vector, lane = work.split(c, [tile.vectors, tile.lanes])
+    work.reorder(i, j, tiles, pixel, vector, lane)
+    _unrolled(work, [pixel, vector], lane)
+    work.compute_at(main, tiles, preserve_unit_loops=True)
+    *_, pixel, i, j, c, reduced = work.get_loops(main)
+    vector, lane = work.split(c, [tile.vectors, tile.lanes])
+    work.reorder(i, j, reduced, pixel, vector, lane)
+    _unrolled(work, [pixel, vector], lane)
+    *_, pixel, vector, lane = work.get_loops(work.decompose_reduction(main, reduced))
+    _unrolled(work, [pixel, vector], lane)
+
+
+def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: int) -> None:
+    """Row by row of tiles, for a cache line of channels: down for the whole row, then across. At `place`, or all of it before."""
+    padding, rows_in, tiles_in = (work.get_sblock(name) for name in (PADDING, ROWS_IN, TILES_IN))
+    rows, tiles = work.cache_write(rows_in, 0, "global"), work.cache_write(tiles_in, 0, "global")
+    if place is not None:
+        work.compute_at(tiles, place, preserve_unit_loops=True)
+    *outer, t, i, j, c = work.get_loops(tiles)
+    depth = int(work.get(tiles).writes[0].source.shape[-1])
+    lanes = divisor(depth, core.lanes)
+    row, column = work.split(t, [None, columns])
+    chunk, vector, lane = work.split(c, [None, _vectors(work, rows, lanes), lanes])
+    work.reorder(row, chunk, column, vector, i, j, lane)
+    if place is None:
+        chunk = work.fuse(*outer, row, chunk)
+    _in_registers(work, tiles_in, i, [j], lane)
+    work.compute_at(rows, chunk, preserve_unit_loops=True)
+    *_, i, x, c = work.get_loops(rows)
+    vector, lane = work.split(c, [None, lanes])
+    work.reorder(x, vector, i, lane)
+    _in_registers(work, rows_in, vector, [i], lane)
+    if place is not None:
+        work.compute_at(padding, place, preserve_unit_loops=True)
+    else:
+        n, y, *_ = work.get_loops(padding)
+        in_parallel(work, work.fuse(n, y), [padding], core)
+        in_parallel(work, chunk, [tiles], core)
+    vectorized(work, work.get_loops(padding)[-1], core)
+
+
+def _vectors(work: Schedule, rows: SBlockRV, lanes: int) -> int:
+    """Vectors of channels that are transformed together: whole lines of the cache, and no buffer so small that a register tile gets it."""
+    *_, side, width, depth = (int(extent) for extent in work.get(rows).writes[0].source.shape)
+    least = max(_LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes)))
+    return next(vectors for vectors in range(1, depth // lanes + 1) if depth // lanes % vectors == 0 and vectors >= min(least, depth // lanes))
+
+
+def _in_registers(work: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV) -> None:
+    """Compute all values of a line before the first is stored: LLVM computes what they share once only if no store lies between."""
+    _unrolled(work, loops, lanes)
+    work.compute_at(block, place, preserve_unit_loops=True)
+    *_, i, j, _ = work.get_loops(block)
+    _unrolled(work, [i, j], work.get_loops(block)[-1])
+
+
+def _unrolled(work: Schedule, loops: list[LoopRV], lanes: LoopRV) -> None:
+    work.vectorize(lanes)
+    for loop in loops:
+        work.unroll(loop)

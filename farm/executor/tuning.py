@@ -1,0 +1,157 @@
+"""Variants of kernels on a device, in turns; and a whole model before and after, in pairs. Times are the device's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import prepare, transports
+from farm.executor.computing import compute_as_asked
+from farm.executor.loading import Loaded, facts_of, has_parameters, load, push
+from farm.parallel import Desk
+from farm.store import file_digest
+from farm.transports import Link
+from farm.types import Artifact, Batch, Device, Paired, Prepared, Progress, Round, Stage, Trying, Wrong
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_BLOCK_S = 0.005  # of one kernel: long beside the clock's ticks and the change from one kernel to the next
+_PAIR_S = 0.05  # of a model
+_ROUNDS = 9
+_BEHIND = 1.3  # times the time of the best of its workload: out of the race after the first look
+_TOLERANCE = 1e-3  # of the largest value: another order of the same sum, or Winograd's arithmetic
+
+
+def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, deadline_s: float) -> None:
+    """Measure the variants of a batch.
+
+    What is found is told on the way, so that nothing is lost where the device dies: what the device says of itself (a dictionary), Trying,
+    Wrong, and a Round for each turn.
+    """
+    import tvm
+    from tvm import relax
+
+    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        compute_as_asked(link, device)
+        desk.note(facts_of(link))
+        desk.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
+        _send(link, batch.library)
+        cpu = link.session.cpu(0)
+        machine = relax.VirtualMachine(link.session.load_module(batch.library.name), cpu)
+        tensors = {name: tvm.runtime.tensor(value, device=cpu) for name, value in _arrays(batch).items()}
+        desk.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
+        with _quiet(desk, device):
+            race = _Race(desk, batch, machine, cpu, tensors)
+            for _ in range(_ROUNDS):
+                desk.note(Round({index: race.block(index) for index in race.counts}))
+
+
+class _Race:
+    """The variants that are still worth measuring, and how many calls of each make a block. Each was tried once, and is right."""
+
+    def __init__(self, desk: Desk, batch: Batch, machine: Any, cpu: Any, tensors: dict[str, Any]) -> None:
+        self._machine, self._cpu, self._batch, self._tensors = machine, cpu, batch, tensors
+        self.counts: dict[int, int] = {}
+        answers: dict[str, Array] = {}
+        first: dict[int, float] = {}
+        for index, variant in enumerate(batch.variants):
+            desk.note(Trying(index))
+            self._feed(index)
+            machine.invoke_stateful(variant.function)
+            answer = prepare.flat(machine.get_outputs(variant.function))[0]
+            if why := _differs(answer, answers.setdefault(variant.workload, answer)):
+                desk.note(Wrong(index, why))
+                continue
+            self.counts[index] = 1
+            first[index] = self._seconds(index)
+        anchors: dict[str, int] = {}  # the first of each workload, which stays: the others are judged by it
+        best: dict[str, float] = {}
+        for index, seconds in first.items():
+            workload = batch.variants[index].workload
+            anchors.setdefault(workload, index)
+            best[workload] = min(seconds, best.get(workload, seconds))
+        desk.note(Round(first))
+        for index, seconds in first.items():
+            workload = batch.variants[index].workload
+            if seconds > _BEHIND * best[workload] and index != anchors[workload]:
+                del self.counts[index]
+            else:
+                self.counts[index] = max(1, int(_BLOCK_S / max(seconds, 1e-7)))
+
+    def block(self, index: int) -> float:
+        """Seconds of a call, the mean of a block."""
+        self._feed(index)
+        return self._seconds(index)
+
+    def _feed(self, index: int) -> None:
+        variant = self._batch.variants[index]
+        self._machine.set_input(variant.function, *(self._tensors[name] for name in variant.arguments))
+
+    def _seconds(self, index: int) -> float:
+        evaluate = self._machine.time_evaluator("invoke_stateful", self._cpu, number=self.counts[index], repeat=1)
+        return float(evaluate(self._batch.variants[index].function).results[0])
+
+
+def compare(
+    desk: Desk, device: Device, prepared: Prepared, before: Artifact, after: Artifact, agent: Path | None, deadline_s: float, pairs: int
+) -> Paired:
+    """Two builds of a model in one session, measured in turns."""
+    inputs, _ = prepare.reference(prepared)
+    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        compute_as_asked(link, device)
+        loaded = []
+        for artifact in (before, after):  # one after the other: the files of the second take the place of the first's
+            push(desk, link, artifact)
+            loaded.append(load(link, artifact.inputs, has_parameters(artifact)))
+            loaded[-1].feed(inputs)
+        seconds: list[list[float]] = [[], []]
+        with _quiet(desk, device):
+            counts = [max(1, int(_PAIR_S / max(min(one.time(3)), 1e-6))) for one in loaded]
+            for number in range(pairs):
+                desk.note(Progress(Stage.MEASURING, "before and after", number / pairs))
+                order = (0, 1) if number % 2 else (1, 0)
+                for which in order:
+                    seconds[which].append(_median(loaded[which], counts[which]))
+        return Paired(tuple(seconds[0]), tuple(seconds[1]), facts_of(link))
+
+
+def _median(loaded: Loaded, count: int) -> float:
+    times = sorted(loaded.time(count))
+    return times[len(times) // 2]
+
+
+def _send(link: Link, path: Path) -> None:
+    if link.native:
+        digest = file_digest(path)
+        link.put(path, digest, lambda _: None)
+        link.call("farm.store.link", digest, path.name)
+    else:
+        link.session.upload(str(path))
+
+
+def _arrays(batch: Batch) -> dict[str, Array]:
+    import numpy as np
+
+    with np.load(batch.arrays) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+def _differs(answer: Array, first: Array) -> str:
+    import numpy as np
+
+    if not np.isfinite(answer).all():
+        return "its answer has NaN or infinity"
+    difference, bar = float(np.abs(answer - first).max(initial=0)), _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0)))
+    return f"its answer is off by {difference:.2g}" if difference > bar else ""
+
+
+@contextlib.contextmanager
+def _quiet(desk: Desk, device: Device) -> Iterator[None]:
+    """While nothing else of ours runs here, if the device is this machine."""
+    with desk.quiet() if device.scheme == "local" else contextlib.nullcontext():
+        yield

@@ -1,0 +1,198 @@
+"""What an ONNX graph says in a roundabout way, said plainly before TVM sees it: shapes that are known, constants, chosen branches.
+
+Exporters write the arithmetic of shapes as operators, and functions as their bodies; TVM's importer follows only some of it. Inputs have
+fixed shapes here, so nearly all of that is constant. Large constants stay as they are: they are weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from farm.types import TensorSpec
+
+_MOST_ELEMENTS = 4096  # of a constant that is computed here
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+_MISCONVERTED = ("RMSNormalization", "AffineGrid")  # TVM's converters of these fail
+_FIRST_OUTPUT_ONLY = ("LayerNormalization",)  # and those of these make up the other outputs
+Array = np.ndarray[Any, Any]
+
+
+def folded(model: onnx.ModelProto, inputs: Sequence[TensorSpec], has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """The model with fixed input shapes, with functions that have no converter opened, and what is constant computed."""
+    fixed = _with_shapes(model, inputs)
+    fixed = _opened(fixed, has_converter)
+    return _Folder(fixed).run()
+
+
+def _with_shapes(model: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    shapes = {spec.name: spec.shape for spec in inputs}
+    for value in result.graph.input:
+        if value.name in shapes:
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
+    return result
+
+
+def _opened(model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Operators that ONNX itself defines by others, as those others, where that leaves none without a converter."""
+    version = next((opset.version for opset in model.opset_import if opset.domain in _DEFAULT_DOMAINS), 1)
+
+    def lacking(one: onnx.ModelProto) -> set[str]:
+        return {node.op_type for node in one.graph.node if node.domain in _DEFAULT_DOMAINS and not _converts(node, has_converter)}
+
+    for name in sorted(lacking(model)):
+        if _is_function(name, version):
+            try:
+                opened = onnx.inliner.inline_selected_functions(_typed(model), [("", name)], exclude=False, inline_schema_functions=True)
+            except RuntimeError:  # ONNX cannot say what a function's optional parts come to
+                continue
+            if lacking(opened) <= lacking(model) - {name}:
+                model = opened
+    return model
+
+
+def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With a type for each weight and each result, which the bodies of functions depend on."""
+    try:
+        result = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # a model that ONNX's inference trips over
+        result = model
+    listed = {value.name for value in (*result.graph.input, *result.graph.value_info)}
+    for tensor in result.graph.initializer:
+        if tensor.name not in listed:
+            result.graph.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return result
+
+
+def _converts(node: onnx.NodeProto, has_converter: Callable[[onnx.NodeProto], bool]) -> bool:
+    if node.op_type in _MISCONVERTED or (node.op_type in _FIRST_OUTPUT_ONLY and any(node.output[1:])):
+        return False
+    return has_converter(node)
+
+
+def _is_function(name: str, version: int) -> bool:
+    try:
+        schema = onnx.defs.get_schema(name, version, "")
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+class _Folder:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._shapes = _inferred(model)
+        self._values = {tensor.name: tensor for tensor in model.graph.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
+        self._added: dict[str, onnx.TensorProto] = {}
+
+    def run(self) -> onnx.ModelProto:
+        graph = self._model.graph
+        outputs = {value.name for value in graph.output}
+        kept = self._nodes(graph.node, outputs)
+        used = {name for node in kept for name in _read(node)} | outputs
+        del graph.node[:]
+        graph.node.extend(kept)
+        graph.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
+        return self._model
+
+    def _nodes(self, nodes: Sequence[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+        kept: list[onnx.NodeProto] = []
+        for node in nodes:
+            if node.op_type == "If" and (branch := self._branch(node)) is not None:
+                kept.extend(self._nodes(_spliced(branch, node), outputs))
+            elif outputs.isdisjoint(node.output) and (values := self._computed(node)) is not None:
+                for name, value in zip(node.output, values, strict=False):
+                    self._values[name] = self._added[name] = numpy_helper.from_array(value, name)
+            else:
+                kept.append(node)
+        return kept
+
+    def _branch(self, node: onnx.NodeProto) -> onnx.GraphProto | None:
+        """The branch that a constant condition chooses."""
+        if (condition := self._values.get(node.input[0])) is None:
+            return None
+        chosen = "then_branch" if bool(numpy_helper.to_array(condition).reshape(-1)[0]) else "else_branch"
+        branch = next(attribute.g for attribute in node.attribute if attribute.name == chosen)
+        for tensor in branch.initializer:
+            self._values[tensor.name] = self._added[tensor.name] = tensor
+        return branch
+
+    def _computed(self, node: onnx.NodeProto) -> list[Array] | None:
+        if node.domain not in _DEFAULT_DOMAINS or node.op_type in _RANDOM or any(attribute.HasField("g") for attribute in node.attribute):
+            return None
+        if node.op_type in ("Shape", "Size"):
+            return self._shape(node)
+        inputs = [self._values.get(name) for name in node.input if name]
+        if any(value is None for value in inputs) or (not node.input and node.op_type != "Constant"):
+            return None
+        return self._evaluated(node)
+
+    def _shape(self, node: onnx.NodeProto) -> list[Array] | None:
+        shape = self._shapes.get(node.input[0])
+        if shape is None:
+            return None
+        if node.op_type == "Size":
+            return [np.array(_count(shape), np.int64)]
+        bounds = {attribute.name: attribute.i for attribute in node.attribute}
+        return [np.array(shape[bounds.get("start", 0) : bounds.get("end")], np.int64)]
+
+    def _evaluated(self, node: onnx.NodeProto) -> list[Array] | None:
+        names = [name for name in dict.fromkeys(node.input) if name]
+        values = {name: numpy_helper.to_array(self._values[name]) for name in names}
+        inputs = [onnx.helper.make_tensor_value_info(name, self._values[name].data_type, value.shape) for name, value in values.items()]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        body = onnx.helper.make_graph([node], "one", inputs, outputs)
+        model = onnx.helper.make_model(body, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
+        try:
+            with np.errstate(all="ignore"):
+                made = ReferenceEvaluator(model).run(None, values)
+        except Exception:  # whatever ONNX's own evaluator lacks is left to TVM
+            return None
+        if not all(isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS for value in made):
+            return None
+        return [np.asarray(value) for value in made]
+
+
+def _inferred(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """The shapes that are known, by name."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # a model that ONNX's inference trips over; TVM's may not
+        graph = model.graph
+    known = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        shape = value.type.tensor_type.shape
+        if value.type.tensor_type.HasField("shape") and all(axis.HasField("dim_value") for axis in shape.dim):
+            known[value.name] = [axis.dim_value for axis in shape.dim]
+    return known
+
+
+def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The nodes of a branch, and what gives its results the names that they have outside."""
+    ends = [
+        onnx.helper.make_node("Identity", [inner.name], [outer]) for inner, outer in zip(branch.output, node.output, strict=True) if outer
+    ]
+    return [*branch.node, *ends]
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    """The names that a node reads, those inside its subgraphs too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for subgraph in (attribute.g, *attribute.graphs):
+            names |= {name for inner in subgraph.node for name in _read(inner)} | {value.name for value in subgraph.output}
+    return names
+
+
+def _count(shape: Sequence[int]) -> int:
+    return int(np.prod(list(shape), dtype=np.int64))

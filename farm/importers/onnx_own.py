@@ -1,0 +1,76 @@
+"""Converters of ONNX operators that TVM 0.27 has wrong, or has no code for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+
+
+class IsInf(OnnxOpConverter):  # type: ignore[misc]
+    """TVM's ignores which infinities count."""
+
+    @classmethod
+    def _impl_v10(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+        data, zero = inputs[0], relax.const(0, str(inputs[0].ty.dtype))
+        positive, negative = (attributes.get(f"detect_{sign}", 1) for sign in ("positive", "negative"))
+        infinite = relax.op.isinf(data)
+        if positive and negative:
+            return infinite
+        side = relax.op.greater(data, zero) if positive else relax.op.less(data, zero)
+        return relax.op.logical_and(infinite, side) if positive or negative else relax.op.logical_and(infinite, relax.const(False, "bool"))
+
+
+class _Hyperbolic(OnnxOpConverter):  # type: ignore[misc]
+    """TVM has the operator, and no code for it."""
+
+    sign = 1.0
+
+    @classmethod
+    def _impl_v9(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any], __: Any) -> relax.Expr:
+        dtype = str(inputs[0].ty.dtype)
+        grows, falls = relax.op.exp(inputs[0]), relax.op.exp(relax.op.negative(inputs[0]))
+        half, sign = relax.const(0.5, dtype), relax.const(cls.sign, dtype)
+        return relax.op.multiply(half, relax.op.add(grows, relax.op.multiply(sign, falls)))
+
+
+class Cosh(_Hyperbolic):
+    pass
+
+
+class Sinh(_Hyperbolic):
+    sign = -1.0
+
+
+class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
+    """By a scale that is computed: TVM's has no code for a scale without axes. The rest is TVM's."""
+
+    @classmethod
+    def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
+        theirs = onnx_frontend.QuantizeLinear.get_converter(opset)
+
+        def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], params: Any) -> relax.Expr:
+            scale = inputs[1]
+            if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
+                return theirs(builder, inputs, attributes, params)
+            return cls._by_scalar(builder, inputs[0], scale, inputs[2])
+
+        return convert
+
+    @classmethod
+    def _by_scalar(cls, builder: relax.BlockBuilder, data: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
+        dtype = "uint8" if zero is None else str(zero.ty.dtype)
+        steps = relax.op.round(relax.op.divide(data, scale))
+        if zero is not None:
+            steps = relax.op.add(steps, relax.op.astype(zero, str(data.ty.dtype)))
+        limits = np.iinfo(dtype)
+        steps = builder.emit(relax.op.clip(builder.emit(steps), int(limits.min), int(limits.max)))
+        return relax.op.astype(steps, dtype)
+
+
+CONVERTERS = {"QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}
