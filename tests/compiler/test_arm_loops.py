@@ -18,9 +18,9 @@ sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
 import inner_loops
 
-LAYERS = {  # height and width, channels in and out, kernel, stride, groups; of MobileNetV2 and ResNet-18
+LAYERS = {  # height and width, channels in and out, kernel, stride, groups; none that Winograd takes
     "1x1": (14, 96, 576, 1, 1, 1),
-    "3x3": (28, 64, 128, 3, 1, 1),
+    "3x3 of stride 2": (28, 64, 128, 3, 2, 1),
     "3x3 of few channels": (32, 3, 32, 3, 2, 1),
     "7x7": (64, 3, 64, 7, 2, 1),
     "depthwise": (56, 96, 96, 3, 1, 96),
