@@ -31,7 +31,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
 
     \b
     farm tune --device pi3 resnet18 --minutes 30
-    farm tune --device pi3-a --device pi3-b model.onnx
+    farm tune --device host model.onnx --minutes 5
     """
     from farm import dashboard, interrupts
     from farm.commands.common import show_error

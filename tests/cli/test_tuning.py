@@ -50,8 +50,12 @@ def kept(farm: Farm) -> list[dict[str, object]]:
 
 
 def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(tuning: Farm) -> None:
-    done = tuning.run("tune", "--device", "host", "net.onnx", *BUDGET, "--json")
-    assert done.code == 0, done.err
+    for _ in range(4):  # on a busy machine, a model may be measured slower by chance, and the records are put back
+        done = tuning.run("tune", "--device", "host", "net.onnx", "--minutes", "0.3", "--json")
+        assert done.code == 0, done.err
+        if "slower" not in done.json["verdict"]:
+            break
+        assert done.json["records"] == 0 and kept(tuning) == []
     assert done.json["records"] >= 1 and done.json["boards"]["host-1"] >= 2
     assert all(kernel["tried"] >= 1 for kernel in done.json["kernels"])
     assert "faster" in done.json["verdict"] or "no" in done.json["verdict"] or "slower" in done.json["verdict"]
