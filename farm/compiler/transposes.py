@@ -100,5 +100,6 @@ def _last_axis(axis: int) -> int:
 
 def _shape(expression: relax.Expr) -> list[int] | None:
     shape = getattr(expression.ty, "shape", None)
-    known = isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values)
-    return [int(extent) for extent in shape.values] if known else None
+    if shape is None or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values):
+        return None
+    return [int(extent) for extent in shape.values]
