@@ -91,6 +91,7 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
     answers = run_on(imported, [np.asarray(inputs[spec.name]) for spec in imported.inputs])
     assert len(answers) == len(expected), f"{len(answers)} outputs instead of {len(expected)}"
     for ours, theirs in zip(answers, expected, strict=True):
+        assert isinstance(theirs, np.ndarray), "a tensor instead of a sequence"
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"{ours.dtype} {ours.shape}, not {theirs.dtype} {theirs.shape}"
         np.testing.assert_allclose(
             ours.astype(_plain(ours)),
@@ -110,30 +111,89 @@ def runner(agent: bool, folder: Path) -> Iterator[RunOn]:
     if not agent:
         yield _run_here
         return
-    raise NotImplementedError
+    with _agent(folder) as session:
+        yield lambda imported, inputs: _run_there(session, folder, imported, inputs)
 
 
 def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
-    from tvm import relax
+
+    executable, parameters = _compiled(imported)
+    return _run(executable, tvm.cpu(), inputs, [tvm.runtime.tensor(parameter) for parameter in parameters])
+
+
+def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
+    import tvm
+
+    from farm.compiler.link import linker
+
+    executable, parameters = _compiled(imported)
+    library = folder / "model.so"
+    executable.export_library(str(library), fcompile=linker(HOST))
+    session.upload(str(library), "model.so")
+    remember, recall = (session.get_function(f"vm.builtin.{name}") for name in ("tensor_cache.update", "param_array_from_cache"))
+    for index, parameter in enumerate(parameters):
+        remember(f"p_{index}", tvm.runtime.tensor(parameter, device=session.cpu(0)), True)
+    kept = recall("p", len(parameters)) if parameters else None
+    return _run(session.load_module("model.so"), session.cpu(0), inputs, kept)
+
+
+def _compiled(imported: Any) -> tuple[Any, list[Array]]:
+    import tvm
 
     from farm.compiler.build import compile_error
     from farm.compiler.lower import lower, resolve_target
-    from farm.errors import DeviceError
-    from farm.prepare import flat
 
     target = resolve_target(HOST)
     try:
         lowered = lower(imported.module, imported.weights, target, {})
-        machine = relax.VirtualMachine(tvm.compile(lowered.module, target=target), tvm.cpu())
+        return tvm.compile(lowered.module, target=target), lowered.parameters
     except FarmError:
         raise
     except Exception as exc:  # TVM raises whatever its passes raise
         raise compile_error("the model", HOST, exc) from exc
-    arguments: list[Any] = [tvm.runtime.tensor(value) for value in inputs]
-    if lowered.parameters:
-        arguments.append([tvm.runtime.tensor(parameter) for parameter in lowered.parameters])
+
+
+def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:
+    import tvm
+    from tvm import relax
+
+    from farm.errors import DeviceError
+    from farm.prepare import flat
+
     try:
-        return flat(machine["main"](*arguments))
+        machine = relax.VirtualMachine(executable, device)
+        arguments: list[Any] = [tvm.runtime.tensor(np.asarray(value, order="C"), device=device) for value in inputs]
+        if parameters:
+            arguments.append(parameters)
+        machine.set_input("main", *arguments)
+        machine.invoke_stateful("main")
+        return flat(machine.get_outputs("main"))
     except Exception as exc:
         raise DeviceError("it compiles and does not run", str(exc).splitlines()[-1] if str(exc) else "") from exc
+
+
+@contextmanager
+def _agent(folder: Path) -> Iterator[Any]:
+    """A session with an agent of this machine's kind."""
+    import platform
+    import time
+
+    from tvm import rpc
+
+    from farm import process
+    from farm.agent import build
+    from farm.deadline import Deadline
+    from farm.store import cache_root
+
+    executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))
+    port = folder / "port"
+    child = process.start([str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")], log=folder / "log")
+    try:
+        deadline = Deadline(20)
+        while not port.exists() and not deadline.expired:
+            time.sleep(0.02)
+        session = rpc.connect("127.0.0.1", int(port.read_text()), session_timeout=1800)
+        yield session
+    finally:
+        process.end(child, grace_s=5)

@@ -196,10 +196,18 @@ class _ChannelsLast:
     """Convolutions over NHWC. TVM's pass moves the transposes out of the way; where it trips, each convolution has two of its own."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        if not _convolves(module):  # on some models without, TVM's pass ends the process: it divides by a number of axes
+            return module
         try:
             return relax.transform.ConvertLayout(_LAYOUTS)(module)
         except Exception:  # stack, nonzero and others: each has another check that fails
             return rewritten(module, _Transposer)
+
+
+def _convolves(module: tvm.IRModule) -> bool:
+    found: set[str] = set()
+    relax.analysis.post_order_visit(module["main"], lambda node: found.add(getattr(getattr(node, "op", None), "name", "")))
+    return not found.isdisjoint(_LAYOUTS)
 
 
 @mutator

@@ -14,7 +14,7 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
-from farm.importers import sorting
+from farm.importers import own_kernels
 from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
@@ -63,6 +63,10 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     inputs = input_specs(model.graph, source.shapes, path.name)
+    for value in model.graph.output:
+        if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
+            what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
+            raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
     return model, folded(model, inputs, has_converter), inputs
 
 
@@ -119,7 +123,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
         with hushed(), installed():
-            return sorting.compiled(from_onnx(model, shape_dict=shapes))
+            return own_kernels.compiled(from_onnx(model, shape_dict=shapes))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"

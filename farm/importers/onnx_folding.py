@@ -53,12 +53,25 @@ def _opened(model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bo
     for name in sorted(lacking(model)):
         if _is_function(name, version):
             try:
-                opened = onnx.inliner.inline_selected_functions(model, [("", name)], exclude=False, inline_schema_functions=True)
+                opened = onnx.inliner.inline_selected_functions(_typed(model), [("", name)], exclude=False, inline_schema_functions=True)
             except RuntimeError:  # ONNX cannot say what a function's optional parts come to
                 continue
             if lacking(opened) <= lacking(model) - {name}:
                 model = opened
     return model
+
+
+def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With a type for each weight and each result, which the bodies of functions depend on."""
+    try:
+        result = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # a model that ONNX's inference trips over
+        result = model
+    listed = {value.name for value in (*result.graph.input, *result.graph.value_info)}
+    for tensor in result.graph.initializer:
+        if tensor.name not in listed:
+            result.graph.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return result
 
 
 def _converts(node: onnx.NodeProto, has_converter: Callable[[onnx.NodeProto], bool]) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
 
@@ -44,4 +47,30 @@ class Sinh(_Hyperbolic):
     sign = -1.0
 
 
-CONVERTERS = {"IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}
+class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
+    """By a scale that is computed: TVM's has no code for a scale without axes. The rest is TVM's."""
+
+    @classmethod
+    def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
+        theirs = onnx_frontend.QuantizeLinear.get_converter(opset)
+
+        def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], params: Any) -> relax.Expr:
+            scale = inputs[1]
+            if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
+                return theirs(builder, inputs, attributes, params)
+            return cls._by_scalar(builder, inputs[0], scale, inputs[2])
+
+        return convert
+
+    @classmethod
+    def _by_scalar(cls, builder: relax.BlockBuilder, data: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
+        dtype = "uint8" if zero is None else str(zero.ty.dtype)
+        steps = relax.op.round(relax.op.divide(data, scale))
+        if zero is not None:
+            steps = relax.op.add(steps, relax.op.astype(zero, str(data.ty.dtype)))
+        limits = np.iinfo(dtype)
+        steps = builder.emit(relax.op.clip(builder.emit(steps), int(limits.min), int(limits.max)))
+        return relax.op.astype(steps, dtype)
+
+
+CONVERTERS = {"QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}

@@ -19,10 +19,11 @@ _WHOLE_BYTES = (*_FLOATS, *_INTEGERS, TensorProto.BOOL)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a graph: constants, element types, and which names anything reads."""
+    """What is known about a graph: constants, element types, shapes, and which names anything reads."""
 
     constants: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
 
 
@@ -32,10 +33,12 @@ def facts(model: onnx.ModelProto) -> Facts:
         inferred = onnx.shape_inference.infer_shapes(model).graph
     except Exception:  # a model that ONNX's inference trips over; TVM's may not
         inferred = graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
     types = {tensor.name: int(tensor.data_type) for tensor in graph.initializer}
-    types |= {value.name: value.type.tensor_type.elem_type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    types |= {value.name: value.type.tensor_type.elem_type for value in values}
+    shapes = {value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim) for value in values}
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    return Facts({tensor.name: tensor for tensor in graph.initializer}, types, frozenset(read))
+    return Facts({tensor.name: tensor for tensor in graph.initializer}, types, shapes, frozenset(read))
 
 
 def refusal(node: onnx.NodeProto, known: Facts) -> str:
@@ -55,6 +58,11 @@ def _used(node: onnx.NodeProto, output: int, known: Facts) -> bool:
 def _batch_normalization(node: onnx.NodeProto, known: Facts) -> str:
     training = _attribute(node, "training_mode", 0) or any(_used(node, output, known) for output in range(1, len(node.output)))
     return "training_mode=1; export the model in evaluation mode" if training else ""
+
+
+def _layer_normalization(node: onnx.NodeProto, known: Facts) -> str:
+    used = any(_used(node, output, known) for output in range(1, len(node.output)))
+    return "the outputs Mean and InvStdDev" if used else ""
 
 
 def _dropout(node: onnx.NodeProto, known: Facts) -> str:
@@ -88,6 +96,21 @@ def _space_to_depth(node: onnx.NodeProto, _: Facts) -> str:
     return "mode='CRD'" if _attribute(node, "mode", b"DCR") == b"CRD" else ""
 
 
+def _resize(node: onnx.NodeProto, known: Facts) -> str:
+    """TVM's samples by the sizes before and after, which is the same only where those are in the ratio of the scale."""
+    if _attribute(node, "antialias", 0):
+        return "antialias=1"
+    name = node.input[2] if len(node.input) > 2 else ""
+    if not name or name not in known.constants or _attribute(node, "mode", b"nearest") == b"nearest":
+        return ""
+    scales, shape = numpy_helper.to_array(known.constants[name]), known.shapes.get(node.input[0], ())
+    if _attribute(node, "axes") is None and len(scales) == len(shape):
+        lengths = [length * float(scale) for length, scale in zip(shape, scales, strict=True)]
+        if any(abs(length - round(length)) > 1e-4 for length in lengths):
+            return f"scales {[round(float(scale), 4) for scale in scales]} that give no whole lengths; give sizes"
+    return ""
+
+
 def _conv_transpose(node: onnx.NodeProto, _: Facts) -> str:
     return "output_shape; give pads and output_padding" if _attribute(node, "output_shape") is not None else ""
 
@@ -102,6 +125,7 @@ def _loop(_: onnx.NodeProto, __: Facts) -> str:
 
 _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
     "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast,
@@ -113,6 +137,7 @@ _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
     "NonZero": _by_value,
     "Unique": _by_value,
     "Compress": _by_value,
+    "Resize": _resize,
     "Loop": _loop,
     "Scan": _loop,
 }

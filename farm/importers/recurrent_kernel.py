@@ -217,7 +217,12 @@ def _store(buffer: Any, where: tuple[Expr, ...], value: Expr) -> None:
 def _tanh(x: Expr) -> Expr:
     """Plain arithmetic, of which a whole vector is computed at once: the C library's function takes one number. NaN stays NaN."""
     within = tirx.max(_f(-_LIMIT), tirx.min(_f(_LIMIT), x))
-    return _let(within, lambda x: _let(x * x, lambda square: x * _polynomial(_P, square) / _polynomial(_Q, square)))
+
+    def value(x: Expr) -> Expr:
+        ratio = _let(x * x, lambda square: x * _polynomial(_P, square) / _polynomial(_Q, square))
+        return tirx.Select(x >= _f(_LIMIT), _f(1), tirx.Select(x <= _f(-_LIMIT), _f(-1), ratio))
+
+    return _let(within, value)
 
 
 def _sigmoid(x: Expr) -> Expr:

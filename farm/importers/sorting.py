@@ -8,51 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm
 from tvm import relax, te, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
-_SORTS = ("relax.topk", "relax.sort", "relax.argsort")
+
+def emit(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """The kernel of a relax.topk, relax.sort or relax.argsort, and what it returns."""
+    name, data, attributes = call.op.name, call.args[0], call.attrs
+    shape = [int(extent) for extent in data.ty.shape]
+    axis = int(attributes.axis) % len(shape)
+    last = [index for index in range(len(shape)) if index != axis] + [axis]
+    count = int(attributes.k) if name == "relax.topk" else shape[axis]
+    count = shape[axis] if count < 1 else count
+    descending = bool(attributes.largest if name == "relax.topk" else attributes.descending)
+    dtype = "int64" if name == "relax.sort" else str(attributes.dtype)
+    rows = builder.emit(relax.op.permute_dims(data, last))
+    made = builder.emit(builder.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort"))
+    back = [last.index(index) for index in range(len(shape))]
+    values, indices = (builder.emit(relax.op.permute_dims(builder.emit(made[index]), back)) for index in range(2))
+    wanted = str(attributes.ret_type) if name == "relax.topk" else {"relax.sort": "values", "relax.argsort": "indices"}[name]
+    return {"values": values, "indices": indices}.get(wanted, relax.Tuple([values, indices]))
 
 
-def compiled(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with every sort of a tensor of fixed shape as a kernel."""
-    rewriter = _Sorts(module)
-    main = rewriter.visit_expr(module["main"])
-    result = rewriter.builder_.get()
-    result.update_func(result.get_global_var("main"), main)
-    return result
-
-
-@mutator
-class _Sorts(PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        name = getattr(call.op, "name", "")
-        if name not in _SORTS or not _is_fixed(call.args[0]):
-            return call
-        data = call.args[0]
-        attributes = call.attrs
-        shape = [int(extent) for extent in data.ty.shape]
-        axis = int(attributes.axis) % len(shape)
-        last = [index for index in range(len(shape)) if index != axis] + [axis]
-        count = shape[axis] if name != "relax.topk" else int(attributes.k)
-        count = shape[axis] if count < 1 else count
-        descending = bool(attributes.largest if name == "relax.topk" else attributes.descending)
-        dtype = "int64" if name == "relax.sort" else str(attributes.dtype)
-        rows = self.builder_.emit(relax.op.permute_dims(data, last))
-        made = self.builder_.emit(self.builder_.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort"))
-        back = [last.index(index) for index in range(len(shape))]
-        values, indices = (self.builder_.emit(relax.op.permute_dims(self.builder_.emit(made[index]), back)) for index in range(2))
-        wanted = str(attributes.ret_type) if name == "relax.topk" else {"relax.sort": "values", "relax.argsort": "indices"}[name]
-        return {"values": values, "indices": indices}.get(wanted, relax.Tuple([values, indices]))
-
-
-def _is_fixed(data: relax.Expr) -> bool:
-    shape = getattr(data.ty, "shape", None)
-    return isinstance(shape, relax.ShapeExpr) and len(shape) > 0 and all(isinstance(extent, tirx.IntImm) for extent in shape)
+EMIT = {"relax.topk": emit, "relax.sort": emit, "relax.argsort": emit}
 
 
 def _sorted(data: te.Tensor, count: int, descending: bool, dtype: str) -> list[te.Tensor]:

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers import sorting
+from farm.importers import own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import TensorSpec
@@ -35,6 +35,7 @@ def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], argu
     """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example."""
     names = input_names(program, what)
     values, structure = tree_flatten(arguments)
+    _check_dtypes(names, values, what)
     inputs = tuple(_spec(name, value) for name, value in zip(names, values, strict=True))
     reference = _reference(run, names, structure, what)
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
@@ -42,6 +43,16 @@ def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], argu
         outputs = _output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     return Imported(module, weights, inputs, output_specs(module, outputs), f"torch {torch.__version__}", example, reference)
+
+
+def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:
+    """Raise a ModelError for inputs of a type that numpy, and so what is fed and kept, does not have."""
+    for name, value in zip(names, values, strict=True):
+        try:
+            value.detach().numpy()
+        except TypeError as exc:
+            fix = "convert it in the module: take float32, and call x.to(...) there"
+            raise ModelError(f"{what}: input {name!r} is a {dtype_name(value.dtype)} tensor", "numpy has no such type", fix) from exc
 
 
 def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
@@ -108,7 +119,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             module = from_exported_program(
                 program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
             )
-            return sorting.compiled(module)
+            return own_kernels.compiled(module)
     except ModelError:
         raise
     except Exception as exc:

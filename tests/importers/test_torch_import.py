@@ -93,11 +93,39 @@ def test_the_example_is_the_one_in_the_file(tmp_path, load):
         lambda x: x[:, -3:],
         lambda x: x.flip(1),
         lambda x: x.roll(1, 1),
+        lambda x: x[:, :-1],
+        lambda x: torch.index_select(x, 1, torch.tensor([4, 0])),
+        lambda x: torch.gather(x, 1, torch.tensor([[[1]], [[2]]])),
+        lambda x: torch.select_scatter(x, torch.zeros(2, 4), 1, -1),
     ],
-    ids=["x[:, -1]", "x[..., -1]", "x[1, -2]", "x[:, 2]", "x[:, [-1, 0]]", "x[[-1, 0], [1, -2]]", "x[:, -3:]", "flip", "roll"],
+    ids=[
+        *("x[:, -1]", "x[..., -1]", "x[1, -2]", "x[:, 2]", "x[:, [-1, 0]]", "x[[-1, 0], [1, -2]]", "x[:, -3:]", "flip", "roll"),
+        *("x[:, :-1]", "index_select", "gather", "select_scatter"),
+    ],
 )
 def test_indices_from_the_end_are_right(select, tmp_path, load, agree):
     agree(load(save(tmp_path / "m.pt2", Of(select), (noise(2, 5, 4),))))
+
+
+@pytest.mark.parametrize(
+    "sort",
+    [
+        lambda x: tuple(torch.topk(x, 3, dim=1, largest=False)),
+        lambda x: tuple(torch.sort(x, dim=1, descending=True)),
+        lambda x: torch.argsort(x, dim=-1),
+    ],
+    ids=["topk", "sort", "argsort"],
+)
+def test_sorting_is_compiled_code(sort, tmp_path, load, agree):
+    imported = load(save(tmp_path / "m.pt2", Of(sort), (noise(2, 5, 4),)))
+    assert "call_dps_packed" not in imported.module.script() and "relax.topk" not in imported.module.script()
+    agree(imported)
+
+
+def test_an_input_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
+    path = save(tmp_path / "m.pt2", Of(lambda x: x + 1), (noise(2, 4).to(torch.bfloat16),))
+    with pytest.raises(ModelError, match="bfloat16"):
+        load(path)
 
 
 def test_an_axis_exported_as_dynamic_takes_an_override(tmp_path, load, agree):

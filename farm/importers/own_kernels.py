@@ -1,0 +1,34 @@
+"""Operators that an import leaves to loops of our own: those that TVM computes by functions that boards lack, or wrongly."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.importers import extremes, sorting
+
+_EMIT = {**sorting.EMIT, **extremes.EMIT}
+
+
+def compiled(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with these operators as kernels, where shapes are fixed."""
+    rewriter = _Rewriter(module)
+    main = rewriter.visit_expr(module["main"])
+    result = rewriter.builder_.get()
+    result.update_func(result.get_global_var("main"), main)
+    return result
+
+
+@mutator
+class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        emit = _EMIT.get(getattr(call.op, "name", ""))
+        made = emit(self.builder_, call) if emit is not None and _is_fixed(call.args[0]) else None
+        return call if made is None else made
+
+
+def _is_fixed(data: relax.Expr) -> bool:
+    shape = getattr(data.ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and len(shape) > 0 and all(isinstance(extent, tvm.tirx.IntImm) for extent in shape)

@@ -1,0 +1,108 @@
+"""ONNX graphs that say things in a roundabout way import all the same; what TVM converts wrong is right, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from farm import importers
+from farm.errors import ModelError
+from farm.prepare import _run_here
+from farm.types import Model, Profile
+
+HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
+node = helper.make_node
+
+
+def answers(path: Path, **inputs: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Ours and ONNX Runtime's, on the example or on these inputs."""
+    model = Model("test", str(path))
+    imported = importers.load(model, path.parent)
+    imported.example.update(inputs)
+    return _run_here(model, imported, HOST), imported.reference(imported.example)
+
+
+def same(path: Path, **inputs: np.ndarray) -> None:
+    for ours, theirs in zip(*answers(path, **inputs), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+def test_shapes_computed_by_operators_are_constants(onnx_file):
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["batch"]),
+        node("Mul", ["batch", "two"], ["half"]),
+        node("Concat", ["half", "rest"], ["wanted"], axis=0),
+        node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+    weights = {"zero": np.array([0], np.int64), "two": np.array([2], np.int64), "rest": np.array([-1], np.int64)}
+    same(onnx_file(nodes, {"x": [2, 3, 4]}, {"y": [4, 6]}, weights))
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
+    ends = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2, 3])]
+    branches = {
+        "then_branch": helper.make_graph([node("Relu", ["x"], ["inner"])], "then", [], ends),
+        "else_branch": helper.make_graph([node("Neg", ["x"], ["inner"])], "else", [], ends),
+    }
+    same(onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [2, 3]}, {"y": [2, 3]}, {"yes": np.array(yes)}))
+
+
+def test_an_operator_that_onnx_defines_by_others_becomes_those(onnx_file):
+    same(onnx_file([node("Celu", ["x"], ["y"], alpha=2.0)], {"x": [2, 6]}, {"y": [2, 6]}))
+
+
+@pytest.mark.parametrize(("operator", "of"), [("ReduceMax", -np.inf), ("ReduceMin", np.inf)])
+def test_the_largest_of_nothing_but_infinities_is_infinite(operator, of, onnx_file):
+    path = onnx_file([node(operator, ["x"], ["y"], axes=[1], keepdims=0)], {"x": [3, 4]}, {"y": [3]})
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    data[1] = of
+    same(path, x=data)
+
+
+def test_sorting_is_stable_and_needs_no_function_of_the_runtime(onnx_file):
+    nodes = [node("TopK", ["x", "k"], ["values", "indices"], axis=1, largest=0)]
+    path = onnx_file(
+        nodes, {"x": [2, 37, 3]}, {"values": [2, 9, 3], "indices": (TensorProto.INT64, [2, 9, 3])}, {"k": np.array([9], np.int64)}
+    )
+    same(path, x=np.random.default_rng(0).integers(0, 6, (2, 37, 3)).astype(np.float32))
+
+
+@pytest.mark.parametrize("sign", ["positive", "negative"])
+def test_isinf_tells_the_infinities_apart(sign, onnx_file):
+    path = onnx_file([node("IsInf", ["x"], ["y"], **{f"detect_{sign}": 0})], {"x": [4]}, {"y": (TensorProto.BOOL, [4])})
+    same(path, x=np.array([np.inf, -np.inf, 1, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("operator", ["Sinh", "Cosh"])
+def test_hyperbolic_functions_have_code(operator, onnx_file):
+    same(onnx_file([node(operator, ["x"], ["y"])], {"x": [3, 5]}, {"y": [3, 5]}))
+
+
+def test_layer_normalization_gives_its_mean_too(onnx_file):
+    nodes = [node("LayerNormalization", ["x", "scale"], ["y", "mean", "inverse"], axis=-1)]
+    same(onnx_file(nodes, {"x": [2, 8]}, {"y": [2, 8], "mean": [2, 1], "inverse": [2, 1]}, {"scale": np.ones(8, np.float32)}))
+
+
+@pytest.mark.parametrize(
+    ("made", "weights", "words"),
+    [
+        (node("Mod", ["x", "x"], ["y"]), {}, "Mod: fmod=0"),
+        (node("ConvTranspose", ["x", "w"], ["y"], output_shape=[9, 9]), {"w": np.ones((4, 1, 3, 3), np.float32)}, "output_shape"),
+        (node("Resize", ["x", "", "s"], ["y"], mode="linear"), {"s": np.array([1, 1, 0.6, 0.6], np.float32)}, "Resize: scales"),
+        (node("Resize", ["x", "", "s"], ["y"], mode="linear", antialias=1), {"s": np.array([1, 1, 0.5, 0.5], np.float32)}, "antialias=1"),
+        (node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E5M2), {}, "float8e5m2"),
+        (node("NonZero", ["x"], ["y"]), {}, "NonZero: the size of its result"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_tvm_converts_wrong_is_refused_by_operator_and_attribute(made, weights, words, onnx_file, load):
+    kind = {"Cast": TensorProto.FLOAT8E5M2, "NonZero": TensorProto.INT64}.get(made.op_type, TensorProto.FLOAT)
+    with pytest.raises(ModelError) as error:
+        load(onnx_file([made], {"x": [1, 4, 4, 4]}, {"y": (kind, [None] * (2 if made.op_type == "NonZero" else 4))}, weights, 20))
+    assert words in error.value.what + error.value.why
