@@ -50,6 +50,7 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
         dtype = np.dtype(record["dtype"])
-        return np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        values: np.ndarray[Any, Any] = np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        return values
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}
