@@ -16,13 +16,18 @@ import numpy as np
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
 
+def raw(value: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of an array in C order, not copied where they lie so already; of any type, bfloat16 too."""
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
 def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
     """Write both files into a new folder. No parameters: an index of none."""
     folder.mkdir()
     records, offset = [], 0
     with (folder / SHARD).open("wb") as shard:
         for index, parameter in enumerate(parameters):
-            shard.write(np.ascontiguousarray(parameter).data)
+            shard.write(raw(parameter))
             records.append(
                 {
                     "name": f"{PREFIX}_{index}",
@@ -44,7 +49,8 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     content = (folder / SHARD).read_bytes()
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = np.ndarray(record["shape"], np.dtype(record["dtype"]), content, record["byteOffset"])
-        return found
+        dtype = np.dtype(record["dtype"])
+        values: np.ndarray[Any, Any] = np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        return values
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewritten, view
 from farm.compiler.kernels import legalization
+from farm.compiler.parameters import raw
 from farm.compiler.schedules import block_names
 from farm.compiler.transposes import NCHW, NHWC, SinkTransposes
 
@@ -114,7 +115,7 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         value = view(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = (str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest())
+        key = (str(value.dtype), value.shape, hashlib.sha256(raw(value)).digest())
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value

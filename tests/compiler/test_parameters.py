@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
 
-from farm.compiler.parameters import INDEX, PREFIX, SHARD, write
+from farm.compiler.parameters import INDEX, PREFIX, SHARD, raw, write
 
 CPU = 1  # DLPack's kDLCPU
 
@@ -58,3 +59,9 @@ def test_no_parameters_are_an_index_of_none_and_an_empty_file(tmp_path, load):
     assert json.loads((tmp_path / "parameters" / INDEX).read_text())["records"] == []
     assert (tmp_path / "parameters" / SHARD).stat().st_size == 0
     assert load(tmp_path / "parameters") == []
+
+
+def test_the_bytes_of_an_array_are_in_c_order_whatever_its_type():
+    half = np.array([[1, 2], [3, 4]], ml_dtypes.bfloat16)
+    for value in (half, np.arange(6, dtype="float32").reshape(2, 3).T, np.zeros((0, 3), "int8"), np.array(2.5)):
+        assert raw(value).tobytes() == value.tobytes()
