@@ -17,13 +17,16 @@ import click
 
 from farm import __version__, interrupts
 from farm.commands import (
+    baseline,
     bench,
     check,
+    compare,
     completion,
     deploy,
     deployments,
     devices,
     doctor,
+    exchange,
     export,
     history,
     provision,
@@ -65,8 +68,8 @@ def cli(context: click.Context) -> None:
 
     \b
     Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model;
-    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 70 a bug of farm's own; 130 Ctrl-C (of another
-    signal: 128 and its number).
+    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 8 slower than the baseline; 70 a bug of farm's own;
+    130 Ctrl-C (of another signal: 128 and its number).
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -74,7 +77,8 @@ def cli(context: click.Context) -> None:
 
 for command in (
     *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
-    *(history.history, deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
+    *(history.history, compare.compare, baseline.baseline, exchange.runs),
+    *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):
     cli.add_command(command)

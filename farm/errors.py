@@ -9,6 +9,7 @@
     │   ├── LinkError       5   ... the connection to it broke, or what served it there ended: another try may do
     │   └── DeadlineError   6   ... or did not answer in time
     ├── WrongAnswer         7   the device's answer is not the reference's
+    ├── Regression          8   surely slower than the baseline, by more than is allowed
     ├── Interrupted       130   Ctrl-C; another signal gives 128 and its number
     └── InternalError      70   a bug of farm's own
 
@@ -75,6 +76,10 @@ class DeadlineError(DeviceError):
 
 class WrongAnswer(FarmError):
     exit_code = 7
+
+
+class Regression(FarmError):
+    exit_code = 8
 
 
 class InternalError(FarmError):

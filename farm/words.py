@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from farm import stats
 from farm.types import Latency, Run, Samples, Verdict
@@ -13,6 +13,7 @@ VERDICT_STYLE = {
     Verdict.RIGHT: "bold green",
     Verdict.STABLE: "bold green",
     Verdict.NOISY: "bold yellow",
+    Verdict.THROTTLED: "bold yellow",
     Verdict.EMULATED: "bold magenta",
     Verdict.WRONG: "bold red",
     Verdict.FAILED: "bold red",
@@ -20,6 +21,7 @@ VERDICT_STYLE = {
     Verdict.SKIPPED: "bold yellow",
 }
 
+_BARS = "▁▂▃▄▅▆▇█"
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z^_])")  # ECMA-48: CSI, OSC and two-byte sequences
 
 
@@ -42,6 +44,13 @@ def digits(value: float, count: int = 3) -> str:
 
 def percent(correct: int, total: int) -> str:
     return f"{100 * correct / total:.1f} %"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A character a value, the higher the larger; the scale is from the smallest to the largest, but not less than 10 % of that."""
+    low, high = min(values), max(values)
+    room = max(high - low, 0.1 * high) or 1.0
+    return "".join(_BARS[min(len(_BARS) - 1, int((value - low) / room * len(_BARS)))] for value in values)
 
 
 def elapsed(seconds: float) -> str:

@@ -17,7 +17,7 @@ LAYERS = """
     types deadline clock asking
     errors
     process stats interrupts worker
-    parallel words
+    parallel words comparison
     config store
     importers zoo compiler transports agent
     prepare releases

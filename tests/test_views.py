@@ -85,11 +85,11 @@ def test_a_column_that_nothing_fills_is_left_out() -> None:
 
 def test_history_shows_when_what_and_which_build() -> None:
     text = shown(views.history_table([STABLE], 100), 100)
-    assert row(text, "2026-07-01") == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01"
+    assert row(text, "2026-07-01") == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01 1"
 
 
 def test_empty_tables_have_their_headers() -> None:
-    assert row(shown(views.history_table([], 100), 100), "date").endswith(" digest")
+    assert row(shown(views.history_table([], 100), 100), "date").endswith(" digest run")
     assert row(shown(views.devices_table([], 100), 100), "device").endswith(" note")
 
 

@@ -1,8 +1,9 @@
 """The inner loops of compiled kernels: found in the assembly, searched for spills, and timed by llvm-mca.
 
 A kernel's inner loops are the instructions from a label to the branch back to it, with no such loop within, that hold at least half as many
-multiply-adds as the fullest of them: LLVM splits loops and leaves remainders, which do little of the work. A spill is any access to the stack
-in such a loop, by the stack's own register or one that was set from it. Figures are llvm-mca's steady state with all loads from the L1 cache; its peak is what it says of nothing but multiply-adds.
+multiply-adds as the fullest of them: LLVM splits loops and leaves remainders, which do little of the work. A spill is any access to the
+stack in such a loop, by the stack's own register or one that was set from it. Figures are llvm-mca's steady state with all loads from the
+L1 cache; its peak is what it says of nothing but multiply-adds.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def functions(text: str) -> dict[str, list[str]]:
         label = _LABEL.match(line)
         if label and not re.match(r"\.L(?!__tvm)", label.group(1)):
             lines = found.setdefault(label.group(1), [])
-        elif label or re.match(r"\s+[a-z]", line):
+        elif label or re.match(r"\s+(?:[a-z]|\.long\s+\.L__tvm)", line):  # 32-bit code takes addresses from behind a function
             lines.append(line)
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm.commands import comparing
 from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
+@click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
+@click.option("--standard", "preset", flag_value="standard", help="100 samples, 5 s, until the median is sure, 60 s at the most.")
+@click.option("--mlperf", "preset", flag_value="mlperf", help="MLPerf SingleStream's rules: 600 s, p90 by early stopping.")
+@click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
+@comparing.fail_on
+@click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
@@ -36,6 +43,10 @@ def bench(
     shapes: tuple[str, ...],
     asked: Asked,
     dry_run: bool,
+    preset: str | None,
+    baseline: str | None,
+    fail_on: float | None,
+    save_baseline: str | None,
     **plan: Any,
 ) -> None:
     """Measure models on devices: latency, agreement with the reference, accuracy.
@@ -48,25 +59,38 @@ def bench(
     farm bench --device pi3 --device rk3399 resnet18
     farm bench --tag lab model.onnx --json > result.json
     farm bench --device rk3399 --threads 1,2 --cores big --cores little resnet18
+    farm bench --all --standard --baseline release-1 --fail-on 5%
     """
     from farm.pipeline import expand
+
+    before = comparing.baseline_named(baseline, fail_on)
 
     fleet = session.fleet()
     chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    jobs = expand(on, chosen, _plan(fleet.bench.plan, plan))
+    jobs = expand(on, chosen, _plan(fleet.bench.plan, preset, plan))
     if dry_run:
         show_jobs(session, jobs)
         return
     outcome = run_jobs(session, jobs)
+    comparing.save(save_baseline, outcome.runs)
+    pairs = comparing.against(before, outcome.runs)
     if session.as_json:
-        session.document("bench", outcome_body(outcome))
+        extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
+        session.document("bench", {**outcome_body(outcome), **extra})
     else:
         _show(session, outcome)
+        if pairs:
+            comparing.show(session, pairs)
+    if outcome.good and (slower := comparing.regression(pairs, fail_on)):
+        comparing.end_with(slower)
     raise SystemExit(exit_code(outcome))
 
 
-def _plan(plan: Plan, given: dict[str, Any]) -> Plan:
+def _plan(plan: Plan, preset: str | None, given: dict[str, Any]) -> Plan:
+    from farm.types import PRESETS
+
+    plan = replace(plan, **PRESETS[preset]) if preset else plan  # type: ignore[arg-type]
     changes = {name: value for name, value in given.items() if value is not None}
     plan = replace(plan, **changes)
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))

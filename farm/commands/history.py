@@ -15,12 +15,15 @@ from farm.commands.common import Session, complete, shared
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
     """Show past runs, the newest first, failed ones too.
 
+    Of one model on one device also a line of its medians over time, and where they took a step, with what else changed there.
+
     \b
     farm history resnet18 --device pi3
     farm history --json --limit 1000 > runs.json
     """
     from farm import views
     from farm.store import RunStore, data_root, run_to_json
+    from farm.views.comparing import timeline
 
     runs = RunStore(data_root() / "runs.sqlite").runs(model=model, device=device, limit=limit)
     if session.as_json:
@@ -31,3 +34,6 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
         return
     console = session.out()
     console.print(views.history_table(runs, console.width))
+    if model and len({run.device for run in runs}) == 1:
+        for line in timeline(runs[::-1]):
+            click.echo(line)

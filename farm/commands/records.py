@@ -53,7 +53,10 @@ def export(session: Session, file: Path, core: str | None, operator: str | None)
 
     found = RecordStore.of_user().records(core, operator)
     write_records(file, found)
-    _say(session, "export", f"{len(found)} records written to {file}", {"written": len(found), "file": str(file)})
+    if session.as_json:
+        session.document("exported", {"records": len(found), "file": str(file)})
+    else:
+        click.echo(f"{len(found)} records written to {file}")
 
 
 @records.command(name="import")
@@ -64,8 +67,10 @@ def import_(session: Session, file: Path) -> None:
     from farm.store import RecordStore, read_records
 
     merged = RecordStore.of_user().merge(read_records(file))
-    text = f"{merged.new} new, {merged.faster} faster than those that were there, {merged.left} not"
-    _say(session, "import", text, {"new": merged.new, "faster": merged.faster, "left": merged.left})
+    if session.as_json:
+        session.document("imported", {"new": merged.new, "faster": merged.faster, "left": merged.left})
+    else:
+        click.echo(f"{merged.new} new, {merged.faster} faster than those that were there, {merged.left} not")
 
 
 @records.command(name="remove")
@@ -80,11 +85,7 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
     if core is None and operator is None:
         raise UsageError("which records to remove is not said", "--core, --operator or both", "farm records remove --core NAME")
     count = RecordStore.of_user().remove(core, operator)
-    _say(session, "remove", f"{count} records removed", {"removed": count})
-
-
-def _say(session: Session, kind: str, text: str, body: dict[str, object]) -> None:
     if session.as_json:
-        session.document(f"records-{kind}", body)
+        session.document("removed", {"records": count})
     else:
-        click.echo(text)
+        click.echo(f"{count} records removed")

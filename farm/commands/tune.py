@@ -11,9 +11,6 @@ from farm.commands.common import Session, complete, host_profile, shape_option, 
 
 if TYPE_CHECKING:
     from farm.pipeline.tuning import Tuned, Tuning
-    from farm.types import Paired
-
-WORTH_SAYING = 0.005  # of the time: where code lies in memory alone makes as much of a difference
 
 
 @click.command()
@@ -78,31 +75,24 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
     click.echo(f"{work.kept} records kept for {work.core}")
-    click.echo(f"{chosen.name}: {verdict(tuned.paired)}")
+    click.echo(f"{chosen.name}: {verdict(tuned)}")
 
 
-def verdict(paired: Paired | None) -> str:
+def verdict(tuned: Tuned) -> str:
     """What a search has brought, in words."""
-    if paired is None:
-        return "nothing left to gain: no kernel got faster, and the code is the same as before"
-    ratio, low, high = speedup(paired)
-    before, after = (1e3 * statistics.median(seconds) for seconds in (paired.before, paired.after))
-    figures = (
-        f"{before:.3g} -> {after:.3g} ms, {len(paired.before)} pairs, 95 % confidence {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
-    )
+    from farm.pipeline.tuning import WORTH_SAYING
+
+    if tuned.paired is None or tuned.speedup is None:
+        return "nothing left to gain: the code is the same as before"
+    ratio, low, high = tuned.speedup
+    before, after = (1e3 * statistics.median(seconds) for seconds in (tuned.paired.before, tuned.paired.after))
+    pairs = len(tuned.paired.before)
+    figures = f"{before:.3g} -> {after:.3g} ms, {pairs} pairs, 95 % confidence {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
     if low > 1 and ratio - 1 >= WORTH_SAYING:
         return f"{100 * (ratio - 1):.1f} % faster ({figures})"
-    if high < 1 and 1 - ratio >= WORTH_SAYING:
-        return f"{100 * (1 - ratio):.1f} % slower ({figures}): farm records remove takes records away"
-    return f"no difference worth saying ({figures})"
-
-
-def speedup(paired: Paired) -> tuple[float, float, float]:
-    """The median of before over after, pair by pair, and its interval of 95 % confidence."""
-    from farm import stats
-
-    ratios = [before / after for before, after in zip(paired.before, paired.after, strict=True)]
-    return statistics.median(ratios), *stats.median_interval(ratios)
+    if tuned.slower:
+        return f"{100 * (1 - ratio):.1f} % slower as a whole ({figures}): the records are as they were before"
+    return f"nothing left to gain: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
 
 
 def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
@@ -121,8 +111,8 @@ def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
         for kernel in work.search.kernels
     ]
     paired = None
-    if tuned.paired:
-        ratio, low, high = speedup(tuned.paired)
+    if tuned.paired and tuned.speedup:
+        ratio, low, high = tuned.speedup
         paired = {"before_s": tuned.paired.before, "after_s": tuned.paired.after, "speedup": ratio, "low": low, "high": high}
     boards = {board.lane.removeprefix("device-"): board.batches for board in work.boards}
     return {
@@ -134,5 +124,5 @@ def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
         "before": tuned.before.digest,
         "after": tuned.after.digest,
         "paired": paired,
-        "verdict": verdict(tuned.paired),
+        "verdict": verdict(tuned),
     }

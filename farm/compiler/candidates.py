@@ -7,14 +7,13 @@ import math
 from farm.compiler.choices import CHANNELS, DIRECT, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import DENSE, PRODUCT, TRANSPOSED
-from farm.compiler.tiles import Tile, divisor, grouped_tile, product_tiles, up_to_multiple
+from farm.compiler.tiles import grouped_tile, product_tiles, up_to_multiple
 
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
 _INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
 _PIECES_BYTES_A_CYCLE = 6  # to memory, a block of channels at a time
 _ENOUGH_TASKS = 8  # rows of tiles: fewer are not shared out well among threads
 _SHARED_BADLY = 1e6  # cycles
-_DEPTHWISE_PIXELS = 8
 
 
 def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
@@ -67,19 +66,3 @@ def transposed_output(workload: Workload, axis: int) -> int:
     """The height or width of what a transposed convolution computes; its workload's last paddings are less the output's padding."""
     inside = (workload.data[1 + axis] - 1) * workload.strides[axis] + workload.weight[axis]
     return inside - workload.padding[axis] - workload.padding[axis + 2]
-
-
-def row_candidates(workload: Workload, lanes: int, core: Core) -> list[tuple[Choice, float]]:
-    """Of a depthwise convolution or a pool: the height of a tile of one vector, the highest first."""
-    width, channels = workload.output(1), workload.data[3]
-    work = workload.data[0] * workload.output(0) * math.prod(workload.weight[:2]) * -(-channels // lanes) / core.loads
-    heights = range(min(width, _DEPTHWISE_PIXELS), 0, -1)
-    return [(Choice(DIRECT, Tile(high, 1, lanes)), work * up_to_multiple(width, high) / min(1, high / 4)) for high in heights]
-
-
-def row_lanes(core: Core, channels: int) -> int:
-    """Channels are filled up to whole vectors, unless narrower vectors do without."""
-    lanes = divisor(channels, core.lanes)
-    if lanes < core.widths[-1]:
-        return core.lanes if channels >= core.lanes else core.widths[-1]
-    return lanes

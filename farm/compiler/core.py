@@ -32,6 +32,7 @@ class Core:
     loads: int = 1  # in a cycle
     latency: int = 8  # cycles of a multiply-add: as many in flight keep the core busy
     in_order: bool = False  # a load takes its turn with the multiply-adds
+    from_memory: bool = True  # a multiply-add can take an input from memory, broadcast; else each takes a register
     has_extrema: bool = False  # maximum and minimum that hand on NaN are one instruction
     l1_bytes: int = 32 * _KIB
     l2_bytes: int = 512 * _KIB
@@ -79,7 +80,7 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith(("aarch64", "arm")):
         return _arm(cpu, registers=32 if triple.startswith("aarch64") else 16)
     if triple.startswith("riscv"):
-        return Core("scalar", 4, 32)
+        return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):
         return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, prefetches=True)
     if has("avx2", "fma"):
@@ -104,4 +105,4 @@ def _arm(cpu: str, registers: int) -> Core:
     name = cpu if cpu in _ARM else "neon"
     multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
     name += "" if registers == 32 else "-32bit"
-    return Core(name, 4, registers, multiply_adds, loads, latency, in_order, True, l1 * _KIB, l2 * _KIB)
+    return Core(name, 4, registers, multiply_adds, loads, latency, in_order, False, True, l1 * _KIB, l2 * _KIB)

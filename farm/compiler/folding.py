@@ -14,6 +14,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import shapes
 
 Array = np.ndarray[Any, Any]
+_LARGE = 1 << 20  # bytes: more than that is turned in strips of a few cache lines: numpy by itself is several times slower
+_STRIP = 64  # elements
 
 
 def _reshaped(values: list[Array], call: Call) -> Array:
@@ -22,7 +24,13 @@ def _reshaped(values: list[Array], call: Call) -> Array:
 
 def _permuted(values: list[Array], call: Call) -> Array:
     axes = call.attrs.axes
-    return np.transpose(values[0], None if axes is None else [int(axis) for axis in axes])
+    turned = np.transpose(values[0], None if axes is None else [int(axis) for axis in axes])
+    if turned.nbytes < _LARGE or turned.flags.c_contiguous:
+        return turned
+    result = np.empty_like(turned, order="C")
+    for start in range(0, turned.shape[-1], _STRIP):
+        result[..., start : start + _STRIP] = turned[..., start : start + _STRIP]
+    return result
 
 
 def _broadcast(values: list[Array], call: Call) -> Array:
@@ -73,12 +81,20 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
 
 
 def constant(expression: relax.Expr) -> Array | None:
-    """The value of a constant tensor or scalar, else None."""
+    """The value of a constant tensor or scalar, else None. It is the constant's own memory: weights of hundreds of MB are read often."""
     if isinstance(expression, GenericConst):
-        return np.asarray(expression.value.numpy())
+        return view(expression.value)
     if isinstance(expression, tvm.tirx.FloatImm | tvm.tirx.IntImm):
         return np.asarray(expression.value, dtype=str(expression.ty.dtype))
     return None
+
+
+def view(tensor: tvm.runtime.Tensor) -> Array:
+    """A tensor as an array that is not to be written to; a copy where numpy lacks the type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return np.asarray(tensor.numpy())
 
 
 def _computed(name: str, values: list[Array], call: Call) -> Array:

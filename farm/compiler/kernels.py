@@ -6,6 +6,7 @@ Constant weights are packed here, once. What does not fit (dynamic shapes, other
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows, winograd, winograd_costs
-from farm.compiler.candidates import product_candidates, row_candidates, row_lanes
+from farm.compiler import functions, loops, rows, windows, winograd, winograd_costs
+from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
 from farm.compiler.tiles import divisor, up_to_multiple
@@ -55,9 +56,9 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
     kernel_h, kernel_w, _, channels = weight.shape
     if attributes.groups == channels == data[3] > 1:
         workload = Workload(loops.DEPTHWISE, weight=weight.shape, **shared)
-        choice = chooser.best(workload, row_candidates(workload, row_lanes(chooser.core, channels), chooser.core))
-        packed = _filled(weight.reshape(kernel_h, kernel_w, channels), up_to_multiple(channels, choice.tile.lanes))
-        body = partial(loops.depthwise, workload, choice)
+        choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
+        packed = weight.reshape(kernel_h, kernel_w, channels)[:, :, windows.computed(channels, choice.tile.lanes)]
+        body = partial(windows.depthwise, workload, choice)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
     candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
@@ -110,11 +111,28 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
         return None
     workload = Workload(loops.POOL, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
-    lanes = divisor(data[3], chooser.core.lanes)
-    if (workload.output(0), workload.output(1)) != shape[1:3] or lanes == 1:  # rounded up, so that windows leave the padding
-        return None
-    body = partial(loops.max_pool, workload, chooser.best(workload, row_candidates(workload, lanes, chooser.core)))
+    workload = _reaching(workload, shape)
+    body = partial(windows.max_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
     return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
+
+
+def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+        return None
+    given = Workload(windows.AVERAGE, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
+    workload = _reaching(given, shape)
+    counted = given.padding if attributes.count_include_pad else (0, 0, 0, 0)
+    body = partial(windows.average_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
+    share = relax.const(windows.shares(workload, counted))
+    return builder.call_te(body, call.args[0], share, primfunc_name_hint=windows.AVERAGE)
+
+
+def _reaching(workload: Workload, shape: tuple[int, ...]) -> Workload:
+    """With as much more padding at the end as windows need where their number is rounded up."""
+    (top, left, bottom, right), strides = workload.padding, workload.strides
+    more = [max(0, shape[1 + axis] - workload.output(axis)) * strides[axis] for axis in (0, 1)]
+    return replace(workload, padding=(top, left, bottom + more[0], right + more[1]))
 
 
 def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
@@ -172,11 +190,10 @@ def _bounded(intrinsic: str) -> Own:
     def own(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
         if not chooser.core.has_extrema or str(call.ty.dtype) != "float32":
             return None
-        bounds = (
-            [value for value in map(constant, call.args) if value is not None and value.size == 1] if len(call.args) > 1 else [np.zeros(1)]
-        )
-        data = [argument for argument in call.args if constant(argument) is None]
-        if len(bounds) != 1 or len(data) != 1 or static_shape(data[0]) != static_shape(call):
+        values = [constant(argument) for argument in call.args]
+        data = [argument for argument, value in zip(call.args, values, strict=True) if value is None]
+        bounds = [value for value in values if value is not None] if len(values) > 1 else [np.zeros(1)]  # relu has no second
+        if len(data) != 1 or len(bounds) != 1 or bounds[0].size != 1 or static_shape(data[0]) != static_shape(call):
             return None
         return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
 
@@ -197,6 +214,7 @@ _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
     "relax.nn.conv2d_transpose": _transposed,
     "relax.nn.max_pool2d": _max_pool,
+    "relax.nn.avg_pool2d": _average_pool,
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,

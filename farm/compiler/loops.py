@@ -24,7 +24,7 @@ TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main
 
 def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution; in one of several groups, each output sees the channels of its own group."""
-    source = _padded(data, workload.padding)
+    source = padded(data, workload.padding)
     blocks, kernel_h, kernel_w, depth, block = _extents(weight)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
@@ -36,42 +36,8 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
         row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
-    main = te.compute(shape, value, name=CONVOLUTION, attrs=_annotations(workload, choice))
+    main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
     return _cropped(main, (workload.data[0], out_h, out_w, workload.channels))
-
-
-def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A convolution of each channel by itself; `weight` is [KH, KW, C], its channels filled up to whole vectors."""
-    kernel_h, kernel_w, filled = _extents(weight)
-    source = _padded(data, workload.padding, filled)
-    out_h, out_w = workload.output(0), workload.output(1)
-    ry, rx = te.reduce_axis((0, kernel_h), name="ry"), te.reduce_axis((0, kernel_w), name="rx")
-    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
-    shape = (workload.data[0], out_h, up_to_multiple(out_w, choice.tile.pixels), filled)
-
-    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
-        return te.sum(source[n, row, column, c] * weight[ry, rx, c], axis=[ry, rx])
-
-    main = te.compute(shape, value, name=DEPTHWISE, attrs=_annotations(workload, choice))
-    return _cropped(main, (workload.data[0], out_h, out_w, workload.channels))
-
-
-def max_pool(workload: Workload, choice: Choice, data: te.Tensor) -> te.Tensor:
-    """The largest of each channel in a window; padding is minus infinity. Tiled as a depthwise convolution."""
-    source = _padded(data, workload.padding, outside=float("-inf"))
-    (count, _, _, channels), (kernel_h, kernel_w) = workload.data, workload.weight
-    out_h, out_w = workload.output(0), workload.output(1)
-    ry, rx = te.reduce_axis((0, kernel_h), name="ry"), te.reduce_axis((0, kernel_w), name="rx")
-    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
-    shape = (count, out_h, up_to_multiple(out_w, choice.tile.pixels), channels)
-
-    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
-        return te.max(source[n, row, column, c], axis=[ry, rx])
-
-    main = te.compute(shape, value, name=POOL, attrs=_annotations(workload, choice))
-    return _cropped(main, (count, out_h, out_w, channels))
 
 
 def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -87,7 +53,7 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
     taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
     columns = (out_w - 1 + left) // stride_x + 1
     below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
-    source = _padded(data, [taps_y - 1, taps_x - 1, max(0, below), max(0, beside)])
+    source = padded(data, [taps_y - 1, taps_x - 1, max(0, below), max(0, beside)])
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((taps_y, "ry"), (taps_x, "rx"), (depth, "rc")))
     covered = up_to_multiple(columns, choice.tile.pixels)
 
@@ -96,7 +62,7 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
         kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
         return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
 
-    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=_annotations(workload, choice))
+    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=notes_of(workload, choice))
     return te.compute(tuple(shape), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
@@ -111,7 +77,7 @@ def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor
         *batch, i, j = at
         return te.sum(data(*batch, _within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
 
-    return _cropped(te.compute(shape, value, name=DENSE, attrs=_annotations(workload, choice)), (*outer, rows, workload.channels))
+    return _cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
 
 
 def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tensor) -> te.Tensor:
@@ -133,14 +99,14 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
         second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=_annotations(workload, choice)), (*outer, rows, width))
+    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=notes_of(workload, choice)), (*outer, rows, width))
 
 
 def _extents(tensor: te.Tensor) -> list[int]:
     return [int(extent) for extent in tensor.shape]
 
 
-def _annotations(workload: Workload, choice: Choice) -> dict[str, Any]:
+def notes_of(workload: Workload, choice: Choice) -> dict[str, Any]:
     tile = choice.tile
     return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: choice.order, WORKLOAD: workload.key}
 
@@ -160,18 +126,17 @@ def _cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def _padded(data: te.Tensor, padding: Sequence[int], filled: int = 0, outside: float = 0) -> te.Tensor:
-    count, height, width, channels = _extents(data)
-    filled = filled or channels
-    if not any(padding) and filled == channels:
+def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Tensor:
+    if not any(padding):
         return data
+    count, height, width, channels = _extents(data)
     top, left, bottom, right = padding
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        inside = [y >= top, y < height + top, x >= left, x < width + left, *([c < channels] if filled > channels else [])]
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data[n, y - top, x - left, c], tvm.tirx.const(outside, data.dtype))
+        inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
+        return tvm.tirx.if_then_else(inside, data[n, y - top, x - left, c], tvm.tirx.const(outside, data.dtype))
 
-    return te.compute((count, height + top + bottom, width + left + right, filled), value, name=PADDING)
+    return te.compute((count, height + top + bottom, width + left + right, channels), value, name=PADDING)
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:

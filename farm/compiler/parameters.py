@@ -22,7 +22,7 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
     records, offset = [], 0
     with (folder / SHARD).open("wb") as shard:
         for index, parameter in enumerate(parameters):
-            shard.write(np.ascontiguousarray(parameter).tobytes())
+            shard.write(np.ascontiguousarray(parameter).data)
             records.append(
                 {
                     "name": f"{PREFIX}_{index}",

@@ -13,13 +13,13 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.choices import Chooser
-from farm.compiler.folding import FoldConstants, constant, rewritten
+from farm.compiler.folding import FoldConstants, constant, rewritten, view
 from farm.compiler.kernels import legalization
 from farm.compiler.schedules import block_names
+from farm.compiler.transposes import NCHW, NHWC, SinkTransposes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
-_NHWC, _NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass takes what the one before left, which is wrong or has no code
     "relax.nn.conv2d": ["NHWC", "HWIO"],
@@ -49,12 +49,14 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         transform.FoldBatchnormToConv2D(),
+        _ScaleAndShift(),
         transform.DecomposeOpsForInference(),
         _Simplify(),
         FoldConstants(),
         transform.DeadCodeElimination(),
         _ChannelsLast(),
         transform.Normalize(),
+        SinkTransposes(),
         FoldConstants(),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
@@ -109,14 +111,40 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         self.values: dict[object, Array] = {}
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
-        value = expression.value.numpy()
+        value = view(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = (str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).digest())
+        key = (str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value)).digest())
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value
         return self.variables[key]
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.ScaleAndShift")
+class _ScaleAndShift:
+    """A batch norm that follows no convolution is a factor and a summand for each channel; TVM would divide every element."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewritten(module, _Normalizer)
+
+
+@mutator
+class _Normalizer(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if getattr(call.op, "name", "") != "relax.nn.batch_norm":
+            return call
+        data, *given = call.args
+        gamma, beta, mean, variance = (constant(argument) for argument in given)
+        if gamma is None or beta is None or mean is None or variance is None or gamma.dtype != np.float32:
+            return call
+        factor = (gamma if call.attrs.scale else 1) / np.sqrt(variance.astype(np.float64) + call.attrs.epsilon)
+        summand = (beta if call.attrs.center else 0) - mean * factor
+        shape = [-1 if axis == int(call.attrs.axis) % int(data.ty.ndim) else 1 for axis in range(int(data.ty.ndim))]
+        factor, summand = (relax.const(value.astype(np.float32).reshape(shape)) for value in (factor, summand))
+        scaled = self.builder_.emit(relax.op.multiply(data, factor))
+        return relax.Tuple([self.builder_.emit(relax.op.add(scaled, summand)), *given[2:]])
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Simplify")
@@ -188,7 +216,7 @@ class _Transposer(PyExprMutator):  # type: ignore[misc]
         given = call.attrs
         if getattr(call.op, "name", "") != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != ("NCHW", "OIHW"):
             return call
-        data, weight = (self.builder_.emit(relax.op.permute_dims(call.args[index], axes)) for index, axes in ((0, _NHWC), (1, _HWIO)))
+        data, weight = (self.builder_.emit(relax.op.permute_dims(call.args[index], axes)) for index, axes in ((0, NHWC), (1, _HWIO)))
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": given.out_dtype}
         result = relax.op.nn.conv2d(data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts)
-        return relax.op.permute_dims(self.builder_.emit(result), _NCHW)
+        return relax.op.permute_dims(self.builder_.emit(result), NCHW)

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import math
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
-from farm.compiler.loops import CONVOLUTION, DENSE, DEPTHWISE, ORDER, POOL, PRODUCT, TILE, TRANSPOSED
+from farm.compiler.loops import CONVOLUTION, DENSE, ORDER, PRODUCT, TILE, TRANSPOSED
 from farm.compiler.prefetch import PREFETCH
-from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized
+from farm.compiler.spread import extent, in_parallel, name_of, spread
 from farm.compiler.tiles import Tile, divisor
 
-_UNROLLED_TAPS = 49  # of a depthwise kernel, 7 x 7: more make the code grow without bounds
+_UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, which it unrolls, would keep too many inputs in registers
 
 
 def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
-    main = _main_block(work, (CONVOLUTION, DENSE, PRODUCT))
+    main = main_block(work, (CONVOLUTION, DENSE, PRODUCT))
     before = work.get_producers(main)
-    _tile_product(work, core, main, _inline_epilogue(work, main))
+    _tile_product(work, core, main, inline_epilogue(work, main))
     for block in before:
         spread(work, block, core)
 
 
 def schedule_transposed(work: Schedule, core: Core) -> None:
     """Tiles as for a product; what follows goes over the whole result, whose columns come from tiles of different phases."""
-    main = _main_block(work, (TRANSPOSED,))
+    main = main_block(work, (TRANSPOSED,))
     before = work.get_producers(main)
-    last = _inline_epilogue(work, main)
+    last = inline_epilogue(work, main)
     _tile_product(work, core, main, work.cache_write(main, 0, "global"))
     for block in (*before, last):
         spread(work, block, core)
@@ -38,8 +39,10 @@ def schedule_transposed(work: Schedule, core: Core) -> None:
 
 def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) -> None:
     """Tile the last two axes of the main block, and compute the one block that takes its result on each tile."""
-    tile, axes = _tile(work, main), len(work.get(main).writes[0].source.shape)
+    tile, axes = tile_of(work, main), len(work.get(main).writes[0].source.shape)
     spatial, reduced = work.get_loops(main)[:axes], work.get_loops(main)[axes:]
+    if not core.from_memory and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
+        reduced = [work.fuse(*reduced[:2]), reduced[2]]
     *outer, row, column = spatial
     rows, tile_rows = work.split(row, [None, tile.pixels])
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
@@ -47,7 +50,8 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
-        if core.prefetches and uses * extent(work, rows) > 1 and name_of(work, main) in (CONVOLUTION, DENSE):
+        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1
+        if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
             work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows
     else:
@@ -59,34 +63,11 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     _unroll_vectorize(work, initial[-3:-1], initial[-1])
 
 
-def schedule_depthwise(work: Schedule, core: Core) -> None:
-    """A row of pixels for one vector of channels, the kernel's taps unrolled; padding is computed a row at a time, where it is used."""
-    main = _main_block(work, (DEPTHWISE, POOL))
-    tile, before = _tile(work, main), work.get_producers(main)
-    last = _inline_epilogue(work, main)
-
-    n, h, w, c, ry, rx = work.get_loops(main)
-    columns, tile_columns = work.split(w, [None, tile.pixels])
-    channels, lanes = work.split(c, [None, tile.lanes])
-    work.reorder(n, h, columns, channels, ry, rx, tile_columns, lanes)
-    rows = work.fuse(n, h)
-    _follow(work, last, channels, tile)
-    for block in before:
-        work.compute_at(block, rows, preserve_unit_loops=True)
-    in_parallel(work, rows, [main], core)
-    taps = [ry, rx] if extent(work, ry) * extent(work, rx) <= _UNROLLED_TAPS else []
-    _unroll_vectorize(work, [*taps, tile_columns], lanes)
-    initial = work.get_loops(work.decompose_reduction(main, ry))
-    _unroll_vectorize(work, [initial[-2]], initial[-1])
-    for block in before:
-        vectorized(work, work.get_loops(block)[-1], core)
-
-
-def _main_block(work: Schedule, names: tuple[str, ...]) -> SBlockRV:
+def main_block(work: Schedule, names: tuple[str, ...]) -> SBlockRV:
     return next(block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) in names)
 
 
-def _tile(work: Schedule, main: SBlockRV) -> Tile:
+def tile_of(work: Schedule, main: SBlockRV) -> Tile:
     return Tile(*(int(value) for value in work.get(main).annotations[TILE]))
 
 
@@ -94,11 +75,12 @@ def _fused(work: Schedule, loops: list[LoopRV]) -> LoopRV:
     return work.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
+def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     """Inline all that follows the main block into the last block, and return that; a main block that is the last gets a copy to follow it.
 
     Raises where that cannot be done, as when a kernel has several results.
     """
+    _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
     first = {name_of(work, block) for block in (main, *work.get_producers(main))}
@@ -106,6 +88,17 @@ def _inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     for block in between:
         work.compute_inline(block)
     return last
+
+
+def _begin_with_bias(work: Schedule, main: SBlockRV) -> None:
+    """Where all that is made of the main block's sums is to add something to them, begin them with that."""
+    consumers = work.get_consumers(main)
+    if len(consumers) != 1 or work.get(main).init is None:
+        return
+    added = getattr(work.get(consumers[0]).body, "value", None)
+    sums = work.get(main).writes[0].source
+    if isinstance(added, tirx.Add) and any(sums.same_as(getattr(part, "source", None)) for part in (added.a, added.b)):
+        work.fuse_reduction_epilogue(main, consumers[0])
 
 
 def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
@@ -128,6 +121,4 @@ RULES = {
     DENSE: schedule_product,
     PRODUCT: schedule_product,
     TRANSPOSED: schedule_transposed,
-    DEPTHWISE: schedule_depthwise,
-    POOL: schedule_depthwise,
 }

@@ -22,12 +22,20 @@ from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
+from farm.compiler.windows import WINDOW_RULES
 from farm.compiler.winograd import WINOGRAD
 from farm.compiler.winograd_rules import schedule_winograd
 from farm.types import Kernel
 
 GENERAL = "general"
-_RULES = {WINOGRAD: schedule_winograd, **RULES, SOFTMAX: schedule_rows, LAYER_NORM: schedule_rows, GENERAL: schedule_general}
+_RULES = {
+    WINOGRAD: schedule_winograd,
+    **RULES,
+    **WINDOW_RULES,
+    SOFTMAX: schedule_rows,
+    LAYER_NORM: schedule_rows,
+    GENERAL: schedule_general,
+}
 
 
 def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kernel]]:

@@ -11,6 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from farm.compiler.core import Core
 from farm.compiler.tiles import divisor
 
+PARTITION = "pragma_loop_partition_hint"  # of a loop: cut it where a condition changes, so that each part knows the answer
 _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others for less costs more than it gains
 _ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
@@ -42,7 +43,7 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         spatial[-1], inner = work.split(spatial[-1], [None, lanes])
     work.reorder(*spatial, *reduced, *([inner] if inner is not None else []))
     if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
-        work.annotate(spatial.pop(), "pragma_loop_partition_hint", 1)
+        work.annotate(spatial.pop(), PARTITION, 1)
     outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     in_parallel(work, outer, [block], core)
     if inner is not None:
@@ -72,10 +73,14 @@ def vectorized(work: Schedule, loop: LoopRV, core: Core) -> None:
 
 
 def vectorized_tail(work: Schedule, loop: LoopRV, lanes: int) -> None:
-    """Whole vectors; what is left at the end, one by one."""
-    blocks, lane = work.split(loop, [None, lanes])
-    work.vectorize(lane)
-    work.annotate(blocks, "pragma_loop_partition_hint", 1)
+    """Whole vectors, and one narrower vector for what is left at the end: a loop of its own, for conditions in vectors are slow."""
+    whole, rest = divmod(extent(work, loop), lanes)
+    if whole and rest:
+        loop, last = work.loop_partition(loop, [whole * lanes, None])
+        work.vectorize(last)
+    elif rest:
+        lanes = rest
+    work.vectorize(work.split(loop, [None, lanes])[1])
 
 
 def extent(work: Schedule, loop: LoopRV) -> int:

@@ -9,6 +9,7 @@ from farm.compiler.core import Core
 
 _VECTORS = 8  # side by side at most: a row of one pixel needs so many sums in flight
 _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
+_INPUTS = 3  # in registers at a time, beside a tile's sums and its vectors of weights
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
 _SCALAR_CYCLES = 2  # of one result where results do not fill vectors
@@ -50,6 +51,7 @@ def product_tiles(core: Core, pixels: int, channels: int, depth: int) -> list[tu
         for lanes in core.widths
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
         for high in range(1, min(pixels, core.tile_budget(lanes) // vectors) + 1)
+        if core.from_memory or high == 1 or (high + 1) * vectors + _INPUTS <= core.registers
     ]
     return [(tile, _cycles(core, tile, pixels, channels, depth)) for tile in tiles]
 

@@ -25,6 +25,7 @@ from farm.compiler.tiles import up_to_multiple
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"  # the transforms, each down and then across
 POINTS = {2: (1.0,), 4: (0.5**0.5, 2.0**0.5)}  # the positive points of an output tile's size
+LEAST_BYTES = 16 * 1024  # of a buffer before the products: TVM gives the memory of one up to 16 times as large to a register tile
 
 Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # a value at each place of a line through a tile

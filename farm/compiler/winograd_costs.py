@@ -9,6 +9,7 @@ from farm.compiler.choices import CHANNELS, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION
 from farm.compiler.tiles import Tile, divisor, product_tiles, up_to_multiple
+from farm.compiler.winograd import LEAST_BYTES
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
@@ -61,9 +62,10 @@ def filled(channels: int, core: Core) -> int:
 
 
 def _bands(workload: Workload, size: int) -> list[int]:
-    """For each number of bands, the fewest rows that they need."""
-    rows = -(-workload.output(0) // size)
-    return sorted({-(-rows // bands) for bands in range(1, rows + 1)})
+    """For each number of bands, the fewest rows that they need; none where the work is too small for buffers of their own."""
+    rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
+    least = LEAST_BYTES / (4 * width * workload.data[3])
+    return sorted(band for band in {-(-rows // bands) for bands in range(1, rows + 1)} if band * size + 2 >= least <= size + 2)
 
 
 def _tiles(workload: Workload, core: Core, size: int) -> Iterator[Tile]:

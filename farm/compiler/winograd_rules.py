@@ -12,7 +12,7 @@ from farm.compiler.core import Core
 from farm.compiler.loops import ORDER, PADDING, TILE
 from farm.compiler.spread import in_parallel, name_of, vectorized
 from farm.compiler.tiles import Tile, divisor
-from farm.compiler.winograd import ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD
+from farm.compiler.winograd import LEAST_BYTES, ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD
 
 _LINE = 16  # float32 values in a line of the cache: as many channels of a row are transformed before the next
 
@@ -80,9 +80,9 @@ def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place
     work.reorder(i, j, tiles, pixel, vector, lane)
     _unrolled(work, [pixel, vector], lane)
     work.compute_at(main, tiles, preserve_unit_loops=True)
-    *_, pixel, c, reduced = work.get_loops(main)
+    *_, pixel, i, j, c, reduced = work.get_loops(main)
     vector, lane = work.split(c, [tile.vectors, tile.lanes])
-    work.reorder(reduced, pixel, vector, lane)
+    work.reorder(i, j, reduced, pixel, vector, lane)
     _unrolled(work, [pixel, vector], lane)
     *_, pixel, vector, lane = work.get_loops(work.decompose_reduction(main, reduced))
     _unrolled(work, [pixel, vector], lane)
@@ -91,29 +91,45 @@ def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place
 def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: int) -> None:
     """Row by row of tiles, for a cache line of channels: down for the whole row, then across. At `place`, or all of it before."""
     padding, rows_in, tiles_in = (work.get_sblock(name) for name in (PADDING, ROWS_IN, TILES_IN))
+    rows, tiles = work.cache_write(rows_in, 0, "global"), work.cache_write(tiles_in, 0, "global")
     if place is not None:
-        work.compute_at(tiles_in, place, preserve_unit_loops=True)
-    *outer, t, i, j, c = work.get_loops(tiles_in)
-    depth = int(work.get(tiles_in).writes[0].source.shape[-1])
+        work.compute_at(tiles, place, preserve_unit_loops=True)
+    *outer, t, i, j, c = work.get_loops(tiles)
+    depth = int(work.get(tiles).writes[0].source.shape[-1])
     lanes = divisor(depth, core.lanes)
     row, column = work.split(t, [None, columns])
-    chunk, vector, lane = work.split(c, [None, divisor(depth // lanes, max(1, _LINE // lanes)), lanes])
+    chunk, vector, lane = work.split(c, [None, _vectors(work, rows, lanes), lanes])
     work.reorder(row, chunk, column, vector, i, j, lane)
-    _unrolled(work, [j], lane)
     if place is None:
         chunk = work.fuse(*outer, row, chunk)
-    work.compute_at(rows_in, chunk, preserve_unit_loops=True)
-    *_, i, x, c = work.get_loops(rows_in)
+    _in_registers(work, tiles_in, i, [j], lane)
+    work.compute_at(rows, chunk, preserve_unit_loops=True)
+    *_, i, x, c = work.get_loops(rows)
     vector, lane = work.split(c, [None, lanes])
     work.reorder(x, vector, i, lane)
-    _unrolled(work, [i], lane)
+    _in_registers(work, rows_in, vector, [i], lane)
     if place is not None:
         work.compute_at(padding, place, preserve_unit_loops=True)
     else:
         n, y, *_ = work.get_loops(padding)
         in_parallel(work, work.fuse(n, y), [padding], core)
-        in_parallel(work, chunk, [tiles_in], core)
+        in_parallel(work, chunk, [tiles], core)
     vectorized(work, work.get_loops(padding)[-1], core)
+
+
+def _vectors(work: Schedule, rows: SBlockRV, lanes: int) -> int:
+    """Vectors of channels that are transformed together: whole lines of the cache, and no buffer so small that a register tile gets it."""
+    *_, side, width, depth = (int(extent) for extent in work.get(rows).writes[0].source.shape)
+    least = max(_LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes)))
+    return next(vectors for vectors in range(1, depth // lanes + 1) if depth // lanes % vectors == 0 and vectors >= min(least, depth // lanes))
+
+
+def _in_registers(work: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV) -> None:
+    """Compute all values of a line before the first is stored: LLVM computes what they share once only if no store lies between."""
+    _unrolled(work, loops, lanes)
+    work.compute_at(block, place, preserve_unit_loops=True)
+    *_, i, j, _ = work.get_loops(block)
+    _unrolled(work, [i, j], work.get_loops(block)[-1])
 
 
 def _unrolled(work: Schedule, loops: list[LoopRV], lanes: LoopRV) -> None:

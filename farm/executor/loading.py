@@ -56,9 +56,9 @@ class Loaded:
     def outputs(self) -> list[Array]:
         return prepare.flat(self.machine.get_outputs("main"))
 
-    def time(self, count: int) -> list[float]:
-        """Seconds of each of `count` inferences by the device's clock; it runs one more, first."""
-        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=count)
+    def time(self, count: int, block: int = 1) -> list[float]:
+        """Seconds per inference of each of `count` blocks of inferences, by the device's clock; it runs one more, first."""
+        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=block, repeat=count)
         return [float(seconds) for seconds in evaluate("main").results]
 
 

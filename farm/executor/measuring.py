@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare, releases, stats
 from farm.clock import timed
+from farm.deadline import Deadline
 from farm.executor.loading import Loaded, facts_of, open_and_load
 from farm.importers import feed
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import Agreement, Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,67 +27,189 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BATCH_S = 0.25  # of samples between two notes of progress
-_MOST_SAMPLES = 10_000  # more say no more, and each is kept
+_LOOK_AGAIN = 1.15  # times the time so far
+_FACTS_EVERY_S = 1.0
+_MOST_FACTS = 40  # readings on the way; of a longer measurement every second one is dropped
+_WINDOW_S = 0.1  # of the warm-up
+_LEAST_SAMPLE_S = 1e-3  # an inference of less than that is timed in blocks
+_COOLER_BY_C = 2.0  # than this above what it was before, and a device is cool again
+_CHANGING = ("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s")
 _NOTE_EVERY = 10  # labelled samples
 
 
 def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan) -> Samples:
     """One job: the answer on the example input, samples of the latency, the labelled samples. Raises DeviceError and its kin."""
     ledger: dict[str, float] = {}
-    inputs, expected = prepare.reference(prepared)
+    begin = time.perf_counter()
     with ExitStack() as stack:
+        with timed(ledger, "reference"):
+            inputs, expected = prepare.reference(prepared)
         loaded, link, uploaded = open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
-        before = facts_of(link)
-        desk.note(Progress(Stage.RUNNING, "first inference"))
-        with timed(ledger, "first run"):
-            loaded.feed(inputs)
-            begin = time.perf_counter()
-            loaded.run()
-            first_s = time.perf_counter() - begin
-            agreement = stats.agreement(loaded.outputs(), expected, prepared.tolerance)
-        seconds, held_up = _sample(desk, device, link, loaded, plan, first_s, ledger)
+        meter = _Meter(desk, device, link, loaded, plan, ledger)
+        before = meter.facts()
+        first_s, agreement = _first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        meter.sample(first_s)
         correct, total = _classify(desk, loaded, model, plan, ledger)
-        release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
-        after = facts_of(link)
-        return Samples(tuple(seconds), first_s, agreement, correct, total, before, after, ledger, uploaded, release, held_up)
+        with timed(ledger, "install"):
+            release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
+        after = meter.facts()
+        meter.cool_down(before)
+        closing = time.perf_counter()
+    end = time.perf_counter()
+    ledger["close"] = end - closing
+    return Samples(
+        seconds=tuple(meter.seconds),
+        first_s=first_s,
+        agreement=agreement,
+        correct=correct,
+        total=total,
+        facts_before=before,
+        facts_after=after,
+        ledger=ledger,
+        uploaded=uploaded,
+        release=release,
+        held_up=meter.held_up,
+        block=meter.block,
+        warm=meter.warm,
+        measured_s=meter.measured_s,
+        facts_during=tuple(meter.during),
+        wall_s=end - begin,
+    )
 
 
-def _sample(
-    desk: Desk, device: Device, link: Link, loaded: Loaded, plan: Plan, first_s: float, ledger: dict[str, float]
-) -> tuple[Sequence[float], float | None]:
-    """Samples until there are enough of them for long enough, while nothing else of ours runs here if the device is this machine; and
-    the share of that time in which other work had the CPU.
-
-    None of an emulated device: they would be figures of the emulator.
-    """
-    if plan.maximum_s <= 0 or device.emulated:
-        return [], None
-    with ExitStack() as stack:
-        with timed(ledger, "wait for quiet"):
-            if device.scheme == "local":
-                desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
-                stack.enter_context(desk.quiet())
-        with timed(ledger, "measure"):
-            if plan.warmup:
-                loaded.time(plan.warmup)
-            samples: list[float] = []
-            waited_before = _waited_s(link)
-            begin = time.perf_counter()
-            while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
-                enough = min(len(samples) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
-                if samples and (enough >= 1 or len(samples) >= _MOST_SAMPLES):
-                    break
-                desk.note(Progress(Stage.MEASURING, f"{len(samples)} samples", enough))
-                typical = sorted(samples)[len(samples) // 2] if samples else first_s
-                samples += loaded.time(max(1, min(_MOST_SAMPLES, int(_BATCH_S / max(typical, 1e-6)))))
-            waited = _waited_s(link)
-    return samples, None if waited is None or waited_before is None else (waited - waited_before) / elapsed
+def _first_answer(
+    desk: Desk, loaded: Loaded, prepared: Prepared, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
+) -> tuple[float, Agreement]:
+    """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference."""
+    desk.note(Progress(Stage.RUNNING, "first inference"))
+    with timed(ledger, "feed"):
+        loaded.feed(inputs)
+    begin = time.perf_counter()
+    with timed(ledger, "first run"):
+        loaded.run()
+    first_s = time.perf_counter() - begin
+    with timed(ledger, "read-back"):
+        outputs = loaded.outputs()
+    with timed(ledger, "check"):
+        return first_s, stats.agreement(outputs, expected, prepared.tolerance)
 
 
-def _waited_s(link: Link) -> float | None:
-    """How long the session has stood ready to run while other work had the CPU, so far."""
-    told = facts_of(link).get("cpu_wait_s")
-    return None if told is None else float(told)
+@dataclass
+class _Meter:
+    """Times a loaded model: `seconds` are its samples, each the mean of a `block` of inferences, and `during` the facts meanwhile."""
+
+    desk: Desk
+    device: Device
+    link: Link
+    loaded: Loaded
+    plan: Plan
+    ledger: dict[str, float]
+    seconds: list[float] = field(default_factory=list)
+    during: list[dict[str, str]] = field(default_factory=list)
+    held_up: float | None = None
+    warm: bool | None = None
+    measured_s: float | None = None
+    block: int = 1
+    _look_again_s: float = 0.0
+
+    def facts(self) -> dict[str, str]:
+        with timed(self.ledger, "facts"):
+            return facts_of(self.link)
+
+    def sample(self, first_s: float) -> None:
+        """Samples until there are enough of them for long enough, while nothing else of ours runs here if the device is this machine; and
+        the share of that time in which other work had the CPU.
+
+        None of an emulated device: they would be figures of the emulator.
+        """
+        if self.plan.maximum_s <= 0 or self.device.emulated:
+            return
+        with ExitStack() as stack:
+            with timed(self.ledger, "wait for quiet"):
+                if self.device.scheme == "local":
+                    self.desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
+                    stack.enter_context(self.desk.quiet())
+            typical = self._warm_up(first_s)
+            if typical < _LEAST_SAMPLE_S:
+                self.block = math.ceil(_LEAST_SAMPLE_S / max(typical, 1e-7))
+            self._take_samples(typical * self.block)
+
+    def _warm_up(self, typical: float) -> float:
+        """Run until it has settled (see `stats.settled`), or the time for that is over; seconds of an inference."""
+        if not self.plan.warmup:
+            return typical
+        self.desk.note(Progress(Stage.MEASURING, "warming up"))
+        windows: list[list[float]] = []
+        deadline = Deadline(self.plan.warmup_s)
+        with timed(self.ledger, "warm-up"):
+            while True:
+                windows.append(self.loaded.time(_count(_WINDOW_S, typical)))
+                typical = statistics.median(windows[-1])
+                self.warm = stats.settled(windows)
+                if sum(map(len, windows)) >= self.plan.warmup and (self.warm or deadline.expired):
+                    return typical
+
+    def _take_samples(self, typical: float) -> None:
+        """`typical` is the length of a sample, in seconds."""
+        plan, begin, waiting = self.plan, time.perf_counter(), self._read_facts()
+        while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
+            enough = min(len(self.seconds) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
+            if self.seconds and ((enough >= 1 and self._sure(elapsed)) or len(self.seconds) >= plan.most):
+                break
+            done = enough if enough < 1 else elapsed / plan.maximum_s
+            self.desk.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
+            batch_begin = time.perf_counter()
+            batch = self.loaded.time(min(plan.most, _count(_BATCH_S, typical)), self.block)
+            compute = math.fsum(batch) * (self.block + 1 / len(batch))  # with the one that is run first and not timed
+            _add(self.ledger, "compute", compute)
+            _add(self.ledger, "RPC", time.perf_counter() - batch_begin - compute)
+            self.seconds += batch
+            typical = statistics.median(batch) * self.block
+            if time.monotonic() - float(self.during[-1]["host_s"]) > _FACTS_EVERY_S:
+                self._read_facts()
+        self.measured_s = time.perf_counter() - begin
+        waited = self._read_facts()
+        self.held_up = None if waited is None or waiting is None else (waited - waiting) / self.measured_s
+
+    def _sure(self, elapsed_s: float) -> bool:
+        """Whether the median is as sure as the plan wants it. It takes some time to tell, and is looked at now and then."""
+        if self.plan.precision is None:
+            return True
+        if elapsed_s < self._look_again_s:
+            return False
+        with timed(self.ledger, "judging"):
+            self._look_again_s = _LOOK_AGAIN * elapsed_s
+            return stats.uncertainty(self.seconds) <= self.plan.precision
+
+    def _read_facts(self) -> float | None:
+        """Keep the facts that change; how long the session has stood ready to run while other work had the CPU, so far."""
+        facts = self.facts()
+        self.during.append({**{name: facts[name] for name in _CHANGING if name in facts}, "host_s": f"{time.monotonic():.3f}"})
+        if len(self.during) > _MOST_FACTS:
+            del self.during[1::2]
+        return float(facts["cpu_wait_s"]) if "cpu_wait_s" in facts else None
+
+    def cool_down(self, before: Mapping[str, str]) -> None:
+        """Wait until the device is as cool as it was, so that its next job starts as this one did."""
+        deadline, target = Deadline(self.plan.cooldown_s), _hottest(before)
+        if target is None or not self.seconds:
+            return
+        with timed(self.ledger, "cool-down"):
+            while not deadline.expired and (now := _hottest(facts_of(self.link))) is not None and now > target + _COOLER_BY_C:
+                self.desk.note(Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C"))
+                time.sleep(min(1.0, deadline.remaining))
+
+
+def _count(seconds: float, each_s: float) -> int:
+    return max(1, min(10_000, int(seconds / max(each_s, 1e-6))))
+
+
+def _add(ledger: dict[str, float], part: str, seconds: float) -> None:
+    ledger[part] = ledger.get(part, 0.0) + seconds
+
+
+def _hottest(facts: Mapping[str, str]) -> float | None:
+    return max(json.loads(facts.get("temperatures_c", "{}")).values(), default=None)
 
 
 def _classify(desk: Desk, loaded: Loaded, model: Model, plan: Plan, ledger: dict[str, float]) -> tuple[int | None, int | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare, transports
+from farm.executor.computing import compute_as_asked
 from farm.executor.loading import Loaded, facts_of, has_parameters, load, push
 from farm.parallel import Desk
 from farm.store import file_digest
@@ -36,6 +37,7 @@ def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, 
     from tvm import relax
 
     with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        compute_as_asked(link, device)
         desk.note(facts_of(link))
         desk.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
         _send(link, batch.library)
@@ -101,6 +103,7 @@ def compare(
     """Two builds of a model in one session, measured in turns."""
     inputs, _ = prepare.reference(prepared)
     with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+        compute_as_asked(link, device)
         loaded = []
         for artifact in (before, after):  # one after the other: the files of the second take the place of the first's
             push(desk, link, artifact)

@@ -19,7 +19,7 @@ from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message, together
-from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task
+from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
@@ -175,14 +175,17 @@ class _Story:
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
-            self._judge(work, message.value)
+            self._judge(work, whole(message.value, self._parts(work), now - begin))
         else:
             self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
 
     def outcome(self) -> Outcome:
         runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
-        artifacts = tuple(made for made in self._made.values() if isinstance(made, Artifact))
-        return Outcome(runs, artifacts, Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+        artifacts = (made for made in self._made.values() if isinstance(made, Artifact))
+        return Outcome(runs, tuple(artifacts), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+
+    def _parts(self, job: Job) -> tuple[Prepared, Artifact]:
+        return self._made["prepare", job.model.name], self._made[_build_key(job)]
 
     def _has_parts(self, job: Job) -> bool:
         return all(key in self._made for key in _needs(job))
@@ -204,10 +207,9 @@ class _Story:
             self.crew.assign(lane, build_task, prepared, profile, cache, deadline_s=BUILD_S, task=task)
 
     def _start_job(self, lane: str, job: Job) -> None:
-        prepared, artifact = self._made["prepare", job.model.name], self._made[_build_key(job)]
         agent = self._made.get(("agent", job.device.profile.agent or ""))
         self._running[lane] = (job, time.monotonic())
-        arguments = (job.device, job.model, prepared, artifact, agent, job.plan, self.store.root)
+        arguments = (job.device, job.model, *self._parts(job), agent, job.plan, self.store.root)
         self.crew.assign(
             lane,
             measure_task,
@@ -235,11 +237,11 @@ class _Story:
 
     def _judge(self, job: Job, samples: Samples) -> None:
         try:
-            latency = stats.latency(samples.seconds) if samples.seconds else None
+            latency = stats.latency(samples.seconds, samples.block) if samples.seconds else None
         except FarmError as error:  # times that no clock gives
             self._finish(job, Verdict.FAILED, error.what, error=error)
             return
-        verdict, reason = stats.verdict(job.device.emulated, samples.agreement, latency, samples.held_up)
+        verdict, reason = stats.judge(job.device.emulated, samples, latency)
         self._finish(job, verdict, reason, samples=samples, latency=latency)
 
     def _finish(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def measure_task(
     from farm import executor
 
     return executor.measure(desk, device_at_home(device, cache), model, prepared, artifact, agent, plan)
+
+
+def whole(samples: Samples, made: tuple[Prepared, Artifact], lane_s: float) -> Samples:
+    """The samples with a ledger of all that a job took: what was made for it, and `lane_s`, with its process's start and answer."""
+    build_s = sum(sum(one.seconds.values()) for one in made if not one.cached)
+    around = {"build": build_s, "process": lane_s - (samples.wall_s or lane_s)}
+    return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + lane_s)
 
 
 def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:

@@ -8,12 +8,13 @@ and skipped when that happens again. Ctrl-C keeps what is known.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from farm import __version__, transports
+from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.deadline import Deadline
 from farm.errors import DeviceError, FarmError, UsageError
@@ -40,10 +41,11 @@ _BOARDS_S = 60.0  # to ask a tracker how many it has
 _BATCH_S = 20.0  # of a batch on a device, beside:
 _CALLS = 60  # of each variant, at most, with the calls that do not count
 _SECONDS_PER_BYTE = 1e-6  # of what is sent
-_UNKNOWN_S = 1.0  # a call of a kernel that was never measured
+_UNKNOWN_S = 2.0  # a call of each kernel of a model that was never measured
 _COMPARE_S = 300.0
 _PAIRS = 21
 _BUILDER = "worker"
+WORTH_SAYING = 0.005  # of a model's time: where code lies in memory alone makes as much of a difference
 _FAILURES = 3  # of a board in a row: it is left alone
 
 
@@ -54,6 +56,19 @@ class Tuned:
     before: Artifact
     after: Artifact
     paired: Paired | None
+
+    @property
+    def speedup(self) -> tuple[float, float, float] | None:
+        """The median of before over after, pair by pair, and its interval of 95 % confidence."""
+        if self.paired is None:
+            return None
+        ratios = [before / after for before, after in zip(self.paired.before, self.paired.after, strict=True)]
+        return statistics.median(ratios), *stats.median_interval(ratios)
+
+    @property
+    def slower(self) -> bool:
+        """Whether what is faster kernel by kernel is slower as a whole, as when they leave less in the caches for each other."""
+        return self.speedup is not None and self.speedup[2] < 1 - WORTH_SAYING
 
 
 @dataclass
@@ -111,6 +126,7 @@ def tune(
         agents = {device.name: ensure_agent(crew, device, store, said) for device in devices}
         before: Artifact = _build(crew, prepared, profile, store, said)
         work.core, tasks = do(crew, tasks_task, (prepared, profile), said, BUILD_S, f"looking at {model.name}")
+        there = {record.workload: record for record in records.records() if record.core == work.core}
         work.search = Search([Kernel(task) for task in tasks])
         for device in devices:
             count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
@@ -122,7 +138,20 @@ def tune(
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, prepared, (before, after), board.agent, store.root, _COMPARE_S, _PAIRS)
             paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
-        return Tuned(before, after, paired)
+        tuned = Tuned(before, after, paired)
+        if tuned.slower:
+            _restore(work, there)
+        return tuned
+
+
+def _restore(work: Tuning, there: Mapping[str, Record]) -> None:
+    """The records as they were before the search."""
+    for kernel in work.search.kernels:
+        if kernel.recorded and (record := there.get(kernel.task.workload)):
+            work.records.keep(record)
+        elif kernel.recorded:
+            work.records.forget(work.core, kernel.task.workload)
+    work.kept = 0
 
 
 def _check(devices: Sequence[Device]) -> None:
@@ -180,7 +209,7 @@ class _Loop:
             self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
 
     def _measure_next(self, deadline: Deadline) -> None:
-        for board in self.work.boards:
+        for board in sorted(self.work.boards, key=lambda one: one.batches):  # where building is what takes long, all have some
             if self.work._built and not (board.batch or board.gone or deadline.expired):
                 batch = self.work._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
@@ -195,9 +224,11 @@ class _Loop:
                 )
 
     def _limit_s(self, batch: Batch) -> float:
-        known = {kernel.task.workload: kernel.best_s or _UNKNOWN_S for kernel in self.work.search.kernels}
-        calls_s = sum(known[variant.workload] for variant in batch.variants) * _CALLS
-        return _BATCH_S + calls_s + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
+        known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
+        all_s = sum(known[variant.workload] for variant in batch.variants)
+        if not all(known[variant.workload] for variant in batch.variants):
+            all_s = max(all_s, _UNKNOWN_S)
+        return _BATCH_S + all_s * _CALLS + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
 
     def _hear(self, message: Message) -> None:
         if message.lane == _BUILDER:

@@ -47,13 +47,22 @@ def _samples(body: Mapping[str, Any]) -> Samples:
             "first_s": float(body["first_s"]),
             "agreement": Agreement(**{**agreement, **numbers}),
             "ledger": {part: float(s) for part, s in body["ledger"].items()},
+            **{name: _numbers(body.get(name)) for name in ("held_up", "measured_s", "wall_s")},
+            "facts_during": tuple(body.get("facts_during", ())),
         }
     )
 
 
 def _latency(body: Mapping[str, Any]) -> Latency:
-    numbers: dict[str, Any] = {name: None if value is None else float(value) for name, value in _known(Latency, body).items()}
-    return Latency(**{**numbers, "count": body["count"]})
+    whole = ("count", "block")
+    return Latency(**{name: value if name in whole else _numbers(value) for name, value in _known(Latency, body).items()})
+
+
+def _numbers(value: Any) -> Any:
+    """A number, an interval, or None."""
+    if isinstance(value, (list, tuple)):
+        return tuple(float(item) for item in value)
+    return None if value is None else float(value)
 
 
 def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:

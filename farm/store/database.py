@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,15 @@ _REMEDIES = (
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The file at `path`: `title` and `what` name it and what it holds in errors; `schema` makes it, as of `version`."""
+    """The file at `path`: `title` and `what` name it and what it holds in errors; `schema` makes it, and each of
+    `migrations` takes it a version further, the last to `version`."""
 
     path: Path
     title: str
     what: str
     schema: str
     version: int
+    migrations: tuple[Callable[[sqlite3.Connection], None], ...] = ()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
@@ -61,12 +63,31 @@ class Database:
         if version == self.version:
             return
         _use_write_ahead_log(db)
-        db.execute("BEGIN IMMEDIATE")
-        if _version(db) == 0:  # no other process was faster
-            for statement in self.schema.split(";"):
-                db.execute(statement)
+        with transaction(db):
+            if (current := _version(db)) == 0:
+                statements(db, self.schema)
+                current = self.version - len(self.migrations)
+            for migration in self.migrations[len(self.migrations) - (self.version - current) :]:  # none, where another process was faster
+                migration(db)
             db.execute(f"PRAGMA user_version = {self.version}")
-        db.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """The block's statements take effect together, or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def statements(db: sqlite3.Connection, script: str) -> None:
+    """One after the other, in the transaction that is open: sqlite3's own `executescript` would end it."""
+    for statement in script.split(";"):
+        db.execute(statement)
 
 
 def text(name: str) -> str:

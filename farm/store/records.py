@@ -83,6 +83,11 @@ class RecordStore:
                 db.executemany("DELETE FROM records WHERE core = ? AND workload = ?", [_key(record) for record in found])
         return len(found)
 
+    def forget(self, core: str, workload: str) -> None:
+        """Remove a record, if it is there."""
+        with self._database.open() as db:
+            db.execute("DELETE FROM records WHERE core = ? AND workload = ?", (text(core), text(workload)))
+
     def _all(self) -> list[Record]:
         if not self.path.exists():
             return []

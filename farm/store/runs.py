@@ -1,6 +1,8 @@
-"""The record of runs: a table in SQLite. Each run is kept the moment it is known, failed ones too, by any number of processes.
+"""The record of runs: tables in SQLite. Each run is kept the moment it is known, failed ones too, by any number of processes.
 
-A row holds what is asked for (model, device, time), the raw samples as little-endian float64, and all the rest as JSON.
+A row holds what is asked for (model, device, time), the raw samples (see `samples`), and all the rest as JSON. A baseline is a
+name for runs, one for each model on a device and way to compute there. A record of an older farm is brought up to date when it is
+opened (`_MIGRATIONS`).
 """
 
 from __future__ import annotations
@@ -8,17 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from farm.errors import InternalError
 from farm.store.codec import run_from_json, run_to_json
-from farm.store.database import Database, text
+from farm.store.database import Database, statements, text, transaction
+from farm.store.samples import packed, unpacked
 from farm.types import Run
 
-SCHEMA_VERSION = 1
-
-_SCHEMA = """
+_FIRST_SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -30,6 +32,27 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_by_time ON runs (started_at, number);
 """
+_BASELINES = """
+CREATE TABLE baselines (
+    name TEXT NOT NULL,
+    device TEXT NOT NULL,
+    title TEXT NOT NULL,
+    run TEXT NOT NULL REFERENCES runs (id),
+    PRIMARY KEY (name, device, title)
+);
+CREATE INDEX runs_by_model ON runs (model, device, started_at);
+"""
+
+
+def _add_baselines_and_pack(db: sqlite3.Connection) -> None:
+    """Samples were float64 without a first byte that says so."""
+    statements(db, _BASELINES)
+    for number, seconds in db.execute("SELECT number, seconds FROM runs").fetchall():
+        db.execute("UPDATE runs SET seconds = ? WHERE number = ?", (packed(unpacked(b"\0" + seconds)), number))
+
+
+_MIGRATIONS = (_add_baselines_and_pack,)  # from version 1, 2, ... to the next
+SCHEMA_VERSION = 1 + len(_MIGRATIONS)
 
 
 class RunStore:
@@ -37,24 +60,20 @@ class RunStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._database = Database(path, "the record of runs", "runs", _SCHEMA, SCHEMA_VERSION)
+        self._database = Database(path, "the record of runs", "runs", _FIRST_SCHEMA, SCHEMA_VERSION, _MIGRATIONS)
 
     def keep(self, run: Run) -> None:
         """Keep a run, on the disk when this returns."""
-        body = run_to_json(run)
-        seconds: tuple[float, ...] = ()
-        if run.samples:
-            seconds, body["samples"]["seconds"] = run.samples.seconds, []
-        row = (text(run.id), run.started_at, text(run.device), text(run.model))
-        packed = struct.pack(f"<{len(seconds)}d", *seconds)
         with self._database.open() as db:
             try:
-                db.execute(
-                    "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)",
-                    (*row, packed, json.dumps(body, allow_nan=False)),
-                )
+                db.execute(_INSERT, _row(run))
             except sqlite3.IntegrityError as exc:
                 raise InternalError(f"run {run.id} is kept already", str(exc)) from exc
+
+    def add(self, runs: Iterable[Run]) -> int:
+        """Keep the runs that are not here yet, all or none; how many those were."""
+        with self._database.open() as db, transaction(db):
+            return sum(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", _row(run)).rowcount for run in runs)
 
     def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
         """The runs of a model, on a device, or all; newest first."""
@@ -67,17 +86,58 @@ class RunStore:
     def get(self, id: str) -> Run | None:  # noqa: A002
         return next(iter(self._select("WHERE id = ?", text(id))), None)
 
+    def starting_with(self, prefix: str) -> list[Run]:
+        """The runs whose id begins so."""
+        return self._select("WHERE substr(id, 1, ?) = ?", len(prefix), text(prefix))
+
+    def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
+        """Name these runs; of the same name, those of other models and devices stay."""
+        with self._database.open() as db, transaction(db):
+            for run in runs:
+                row = (text(name), text(run.device), text(run.title), text(run.id))
+                db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", row)
+
+    def baseline(self, name: str) -> list[Run]:
+        """The runs of a baseline; none where there is none of the name."""
+        return self._select("WHERE id IN (SELECT run FROM baselines WHERE name = ?) ORDER BY device, model", text(name))
+
+    def baselines(self) -> dict[str, int]:
+        """The names of all baselines, and how many runs each has."""
+        return dict(self._ask("SELECT name, COUNT(*) FROM baselines GROUP BY name ORDER BY name"))
+
+    def remove_baseline(self, name: str) -> bool:
+        """Whether there was one. Its runs stay."""
+        with self._database.open() as db:
+            return db.execute("DELETE FROM baselines WHERE name = ?", (text(name),)).rowcount > 0
+
     def _select(self, clause: str, *values: str | int) -> list[Run]:
+        return [self._run(seconds, body) for seconds, body in self._ask(f"SELECT seconds, body FROM runs {clause}", *values)]
+
+    def _ask(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         if not self.path.exists():
             return []
         with self._database.open() as db:
-            rows = db.execute(f"SELECT seconds, body FROM runs {clause}", values).fetchall()
-        return [self._run(seconds, body) for seconds, body in rows]
+            return db.execute(query, values).fetchall()
 
     def _run(self, seconds: bytes, body: str) -> Run:
         try:
             run = run_from_json(json.loads(body))
-            samples = struct.unpack(f"<{len(seconds) // 8}d", seconds)
-        except (ValueError, struct.error) as exc:
+            samples = unpacked(seconds)
+        except ValueError as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
         return dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples)) if run.samples else run
+
+
+_INSERT = "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def _row(run: Run) -> tuple[str, str, str, str, bytes, str]:
+    body = run_to_json(run)
+    seconds: tuple[float, ...] = ()
+    if run.samples:
+        seconds, body["samples"]["seconds"] = run.samples.seconds, []
+    return (
+        *(text(run.id), run.started_at, text(run.device), text(run.model)),
+        packed(seconds),
+        json.dumps(body, allow_nan=False),
+    )

@@ -4,10 +4,11 @@ from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
-from farm.types.runs import Failure, Job, Latency, Plan, Run, Samples, Verdict
+from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "PRESETS",
     "Agreement",
     "Artifact",
     "Batch",

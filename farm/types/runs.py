@@ -12,9 +12,12 @@ from farm.types.made import Agreement
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to measure: at least `count` samples and `minimum_s` seconds of them after `warmup` runs, at most `maximum_s`
-    or 10,000 samples.
+    """How to measure: after a warm-up, at least `count` samples and `minimum_s` seconds of them, at most `maximum_s` or `most` samples.
 
+    With a `precision`, also until the median is as sure as that: its standard error over itself, see `stats.uncertainty`.
+
+    The warm-up is at least `warmup` runs, and goes on until the latency has settled, for `warmup_s` at the most.
+    After measuring, the device has up to `cooldown_s` to become as cool as it was before.
     `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
     `install` has a model whose answer is right stay on the device, as the current release of its name.
     """
@@ -26,11 +29,33 @@ class Plan:
     deadline_s: float = 600.0
     dataset_limit: int | None = None
     install: bool = False
+    warmup_s: float = 1.0
+    cooldown_s: float = 0.0
+    most: int = 10_000
+    precision: float | None = None
 
     @classmethod
     def once(cls) -> Plan:
         """One inference, to see that the answer is right."""
         return cls(warmup=0, count=1, minimum_s=0.0, maximum_s=0.0, dataset_limit=0)
+
+
+# How `--quick`, `--standard` and `--mlperf` change a plan. MLPerf's are the rules of SingleStream: 600 s, from 64 queries on, and the 90th
+# percentile by early stopping. https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
+PRESETS: Mapping[str, Mapping[str, float]] = {
+    "quick": {"warmup": 1, "count": 10, "minimum_s": 0.2, "maximum_s": 5.0, "warmup_s": 0.5, "cooldown_s": 0.0},
+    "standard": {"warmup": 3, "count": 100, "minimum_s": 5.0, "maximum_s": 60.0, "warmup_s": 5.0, "cooldown_s": 60.0, "precision": 0.004},
+    "mlperf": {
+        "warmup": 3,
+        "count": 64,
+        "minimum_s": 600.0,
+        "maximum_s": 3600.0,
+        "warmup_s": 30.0,
+        "cooldown_s": 300.0,
+        "deadline_s": 7200.0,
+        "most": 1_000_000,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,10 @@ class Samples:
     device before and after. `ledger` is where the time of the job went, in seconds by part. `uploaded` counts bytes that were sent.
     `held_up` is the share of the time of measuring in which the session was ready to run and other work had the CPU; None where
     the device does not tell. `release` is the number under which the model was installed there, None where it was not.
+
+    Each of `seconds` is the mean of a `block` of inferences, which is one but for models of less than a millisecond. `warm` is whether
+    the latency had settled when they began. `measured_s` is the time they took by our clock, what was said on the way included.
+    `facts_during` are the facts that change, read between samples, and `host_s`, our clock then. `wall_s` is all the time of the job.
     """
 
     seconds: tuple[float, ...]
@@ -72,11 +101,20 @@ class Samples:
     uploaded: int
     release: int | None = None
     held_up: float | None = None
+    block: int = 1
+    warm: bool | None = None
+    measured_s: float | None = None
+    facts_during: tuple[Mapping[str, str], ...] = ()
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds per inference. A percentile is None where the sample count does not support it."""
+    """Milliseconds per inference. A percentile is None where the sample count does not support it, and so is its 95 % interval.
+
+    `p90_early_ms` is MLPerf's estimate of the 90th percentile by early stopping. With a `block` above one, samples are means of so many
+    inferences, and no percentile but the median is stated.
+    """
 
     count: int
     minimum_ms: float
@@ -85,6 +123,13 @@ class Latency:
     iqr_ms: float
     p90_ms: float | None
     p99_ms: float | None
+    p95_ms: float | None = None
+    p50_interval_ms: tuple[float, float] | None = None
+    p90_interval_ms: tuple[float, float] | None = None
+    p95_interval_ms: tuple[float, float] | None = None
+    p99_interval_ms: tuple[float, float] | None = None
+    p90_early_ms: float | None = None
+    block: int = 1
 
 
 class Verdict(str, Enum):
@@ -93,6 +138,7 @@ class Verdict(str, Enum):
     RIGHT = "RIGHT"
     STABLE = "STABLE"
     NOISY = "NOISY"
+    THROTTLED = "THROTTLED"
     EMULATED = "EMULATED"
     WRONG = "WRONG"
     FAILED = "FAILED"

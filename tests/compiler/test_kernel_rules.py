@@ -151,8 +151,8 @@ def test_a_kernel_is_right(name, cpu):
         ((3, 24, 13, 13), 2, 2, 0, False, ["max_pool"]),
         ((1, 16, 4, 5), 2, 3, 0, False, ["max_pool"]),  # strides larger than the window
         ((1, 58, 13, 13), 3, 1, 1, False, ["max_pool"]),
-        ((1, 16, 8, 8), 3, 2, 0, True, []),  # windows that reach beyond the image
-        ((1, 17, 9, 7), 3, 2, 1, False, []),
+        ((1, 16, 8, 8), 3, 2, 0, True, ["max_pool"]),  # windows that reach beyond the image
+        ((1, 17, 9, 7), 3, 2, 1, False, ["max_pool"]),
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from relax_models import compute, const, lowered, run
+from relax_models import module as made
 from torch.nn import functional
 from tvm import relax
 
@@ -185,3 +186,60 @@ def test_functions_that_are_not_on_a_board_are_refused_by_name(body, function):
         lowered({"x": draw(2, 5)}, body)
     assert function in caught.value.what
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_batch_norm_without_a_convolution_is_a_factor_and_a_summand(axis):
+    x, rest = draw(3, 5, 4, 5), [draw(5) for _ in range(3)] + [np.abs(draw(5))]
+
+    def body(emit, x, *rest):
+        return emit(relax.TupleGetItem(emit(OP.nn.batch_norm(x, *rest, axis=axis, epsilon=1e-3)), 0))
+
+    answer = compute({"x": x}, body, {f"w{index}": value for index, value in enumerate(rest)})
+    gamma, beta, mean, variance = (torch.from_numpy(value) for value in rest)
+    first = np.moveaxis(x, axis, 1).copy()
+    expected = functional.batch_norm(torch.from_numpy(first), mean, variance, gamma, beta, eps=1e-3).numpy()
+    np.testing.assert_allclose(answer.outputs[0], np.moveaxis(expected, 1, axis), rtol=1e-5, atol=1e-5)
+    assert [kernel.name for kernel in answer.kernels if "divide" in kernel.name or "sqrt" in kernel.name] == []
+
+
+def shuffled(emit, x, groups, channels, height, width):
+    apart = emit(OP.reshape(x, (2, groups, channels // groups, height, width)))
+    return emit(OP.reshape(emit(OP.permute_dims(apart, [0, 2, 1, 3, 4])), (2, channels, height, width)))
+
+
+def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_convolutions():
+    def body(emit, x, v, w):
+        y = shuffled(emit, emit(OP.nn.conv2d(x, v)), 3, 12, 5, 7)
+        left = emit(OP.strided_slice(y, [1, -1], [0, 1], [6, 7], [1, 2]))
+        right = emit(OP.nn.conv2d(emit(OP.strided_slice(y, [1, 3], [6, 1], [12, 7], [1, 2])), w))
+        both = shuffled(emit, emit(OP.concat([left, right], 1)), 2, 12, 5, 3)
+        return emit(OP.nn.conv2d(both, v))
+
+    x, v, w = draw(2, 12, 5, 7), draw(12, 12, 1, 1), draw(6, 6, 1, 1)
+    answer = compute({"x": x}, body, {"v": v, "w": w})
+    first, second = (torch.from_numpy(value) for value in (v, w))
+    y = functional.channel_shuffle(functional.conv2d(torch.from_numpy(x), first), 3)[..., 1:7:2]
+    both = torch.cat([y[:, :6], functional.conv2d(y[:, 6:], second)], 1)
+    np.testing.assert_allclose(answer.outputs[0], functional.conv2d(functional.channel_shuffle(both, 2), first), rtol=1e-4, atol=1e-4)
+    module = passes.simplified(passes.bind(made({"x": x}, body, {"v": v, "w": w}), [v, w]))
+    turns: list[list[int]] = []
+
+    def note(node: Any) -> None:
+        if isinstance(node, relax.Call) and getattr(node.op, "name", "") == "relax.permute_dims":
+            turns.append([int(axis) for axis in node.attrs.axes])
+
+    relax.analysis.post_order_visit(module["main"], note)
+    assert sorted(turns) == sorted([[0, 2, 3, 1], [0, 1, 2, 4, 3], [0, 1, 2, 4, 3], [0, 3, 1, 2]])
+
+
+def test_a_transpose_that_is_no_shuffle_stays_what_it_is():
+    def body(emit, x, v):
+        y = emit(OP.nn.conv2d(x, v))
+        apart = emit(OP.reshape(y, (2, 3, 4, 7, 5)))  # height and width changed places in memory, too
+        return emit(OP.reshape(emit(OP.permute_dims(apart, [0, 2, 1, 3, 4])), (2, 12, 5, 7)))
+
+    x, v = draw(2, 12, 5, 7), draw(12, 12, 1, 1)
+    y = functional.conv2d(torch.from_numpy(x), torch.from_numpy(v)).numpy()
+    expected = y.reshape(2, 3, 4, 7, 5).transpose(0, 2, 1, 3, 4).reshape(2, 12, 5, 7)
+    np.testing.assert_allclose(compute({"x": x}, body, {"v": v}).outputs[0], expected, rtol=1e-4, atol=1e-4)

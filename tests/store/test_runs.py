@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore, run_from_json, run_to_json
+from farm.store.runs import SCHEMA_VERSION
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -34,6 +35,20 @@ SAMPLES = st.builds(
     facts_after=FACTS,
     ledger=st.dictionaries(TEXTS, FLOATS, max_size=3),
     uploaded=st.integers(0, 2**63),
+    block=st.integers(1, 1000),
+    warm=st.none() | st.booleans(),
+    measured_s=st.none() | FLOATS,
+    facts_during=st.lists(FACTS, max_size=2).map(tuple),
+    wall_s=st.none() | FLOATS,
+)
+INTERVALS = st.none() | st.tuples(FLOATS, FLOATS)
+LATENCIES = st.builds(
+    Latency,
+    *(st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
+    p50_interval_ms=INTERVALS,
+    p99_interval_ms=INTERVALS,
+    p90_early_ms=st.none() | FLOATS,
+    block=st.integers(1, 1000),
 )
 RUNS = st.builds(
     Run,
@@ -42,7 +57,7 @@ RUNS = st.builds(
     verdict=st.sampled_from(Verdict),
     artifact_digest=st.none() | TEXTS,
     samples=st.none() | SAMPLES,
-    latency=st.none() | st.builds(Latency, st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
+    latency=st.none() | LATENCIES,
     reference_correct=COUNTS,
     reference_total=COUNTS,
     versions=FACTS,
@@ -194,7 +209,7 @@ def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore) -> None:
     store.keep(a_run("1"))
     with sqlite3.connect(store.path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     for use in (store.runs, lambda: store.keep(a_run("2"))):
         with pytest.raises(FarmError, match="newer farm"):
             use()

@@ -1,59 +1,16 @@
-"""Numbers from numbers: percentiles, how far two answers are apart, intervals, and what a run is worth."""
+"""How far two answers are apart, and how sure a share of right ones is."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import DeviceError
-from farm.types import Agreement, Latency, Verdict
+from farm.types import Agreement
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-# The fewest samples of which the second largest is at or above the percentile with 99 % confidence: the smallest n with
-# p^n + n (1 - p) p^(n-1) <= 0.01. It is where MLPerf's early stopping allows the percentile to be stated at all.
-# https://github.com/mlcommons/inference/blob/master/loadgen/early_stopping.cc
-P90_COUNT = 64
-P99_COUNT = 662
-
-JUDGED_COUNT = 10  # hyperfine's least number of runs
-HELD_UP_ABOVE = 0.05  # share of the time of measuring
-NOISY_ABOVE = 0.10  # IQR over median, at which torch.utils.benchmark goes on measuring
-
-
-def latency(seconds: Sequence[float]) -> Latency:
-    """Summarise seconds per inference. Quantiles interpolate linearly between samples (numpy's default method).
-
-    Raises DeviceError when there are no samples or one is negative or no number: no clock gives such times.
-    """
-    if not seconds or not all(math.isfinite(s) and s >= 0 for s in seconds):
-        raise DeviceError("the device reported no usable times", f"{len(seconds)} samples, of which one is negative or no number", "")
-    ms = sorted(1e3 * s for s in seconds)
-    return Latency(
-        count=len(ms),
-        minimum_ms=ms[0],
-        p50_ms=_quantile(ms, 0.5),
-        mean_ms=statistics.fmean(ms),
-        iqr_ms=_quantile(ms, 0.75) - _quantile(ms, 0.25),
-        p90_ms=_quantile(ms, 0.9) if len(ms) >= P90_COUNT else None,
-        p99_ms=_quantile(ms, 0.99) if len(ms) >= P99_COUNT else None,
-    )
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
-
-
-def spread(latency: Latency) -> float:
-    """Interquartile range over median; inf where the clock could not see the inference at all."""
-    return latency.iqr_ms / latency.p50_ms if latency.p50_ms > 0 else math.inf
 
 
 def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], tolerance: float) -> Agreement:
@@ -136,50 +93,6 @@ def _same_top1(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]
         if theirs.ndim == 2 and theirs.shape[1] > 1 and theirs.shape[0] > 0 and theirs.dtype.kind in "fiu":
             return ours.shape == theirs.shape and ours.dtype == theirs.dtype and bool((ours.argmax(1) == theirs.argmax(1)).all())
     return None
-
-
-def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None, held_up: float | None = None) -> tuple[Verdict, str]:
-    """What a run is worth, and why in words. A wrong answer outweighs all; a number from an emulator is none.
-
-    `held_up` is the share of the time in which other work had the CPU: steady other work gives steady numbers that are too large.
-    """
-    if not agreement.right:
-        if math.isinf(agreement.max_abs):
-            return Verdict.WRONG, "the answer has another shape or dtype than the reference's, or NaN or infinity where that has none"
-        return Verdict.WRONG, f"the answer is off by up to {agreement.max_abs:.2g}, more than the tolerance"
-    if device_emulated:
-        return Verdict.EMULATED, "latency under emulation is no benchmark"
-    if latency is None:
-        return Verdict.RIGHT, "the answer is right; it was not timed"
-    if latency.count == 1:
-        return Verdict.NOISY, "1 sample: an answer, not a benchmark"
-    if latency.count < JUDGED_COUNT:
-        return Verdict.NOISY, f"{latency.count} samples: too few to judge, {JUDGED_COUNT} are needed"
-    if latency.p50_ms == 0:
-        return Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"
-    figure = f"IQR {100 * spread(latency):.1f} % of the median"
-    if spread(latency) > NOISY_ABOVE:
-        return Verdict.NOISY, f"{figure}, above {100 * NOISY_ABOVE:.0f} %, {latency.count} samples"
-    if held_up is not None and held_up > HELD_UP_ABOVE:
-        return Verdict.NOISY, f"other work had the CPU for {100 * held_up:.0f} % of the time"
-    return Verdict.STABLE, f"{figure}, {latency.count} samples"
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """An interval for the median, whatever the distribution: between order statistics, at least of the confidence asked for.
-
-    The number of values below the median is binomial with p = 1/2. With too few values, it is from the least to the largest.
-    David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
-    """
-    if not values:
-        raise ValueError("no values")
-    ordered, count = sorted(values), len(values)
-    tail, rank = 0.0, 0
-    while rank < count // 2 and tail + math.comb(count, rank) / 2**count <= (1 - confidence) / 2:
-        tail += math.comb(count, rank) / 2**count
-        rank += 1
-    rank = max(1, rank)
-    return ordered[rank - 1], ordered[count - rank]
 
 
 def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:

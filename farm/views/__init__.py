@@ -48,7 +48,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column(Generic[Row]):
+class Column(Generic[Row]):
     """How to fill a column. It is left out below `from_width` cells, and where it is empty in every row; a rare one also without rows."""
 
     title: str
@@ -61,24 +61,26 @@ class _Column(Generic[Row]):
 
 def final_table(runs: Sequence[Run], width: int) -> Table:
     """What came of each job. In less than 140 cells the reasons of those that failed are below the table."""
-    columns: list[_Column[Run]] = [
-        _Column("device", lambda run: run.device, style="bold"),
-        _Column("profile", lambda run: run.profile, 90, style="bright_black"),
-        _Column("model", lambda run: run.model),
-        _Column("threads", _threads, right=True, rare=True),
-        _Column("cores", _cores, rare=True),
-        _Column("verdict", _verdict),
-        _Column("p50 ms", _p50, right=True),
-        _Column("IQR %", _iqr, right=True),
-        _Column("p90 ms", _p90, 90, right=True),
-        _Column("p99 ms", _p99, 120, right=True),
-        _Column("samples", lambda run: str(run.latency.count) if run.latency else "", 130, right=True),
-        _Column("top-1 %", _top1, right=True),
-        _Column("ref %", _reference_top1, 120, right=True),
-        _Column("max err", _max_error, right=True),
-        _Column("why", words.why, 140, style="bright_black"),
+    columns: list[Column[Run]] = [
+        Column("device", lambda run: run.device, style="bold"),
+        Column("profile", lambda run: run.profile, 90, style="bright_black"),
+        Column("model", lambda run: run.model),
+        Column("threads", _threads, right=True, rare=True),
+        Column("cores", _cores, rare=True),
+        Column("verdict", _verdict),
+        Column("p50 ms", p50, right=True),
+        Column("IQR %", _iqr, right=True),
+        Column("95 % interval", _p50_interval, 110, right=True),
+        Column("p90 ms", _percentile("p90_ms"), 90, right=True),
+        Column("p95 ms", _percentile("p95_ms"), 130, right=True),
+        Column("p99 ms", _percentile("p99_ms"), 120, right=True),
+        Column("samples", _samples, 130, right=True),
+        Column("top-1 %", _top1, right=True),
+        Column("ref %", _reference_top1, 120, right=True),
+        Column("max err", _max_error, right=True),
+        Column("why", words.why, 140, style="bright_black"),
     ]
-    table = _table(columns, runs, width)
+    table = table_of(columns, runs, width)
     bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE, Verdict.SKIPPED)]
     if bad and width < 140:
         lines = words.complaints((run.device, run.model, words.why(run)) for run in bad)
@@ -89,62 +91,63 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
 
 def history_table(runs: Sequence[Run], width: int) -> Table:
     """Runs in the order given, a line each. The digest is the artifact's, as much as tells it apart."""
-    columns: list[_Column[Run]] = [
-        _Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
-        _Column("device", lambda run: run.device, style="bold"),
-        _Column("model", lambda run: run.model),
-        _Column("threads", _threads, right=True, rare=True),
-        _Column("cores", _cores, rare=True),
-        _Column("verdict", _verdict),
-        _Column("p50 ms", _p50, right=True),
-        _Column("IQR %", _iqr, 90, right=True),
-        _Column("top-1 %", _top1, 90, right=True),
-        _Column("max err", _max_error, right=True),
-        _Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
-        _Column("why", words.why, 140, style="bright_black"),
+    columns: list[Column[Run]] = [
+        Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
+        Column("device", lambda run: run.device, style="bold"),
+        Column("model", lambda run: run.model),
+        Column("threads", _threads, right=True, rare=True),
+        Column("cores", _cores, rare=True),
+        Column("verdict", _verdict),
+        Column("p50 ms", p50, right=True),
+        Column("IQR %", _iqr, 90, right=True),
+        Column("top-1 %", _top1, 90, right=True),
+        Column("max err", _max_error, right=True),
+        Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
+        Column("run", lambda run: run.id[:6], 90, style="bright_black"),
+        Column("why", words.why, 140, style="bright_black"),
     ]
-    return _table(columns, runs, width)
+    return table_of(columns, runs, width)
 
 
 def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
     """The devices of a farm and how they are."""
-    columns: list[_Column[DeviceRow]] = [
-        _Column("device", lambda row: row.name, style="bold"),
-        _Column("profile", lambda row: row.profile),
-        _Column("state", lambda row: Text(row.state, STATE_STYLE.get(row.state, ""))),
-        _Column("url", lambda row: row.url),
-        _Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
-        _Column("note", _note),
+    columns: list[Column[DeviceRow]] = [
+        Column("device", lambda row: row.name, style="bold"),
+        Column("profile", lambda row: row.profile),
+        Column("state", lambda row: Text(row.state, STATE_STYLE.get(row.state, ""))),
+        Column("url", lambda row: row.url),
+        Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
+        Column("note", _note),
     ]
-    return _table(columns, rows, width)
+    return table_of(columns, rows, width)
 
 
 def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
     """Devices with what is deployed on them: a line a release, an arrow at the current ones."""
-    columns: list[_Column[tuple[str, Release]]] = [
-        _Column("device", lambda row: row[0], style="bold"),
-        _Column("model", lambda row: row[1].name),
-        _Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
-        _Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
-        _Column("artifact", lambda row: row[1].artifact[:12]),
-        _Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
-        _Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
-        _Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
+    columns: list[Column[tuple[str, Release]]] = [
+        Column("device", lambda row: row[0], style="bold"),
+        Column("model", lambda row: row[1].name),
+        Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
+        Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
+        Column("artifact", lambda row: row[1].artifact[:12]),
+        Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
+        Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
+        Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
     ]
-    return _table(columns, rows, width)
+    return table_of(columns, rows, width)
 
 
 def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
     """The fused kernels of a build and the schedule that each got, those with the most arithmetic first; below, what fell back."""
     total = sum(kernel.operations for kernel in kernels) or 1
-    columns: list[_Column[Kernel]] = [
-        _Column("kernel", lambda kernel: kernel.name, style="bold"),
-        _Column("rule", lambda kernel: kernel.rule),
-        _Column("tile", lambda kernel: f"{kernel.choice}{', recorded' if kernel.recorded else ''}"),
-        _Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
-        _Column("note", lambda kernel: kernel.note, style="yellow"),
+    columns: list[Column[Kernel]] = [
+        Column("kernel", lambda kernel: kernel.name, style="bold"),
+        Column("rule", lambda kernel: kernel.rule),
+        Column("tile", lambda kernel: f"{kernel.choice}{', recorded' if kernel.recorded else ''}"),
+        Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
+        Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
-    table = _table(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
+    table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
     table.caption, table.caption_justify = Text(_summary(kernels, total)), "left"
     return table
 
@@ -162,17 +165,17 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
 
 def records_table(records: Sequence[Record], width: int) -> Table:
     """What tuning has found: a line for each core and workload."""
-    columns: list[_Column[Record]] = [
-        _Column("core", lambda record: record.core),
-        _Column("workload", lambda record: record.workload, style="bold"),
-        _Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
-        _Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
-        _Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
-        _Column("runs", lambda record: str(record.runs), 120, right=True),
-        _Column("device", lambda record: record.device, 120),
-        _Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
+    columns: list[Column[Record]] = [
+        Column("core", lambda record: record.core),
+        Column("workload", lambda record: record.workload, style="bold"),
+        Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
+        Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
+        Column("runs", lambda record: str(record.runs), 120, right=True),
+        Column("device", lambda record: record.device, 120),
+        Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
     ]
-    return _table(columns, records, width)
+    return table_of(columns, records, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
@@ -185,11 +188,11 @@ def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table
         room -= max(6, cell_len(part)) + 3
         if room >= 0:
             shown.add(part)
-    columns: list[_Column[tuple[str, Mapping[str, float]]]] = [_Column("seconds", lambda row: row[0], style="bold")]
-    columns += [_Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
-    columns.append(_Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
-    columns.append(_Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
-    return _table(columns, list(ledger.items()), width)
+    columns: list[Column[tuple[str, Mapping[str, float]]]] = [Column("seconds", lambda row: row[0], style="bold")]
+    columns += [Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
+    columns.append(Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
+    columns.append(Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
+    return table_of(columns, list(ledger.items()), width)
 
 
 def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +211,7 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
     return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
 
 
-def _table(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> Table:
+def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
     filled = []
     for column in columns:
@@ -233,7 +236,7 @@ def _cores(run: Run) -> str:
     return f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}" if run.cores or run.pinned else ""
 
 
-def _p50(run: Run) -> str:
+def p50(run: Run) -> str:
     if run.latency is None:
         return ""
     return "emulated" if run.emulated else words.digits(run.latency.p50_ms)
@@ -245,12 +248,25 @@ def _iqr(run: Run) -> str:
     return f"{100 * stats.spread(run.latency):.1f}"
 
 
-def _p90(run: Run) -> str:
-    return "" if run.emulated or run.latency is None or run.latency.p90_ms is None else words.digits(run.latency.p90_ms)
+def _p50_interval(run: Run) -> str:
+    if run.emulated or run.latency is None or run.latency.p50_interval_ms is None or run.latency.count < stats.JUDGED_COUNT:
+        return ""
+    return "–".join(words.digits(end) for end in run.latency.p50_interval_ms)
 
 
-def _p99(run: Run) -> str:
-    return "" if run.emulated or run.latency is None or run.latency.p99_ms is None else words.digits(run.latency.p99_ms)
+def _samples(run: Run) -> str:
+    """How many; of what, where each is a block of inferences."""
+    if run.latency is None:
+        return ""
+    return str(run.latency.count) if run.latency.block == 1 else f"{run.latency.count} × {run.latency.block}"
+
+
+def _percentile(name: str) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        value = getattr(run.latency, name) if run.latency else None
+        return "" if run.emulated or value is None else words.digits(value)
+
+    return cell
 
 
 def _top1(run: Run) -> str:

@@ -1,0 +1,70 @@
+"""farm baseline: names for runs that later ones are compared with."""
+
+from __future__ import annotations
+
+import click
+
+from farm.commands import comparing
+from farm.commands.common import Session, complete, shared
+from farm.errors import UsageError
+
+
+@click.group()
+def baseline() -> None:
+    """Name runs, to compare later ones with them: farm bench --baseline NAME.
+
+    \b
+    farm baseline save release-1
+    farm baseline list
+    """
+
+
+@baseline.command()
+@click.argument("name")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
+@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@shared
+def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:
+    """Name the newest good run of each model on each device."""
+    from farm.store import RunStore, data_root
+
+    record = RunStore(data_root() / "runs.sqlite")
+    found = [run for model in models or (None,) for run in comparing.worth_keeping(record.runs(model=model, device=device))]
+    newest = {(run.device, run.title): run for run in reversed(found)}
+    if not newest:
+        raise UsageError("there is no run to name", "none that was timed, and right, is kept", "farm bench --all")
+    record.save_baseline(name, newest.values())
+    if session.as_json:
+        session.document("baseline", {"name": name, "runs": [run.id for run in newest.values()]})
+        return
+    for run in newest.values():
+        click.echo(f"{run.title} on {run.device}: {run.id}, {run.verdict.value}")
+
+
+@baseline.command("list")
+@shared
+def list_(session: Session) -> None:
+    """Show the baselines there are."""
+    from farm.store import RunStore, data_root
+
+    found = RunStore(data_root() / "runs.sqlite").baselines()
+    if session.as_json:
+        session.document("baselines", {"baselines": found})
+        return
+    for name, count in found.items():
+        click.echo(f"{name}: {count} run{'s' if count != 1 else ''}")
+
+
+@baseline.command()
+@click.argument("name")
+@shared
+def remove(session: Session, name: str) -> None:
+    """Forget a baseline; its runs stay."""
+    from farm.errors import did_you_mean
+    from farm.store import RunStore, data_root
+
+    record = RunStore(data_root() / "runs.sqlite")
+    if not record.remove_baseline(name):
+        raise UsageError(f"there is no baseline {name!r}", did_you_mean(name, record.baselines()), "farm baseline list")
+    if session.as_json:
+        session.document("baseline", {"name": name, "runs": []})

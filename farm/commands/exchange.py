@@ -1,0 +1,63 @@
+"""farm runs: kept runs as JSON lines, out and in."""
+
+from __future__ import annotations
+
+import json
+from typing import IO
+
+import click
+
+from farm.commands.common import Session, complete, shared
+
+
+@click.group()
+def runs() -> None:
+    """Take kept runs elsewhere, as JSON lines.
+
+    \b
+    farm runs export --output runs.jsonl
+    farm runs import runs.jsonl
+    """
+
+
+@runs.command()
+@click.argument("model", required=False, shell_complete=complete("models"))
+@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@click.option("-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file.  [default: stdout]")
+@shared
+def export(_: Session, model: str | None, device: str | None, output: IO[str]) -> None:
+    """Write kept runs, with all their samples: a run a line, oldest first."""
+    from farm.store import RunStore, data_root, run_to_json
+
+    for run in reversed(RunStore(data_root() / "runs.sqlite").runs(model=model, device=device)):
+        output.write(json.dumps(run_to_json(run), allow_nan=False) + "\n")
+
+
+@runs.command("import")
+@click.argument("source", metavar="FILE")
+@shared
+def import_(session: Session, source: str) -> None:
+    """Keep the runs of a file that farm runs export wrote, - for stdin: all of them or, where a line is wrong, none.
+
+    A run that is kept already is not kept twice.
+    """
+    from farm.errors import FarmError, UsageError
+    from farm.store import RunStore, data_root, run_from_json
+
+    found, number = [], 0
+    try:
+        with click.open_file(source, encoding="utf-8") as lines:
+            for line in lines:
+                number += 1
+                if line.strip():
+                    found.append(run_from_json(json.loads(line)))
+    except OSError as exc:
+        raise UsageError(f"{source} cannot be read", exc.strerror or str(exc), "give a file that farm runs export wrote") from exc
+    except (ValueError, AttributeError, FarmError) as exc:
+        why = exc.why or exc.what if isinstance(exc, FarmError) else str(exc)
+        raise UsageError(f"{source}, line {number}: no run", why, "give a file that farm runs export wrote") from exc
+    new = RunStore(data_root() / "runs.sqlite").add(found)
+    if session.as_json:
+        session.document("import", {"runs": len(found), "new": new})
+    else:
+        click.echo(f"{len(found)} runs, {new} of them new")

@@ -1,0 +1,98 @@
+"""Two sets of runs side by side: which belong together, what their latencies say, and what else differs between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from farm import stats
+from farm.types import Run, Verdict
+
+_COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
+_FACTS = ("cpu", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
+_WARMER_C = 5.0
+_BUSIER = 0.5  # of load
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A model on a device, before and after; and what differs between the two besides the latency, in words."""
+
+    first: Run
+    second: Run
+    found: stats.Comparison
+    differences: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        found = {**asdict(self.found), "change": self.found.change.value}
+        found = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
+        names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
+        return {**names, **found, "differences": list(self.differences)}
+
+
+def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
+    """The runs of each model on each device that are in both sets. Two single runs belong together, whatever they are of."""
+    first, second = list(first), list(second)
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    known = {(run.device, run.title): run for run in first}
+    return [(known[key], run) for run in second if (key := (run.device, run.title)) in known]
+
+
+def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE) -> list[Pair]:
+    """What each pair says. One of which a run is not to be trusted says nothing, whatever its figures are."""
+    trusted = [pair for pair in pairs if not any(map(_doubt, pair))]
+    found = dict(zip(map(id, trusted), stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence), strict=True))
+    return [Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair))) for pair in pairs]
+
+
+def _untold(first: Run, second: Run) -> stats.Comparison:
+    doubts = [f"{name} is {_doubt(run)}" for name, run in (("the first", first), ("the second", second)) if _doubt(run)]
+    both = all(run.verdict in _COMPARABLE and run.latency and run.latency.p50_ms > 0 for run in (first, second))
+    ratio = second.latency.p50_ms / first.latency.p50_ms if both and first.latency and second.latency else float("nan")
+    return stats.Comparison(ratio, None, None, stats.Change.UNSURE, f"cannot tell: {'; '.join(doubts)}")
+
+
+def _doubt(run: Run) -> str:
+    return "" if run.verdict is Verdict.STABLE and run.samples else f"{run.verdict.value}: {run.reason}"
+
+
+def _seconds(run: Run) -> tuple[float, ...]:
+    return run.samples.seconds if run.samples else ()
+
+
+def differences(first: Run, second: Run) -> list[str]:
+    """What else differs between two runs, in words: names, versions, the build, facts of the device."""
+    found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
+    found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))
+    for name in sorted({*first.versions, *second.versions}):
+        found.append(_changed(name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")))
+    if first.samples and second.samples:
+        one, other = first.samples.facts_before, second.samples.facts_before
+        found += [_changed(name, one.get(name, "unknown"), other.get(name, "unknown")) for name in _FACTS]
+        found.append(_changed("block", str(first.samples.block), str(second.samples.block)))
+        found.append(_apart("temperature", "°C", _hottest(first), _hottest(second), _WARMER_C))
+        found.append(_apart("load", "", _number(one.get("load_1m")), _number(other.get("load_1m")), _BUSIER))
+    return [words for words in found if words]
+
+
+def _changed(name: str, before: str, after: str) -> str:
+    return f"{name}: {before} → {after}" if before != after else ""
+
+
+def _apart(name: str, unit: str, before: float | None, after: float | None, bar: float) -> str:
+    if before is None or after is None or abs(after - before) <= bar:
+        return ""
+    return f"{name}: {before:.1f} → {after:.1f} {unit}".rstrip()
+
+
+def _hottest(run: Run) -> float | None:
+    assert run.samples
+    readings = [run.samples.facts_before, *run.samples.facts_during, run.samples.facts_after]
+    return max((float(value) for facts in readings for value in json.loads(facts.get("temperatures_c", "{}")).values()), default=None)
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)

@@ -1,0 +1,104 @@
+"""Transposes from NHWC to NCHW that ConvertLayout leaves are moved on towards the end, until they meet their opposites and both are gone.
+
+What stands in their way is what is written in terms of NCHW: the channel shuffle (a reshape to groups, a transpose, a reshape), and slices
+and concatenations around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.folding import rewritten
+
+NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
+_SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.SinkTransposes")
+class SinkTransposes:
+    """What is left behind is dead code."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewritten(module, _Sinker)
+
+
+@mutator
+class _Sinker(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rules: dict[str, Callable[[Call], relax.Expr | None]] = {
+            "relax.permute_dims": self._met,
+            "relax.reshape": self._shuffle,
+            "relax.strided_slice": self._slice,
+            "relax.concat": self._concat,
+        }
+        rule = rules.get(getattr(call.op, "name", ""))
+        moved = rule(call) if rule else None
+        return call if moved is None else moved
+
+    def _met(self, call: Call) -> relax.Expr | None:
+        return self._last(call.args[0]) if _axes(call) == NHWC else None
+
+    def _shuffle(self, call: Call) -> relax.Expr | None:
+        turned = self._call(call.args[0], "relax.permute_dims")
+        grouped = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _SHUFFLED else None
+        source = None if grouped is None else self._last(grouped.args[0])
+        shapes = [_shape(one) for one in (source, grouped, call) if one is not None]
+        if len(shapes) < 3 or None in shapes:
+            return None
+        (count, height, width, channels), (_, groups, each, *image), result = shapes  # type: ignore[misc]
+        if image != [height, width] or result != [count, channels, height, width]:
+            return None
+        emit = self.builder_.emit
+        apart = emit(relax.op.reshape(source, [count, height, width, groups, each]))
+        shuffled = emit(relax.op.permute_dims(apart, _SHUFFLED_LAST))
+        return self._first(relax.op.reshape(shuffled, [count, height, width, channels]))
+
+    def _slice(self, call: Call) -> relax.Expr | None:
+        source = self._last(call.args[0])
+        if source is None:
+            return None
+        axes, *bounds = ([int(number.value) for number in argument] for argument in call.args[1:])
+        return self._first(relax.op.strided_slice(source, [_last_axis(axis) for axis in axes], *bounds))
+
+    def _concat(self, call: Call) -> relax.Expr | None:
+        parts = call.args[0]
+        parts = self.lookup_binding(parts) if isinstance(parts, relax.Var) else parts
+        if not isinstance(parts, relax.Tuple):
+            return None
+        sources = [self._last(part) for part in parts.fields]
+        if any(source is None for source in sources):
+            return None
+        return self._first(relax.op.concat(sources, _last_axis(int(call.attrs.axis))))
+
+    def _first(self, expression: relax.Expr) -> relax.Expr:
+        return relax.op.permute_dims(self.builder_.emit(expression), NCHW)
+
+    def _last(self, expression: relax.Expr) -> relax.Expr | None:
+        """What a tensor of NCHW is the transpose of; None where it is something else."""
+        call = self._call(expression, "relax.permute_dims")
+        return call.args[0] if call is not None and _axes(call) == NCHW else None
+
+    def _call(self, expression: relax.Expr, operator: str) -> Call | None:
+        bound = self.lookup_binding(expression) if isinstance(expression, relax.Var) else None
+        return bound if isinstance(bound, Call) and getattr(bound.op, "name", "") == operator else None
+
+
+def _axes(call: Call) -> list[int] | None:
+    return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+
+
+def _last_axis(axis: int) -> int:
+    """Where an axis of NCHW is in NHWC."""
+    return NHWC.index(axis % 4)
+
+
+def _shape(expression: relax.Expr) -> list[int] | None:
+    shape = getattr(expression.ty, "shape", None)
+    known = isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values)
+    return [int(extent) for extent in shape.values] if known else None

@@ -1,0 +1,170 @@
+"""Operators that look at each channel by itself through a window: depthwise convolution, maximum and average pooling.
+
+The input is read where it lies: no padded copy is made. Loops over rows and columns are cut where the window leaves the image, so that
+the inside asks no questions, and the code at the edges knows which taps are there. Activations are NHWC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from farm.compiler.choices import DIRECT, Choice, Workload
+from farm.compiler.core import Core
+from farm.compiler.loops import CROP, DEPTHWISE, PADDING, POOL, notes_of, padded
+from farm.compiler.rules import inline_epilogue, main_block, tile_of
+from farm.compiler.spread import PARTITION, extent, in_parallel, name_of, spread, vectorized_tail
+from farm.compiler.tiles import Tile, divisor
+
+AVERAGE = "average_pool"
+_UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
+_STRIPS = 8  # of an image, to share out among threads
+
+Expr = Any
+Array = np.ndarray[Any, Any]
+
+
+def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A convolution of each channel by itself. `weight` is [KH, KW, channels], these in the order of `computed`."""
+    return _windows(workload, choice, DEPTHWISE, padded(data, workload.padding), te.sum, lambda value, at: value * weight[at])
+
+
+def max_pool(workload: Workload, choice: Choice, data: te.Tensor) -> te.Tensor:
+    """The largest of each channel in a window; padding is minus infinity."""
+    return _windows(workload, choice, POOL, padded(data, workload.padding, outside=float("-inf")), te.max, lambda value, _: value)
+
+
+def average_pool(workload: Workload, choice: Choice, data: te.Tensor, shares: te.Tensor) -> te.Tensor:
+    """The sum of each channel in a window, times the window's own share, [H, W]."""
+    total = _windows(workload, choice, AVERAGE, padded(data, workload.padding), te.sum, lambda value, _: value)
+    return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * shares[y, x], name="mean")
+
+
+def shares(workload: Workload, counted: Sequence[int]) -> Array:
+    """One over how many of its taps count, for each window: those in the image and in the padding `counted`, top, left, bottom, right."""
+    numbers = []
+    for axis in (0, 1):
+        first = np.arange(workload.output(axis)) * workload.strides[axis] - workload.padding[axis]
+        taps = first[:, None] + np.arange(workload.weight[axis]) * workload.dilation[axis]
+        numbers.append(((taps >= -counted[axis]) & (taps < workload.data[1 + axis] + counted[axis + 2])).sum(axis=1))
+    return np.asarray(1 / np.maximum(np.outer(*numbers), 1), "float32")
+
+
+def computed(channels: int, lanes: int) -> list[int]:
+    """The channels in the order of computation. Where they fill no whole vectors, the last vector overlaps with the one before."""
+    begins = (min(first, channels - lanes) for first in range(0, channels, lanes))
+    return [begin + lane for begin in begins for lane in range(lanes)]
+
+
+def _windows(
+    workload: Workload,
+    choice: Choice,
+    name: str,
+    source: te.Tensor,
+    reducer: Callable[..., Any],
+    value_of: Callable[[Expr, tuple[Any, ...]], Expr],
+) -> te.Tensor:
+    """Reduce each window: to the channels of `computed` in the main block, then, where these are others, to [N, H, W, C]."""
+    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
+    lanes, channels = choice.tile.lanes, workload.data[3]
+    overlap = -channels % lanes
+    ry, rx = te.reduce_axis((0, workload.weight[0]), name="ry"), te.reduce_axis((0, workload.weight[1]), name="rx")
+
+    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> Expr:
+        row, column = y * stride_y + ry * dilation_y, x * stride_x + rx * dilation_x
+        channel = te.min(c // lanes * lanes, channels - lanes) + c % lanes if overlap else c
+        return reducer(value_of(source[n, row, column, channel], (ry, rx, c)), axis=[ry, rx])
+
+    shape = (workload.data[0], workload.output(0), workload.output(1))
+    main = te.compute((*shape, channels + overlap), value, name=name, attrs=notes_of(workload, choice))
+    if not overlap:
+        return main
+    early = channels + overlap - lanes  # where the last vector begins
+    return te.compute((*shape, channels), lambda n, y, x, c: main[n, y, x, c + tirx.Select(c >= early, overlap, 0)], name=CROP)
+
+
+def window_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
+    """The heights of a tile of one vector, by the cycles of its loads: those of neighbouring taps are shared."""
+    width, channels = workload.output(1), workload.data[3]
+    lanes = _lanes(core, channels)
+    kernel_h, kernel_w = workload.weight[:2]
+    rows = workload.data[0] * workload.output(0) * -(-channels // lanes)
+    found = []
+    highest = core.registers // (8 if core.in_order else 4)  # in order, the inputs are loaded far ahead
+    for high in range(1, min(width, highest) + 1):
+        loads = min(high * kernel_w, (high - 1) * workload.strides[1] + kernel_w) + kernel_w
+        cycles = kernel_h * max(loads / core.loads, high * kernel_w / core.multiply_adds) + core.latency
+        found.append((Choice(DIRECT, Tile(high, 1, lanes)), rows * -(-width // high) * cycles))
+    return found
+
+
+def _lanes(core: Core, channels: int) -> int:
+    """The widest vectors that divide the channels; where those are narrow, full ones of which the last overlaps."""
+    lanes = divisor(channels, core.lanes)
+    fitting = [width for width in core.widths if width <= channels]
+    return fitting[0] if fitting and lanes < core.widths[-1] else lanes
+
+
+def schedule_windows(work: Schedule, core: Core) -> None:
+    """A row of pixels for one vector of channels, the window's taps unrolled; then what follows, on that tile.
+
+    Where the vectors overlap, it follows a row at a time.
+    """
+    main = main_block(work, (DEPTHWISE, POOL, AVERAGE))
+    for block in work.get_producers(main):
+        if name_of(work, block) == PADDING:
+            work.compute_inline(block)
+    before = work.get_producers(main)
+    last = inline_epilogue(work, main)
+    tile, followed = tile_of(work, main), _channels(work, main) == _channels(work, last)
+    row = _row(work, main if followed else last, before, core)
+    if not followed:
+        work.compute_at(main, row, preserve_unit_loops=True)
+        vectorized_tail(work, work.get_loops(last)[-1], tile.lanes)
+    _tile_row(work, main, tile, last if followed else None)
+
+
+def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> LoopRV:
+    """The loop over the rows of a strip; the strips are shared out."""
+    n, y, *_ = work.get_loops(block)
+    strips, row = work.split(y, [divisor(extent(work, y), _STRIPS), None])
+    work.annotate(row, PARTITION, 1)
+    in_parallel(work, work.fuse(n, strips), [block], core)
+    for other in apart:
+        spread(work, other, core)
+    return row
+
+
+def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
+    """Tiles of a row, the pixels and the window's taps unrolled, and the follower on each."""
+    x, c, ry, rx = work.get_loops(main)[-4:]
+    columns, pixels = work.split(x, [None, tile.pixels])
+    channels, lanes = work.split(c, [None, tile.lanes])
+    work.reorder(columns, channels, ry, rx, pixels, lanes)
+    work.annotate(columns, PARTITION, 1)
+    unrolled, vectors = [pixels], [lanes]
+    if extent(work, ry) * extent(work, rx) <= _UNROLLED_TAPS:
+        unrolled += [ry, rx]
+    if follower is not None:
+        work.reverse_compute_at(follower, channels, preserve_unit_loops=True)
+        unrolled.append(work.get_loops(follower)[-2])
+        vectors.append(work.get_loops(follower)[-1])
+    for loop in unrolled:
+        work.unroll(loop)
+    for loop in vectors:
+        work.vectorize(loop)
+    *_, pixels, lanes = work.get_loops(work.decompose_reduction(main, ry))
+    work.unroll(pixels)
+    work.vectorize(lanes)
+
+
+def _channels(work: Schedule, block: SBlockRV) -> int:
+    return int(work.get(block).writes[0].source.shape[-1])
+
+
+WINDOW_RULES = {DEPTHWISE: schedule_windows, POOL: schedule_windows, AVERAGE: schedule_windows}

@@ -1,0 +1,30 @@
+"""Numbers from numbers: percentiles and how sure they are, how far two answers are apart, what a run is worth, whether two runs differ."""
+
+from farm.stats.agreement import agreement, wilson_interval
+from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
+from farm.stats.judging import JUDGED_COUNT, drifted, judge, settled, verdict
+from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, spread
+from farm.stats.steps import Step, steps
+
+__all__ = [
+    "CONFIDENCE",
+    "JUDGED_COUNT",
+    "P90_COUNT",
+    "P95_COUNT",
+    "P99_COUNT",
+    "Change",
+    "Comparison",
+    "Step",
+    "agreement",
+    "compare",
+    "drifted",
+    "judge",
+    "latency",
+    "median_interval",
+    "settled",
+    "spread",
+    "steps",
+    "uncertainty",
+    "verdict",
+    "wilson_interval",
+]

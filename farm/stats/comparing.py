@@ -1,0 +1,213 @@
+"""Whether one run is slower than another: how much, and how surely.
+
+Latencies that follow each other are alike (a burst of other work, a clock that changes), so single samples are no independent
+evidence: taken as such, they find a "significant" difference between almost any two runs of one program. The unit here is the round, a
+part of a run (`quantiles.rounds`). Even rounds know nothing of what differs from one run to the next with nothing changed, such as where
+the memory lies; differences below FLOOR are therefore never called one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from farm.stats.quantiles import Interval, rounds
+from farm.stats.special import normal_cdf, student_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CONFIDENCE = 0.99
+# What runs of one unchanged program differ by: Mytkowicz et al., "Producing wrong data without doing anything obviously wrong!", ASPLOS
+# 2009, found up to 8 % by the place of things in memory alone; farm's own repeated runs on a quiet core stay within 2 %.
+FLOOR = 0.02
+RESAMPLES = 2000
+_RESAMPLES_TO_STOP = 200
+_SEED = 20090307
+_MOST = 4000  # samples of a run that are looked at
+_LEAST = 1e-12  # seconds, where a clock saw none
+_EXACT_BELOW = 9  # samples of each side; scipy's limit
+
+
+class Change(str, Enum):
+    """What a comparison says of the second run. UNSURE: neither a difference nor its absence is shown."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ratio of medians, second over first, with its interval at `CONFIDENCE`, the Mann-Whitney test's p over rounds (corrected where
+    several comparisons were made), and what follows from them, with the reason in words."""
+
+    ratio: float
+    interval: Interval | None
+    p: float | None
+    change: Change
+    reason: str
+
+    def reaches(self, slowdown: float) -> bool:
+        """Whether it is surely slower, and by this fraction as far as one can tell: the interval does not stay below it."""
+        return self.change is Change.SLOWER and self.interval is not None and self.interval[1] >= 1 + slowdown
+
+
+def compare(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE) -> list[Comparison]:
+    """Each pair of runs (seconds per inference, in order of time): is the second slower than the first?
+
+    All tests together raise a false alarm with a probability of at most 1 - `confidence`.
+    """
+    parts = [(rounds(first), rounds(second)) for first, second in pairs]
+    tested = [index for index, (a, b) in enumerate(parts) if a and b and statistics.median(pairs[index][0]) > 0]
+    raw = [mann_whitney(*([statistics.median(part) for part in side] for side in parts[index])) for index in tested]
+    corrected = dict(zip(tested, holm(raw), strict=True))
+    found = []
+    for index, (first, second) in enumerate(pairs):
+        if index in corrected:
+            level = 1 - (1 - confidence) / len(tested)
+            found.append(_judge(_ratio(first, second), ratio_interval(first, second, level), corrected[index], confidence))
+        else:
+            found.append(Comparison(_ratio(first, second), None, None, Change.UNSURE, "too few samples to compare, 5 are needed"))
+    return found
+
+
+def _ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    if not first or not second or statistics.median(first) <= 0:
+        return math.nan
+    return statistics.median(second) / statistics.median(first)
+
+
+def _judge(ratio: float, interval: Interval, p: float, confidence: float) -> Comparison:
+    low, high = interval
+    certain = p <= 1 - confidence
+    between = f"{_percent(low)} to {_percent(high)}"
+    if certain and low > 1 + FLOOR:
+        return Comparison(ratio, interval, p, Change.SLOWER, f"slower by {_percent(ratio)} ({between})")
+    if certain and high < 1 - FLOOR:
+        return Comparison(ratio, interval, p, Change.FASTER, f"faster by {_percent(ratio)} ({between})")
+    widest = max(high - 1, 1 - low)
+    if widest <= 0.05:
+        return Comparison(ratio, interval, p, Change.SAME, f"no difference beyond {100 * max(FLOOR, widest):.1f} % ({between})")
+    return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; measure longer, or more quietly")
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Interval:
+    """The interval for the ratio of medians, second over first, by a bootstrap whose units are rounds. Deterministic.
+
+    The percentiles are taken further out than the confidence says, for so few units: the expanded percentile interval of Hesterberg,
+    "What teachers should know about the bootstrap", The American Statistician 69 (2015), 3.4. Its width is not less than if each
+    run's median were as uncertain as `_drift` finds it.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(_SEED)
+    sides = [rounds(_thinned(first)), rounds(_thinned(second))]
+    ratios = np.log(_medians(sides[1], resamples, random)) - np.log(_medians(sides[0], resamples, random))
+    units = min(len(side) for side in sides)
+    tail = 1 - normal_cdf(math.sqrt(units / (units - 1)) * student_quantile((1 + confidence) / 2, units - 1))
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    centre = math.log(_ratio(first, second))
+    drift = math.hypot(*map(_drift, sides)) * student_quantile((1 + confidence) / 2, units - 1)
+    return math.exp(min(float(low), centre - drift)), math.exp(max(float(high), centre + drift))
+
+
+def uncertainty(seconds: Sequence[float]) -> float:
+    """The standard error of a run's median over the median, by resampling rounds and by how alike they are, whichever is more; inf for
+    too few samples. It says how long to measure: two runs of 0.004 tell 5 % apart."""
+    import numpy as np
+
+    if not (parts := rounds(_thinned(seconds))):
+        return math.inf
+    resampled = np.log(_medians(parts, _RESAMPLES_TO_STOP, np.random.default_rng(_SEED)))
+    return max(_drift(parts), float(resampled.std()))
+
+
+def _drift(parts: Sequence[Sequence[float]]) -> float:
+    """The standard error of a run's median over the median, where rounds are alike as samples are: by the sum of their
+    autocovariances up to a third of the run, with Bartlett's weights (Newey and West, Econometrica 55, 1987)."""
+    values = [math.log(max(statistics.median(part), _LEAST)) for part in parts]
+    mean, count = statistics.fmean(values), len(values)
+    reach = max(1, count // 3)
+    total = sum((v - mean) ** 2 for v in values)
+    for lag in range(1, reach + 1):
+        together = sum((a - mean) * (b - mean) for a, b in zip(values, values[lag:], strict=False))
+        total += 2 * (1 - lag / (reach + 1)) * together
+    return math.sqrt(max(0.0, total) / count / (count - 1))
+
+
+def _thinned(seconds: Sequence[float]) -> Sequence[float]:
+    step = -(-len(seconds) // _MOST)
+    return seconds[::step]
+
+
+def _medians(parts: Sequence[Sequence[float]], resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """The medians of so many resamples of whole rounds: each sample counts as often as its round was drawn."""
+    import numpy as np
+
+    values = np.concatenate([np.asarray(part, np.float64) for part in parts])
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(values, kind="stable")
+    values, owner = np.maximum(values[order], _LEAST), owner[order]
+    drawn = random.multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=resamples)
+    medians = np.empty(resamples)
+    for begin in range(0, resamples, 100):  # not all at once: a resample takes as many counts as there are samples
+        counts = np.cumsum(drawn[begin : begin + 100, owner], axis=1)
+        total = counts[:, -1:]
+        lower = (counts * 2 >= total).argmax(axis=1)
+        upper = (counts * 2 > total).argmax(axis=1)
+        medians[begin : begin + 100] = (values[lower] + values[upper]) / 2
+    return medians
+
+
+def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
+    """The two-sided p of the Mann-Whitney U test: exact for few values without ties, else by the normal approximation with corrections
+    for ties and continuity.
+
+    Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other", 1947.
+    """
+    n, m = len(first), len(second)
+    values = sorted([*first, *second])
+    ties = [values.count(value) for value in sorted(set(values))]
+    u = sum((a > b) + (a == b) / 2 for a in first for b in second)
+    largest = max(u, n * m - u)
+    if max(ties) == 1 and min(n, m) < _EXACT_BELOW:
+        ways = _ways(n, m)
+        return min(1.0, 2 * sum(ways[round(largest) :]) / sum(ways))
+    total = n + m
+    variance = n * m / 12 * (total + 1 - sum(t**3 - t for t in ties) / (total * (total - 1)))
+    if variance == 0:
+        return 1.0
+    z = (largest - n * m / 2 - 0.5) / math.sqrt(variance)
+    return min(1.0, 2 * (1 - normal_cdf(z)))
+
+
+def _ways(n: int, m: int) -> list[int]:
+    """In how many orders of n and m distinct values U is 0, 1, ..., n m: the coefficients of the Gaussian binomial."""
+    counts = [1] + [0] * (n * m)
+    for i in range(1, n + 1):
+        for power in range(n * m, m + i - 1, -1):
+            counts[power] -= counts[power - m - i]
+        for power in range(i, n * m + 1):
+            counts[power] += counts[power - i]
+    return counts
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Each p, corrected for there being several: Holm, "A simple sequentially rejective multiple test procedure", 1979."""
+    corrected = [0.0] * len(ps)
+    least = 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
+        least = max(least, min(1.0, (len(ps) - rank) * ps[index]))
+        corrected[index] = least
+    return corrected

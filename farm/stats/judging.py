@@ -1,0 +1,155 @@
+"""What a run is worth, and why in words: pure functions of its samples and of what the device said of itself on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from farm.stats.quantiles import spread
+from farm.types import Agreement, Latency, Samples, Verdict
+
+JUDGED_COUNT = 10  # hyperfine's least number of runs
+HELD_UP_ABOVE = 0.05  # share of the time of measuring
+NOISY_ABOVE = 0.10  # IQR over median, at which torch.utils.benchmark goes on measuring
+DRIFT_ABOVE = 0.05  # of the median, from the first third of the samples to the last
+CLOCK_APART_S, CLOCK_APART = 0.5, 0.02  # as far as the device's clock may be from ours: seconds and a share of the time
+FREQUENCY_BELOW = 0.9  # of the clock frequency at the start of measuring
+HOT_C = 80.0  # where the Raspberry Pi's firmware, and others alike, begin to slow the CPU down
+SETTLED_WITHIN = 0.03
+SLOWED_BY = 0.03  # what counts as slower where it is hot
+
+# The Raspberry Pi's flags: what is the case now, and 16 bits further up what has been since it started.
+_FLAGS = {0: "its supply voltage is too low", 1: "its frequency is capped", 2: "it is throttled", 3: "it is at its soft temperature limit"}
+
+Facts = Mapping[str, str]
+
+
+def judge(device_emulated: bool, samples: Samples, latency: Latency | None) -> tuple[Verdict, str]:
+    """The verdict on what came from a device. A wrong answer outweighs all; a number from an emulator is none."""
+    readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
+    early = verdict(device_emulated, samples.agreement, latency, samples.held_up)
+    if latency is None or early[0] not in (Verdict.STABLE, Verdict.NOISY) or latency.count < JUDGED_COUNT:
+        return early
+    if reason := throttled(readings, samples.seconds):
+        return Verdict.THROTTLED, reason
+    if early[0] is Verdict.NOISY:
+        return early
+    if reason := clock_at_odds(samples) or drifted(samples.seconds):
+        return Verdict.NOISY, reason
+    if samples.warm is False:
+        return Verdict.NOISY, "it was still getting faster or slower when the warm-up had to end"
+    return early
+
+
+def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None, held_up: float | None = None) -> tuple[Verdict, str]:
+    """What the answer, the spread of the samples and other work on the CPU say.
+
+    `held_up` is the share of the time in which other work had the CPU: steady other work gives steady numbers that are too large.
+    """
+    if not agreement.right:
+        if math.isinf(agreement.max_abs):
+            return Verdict.WRONG, "the answer has another shape or dtype than the reference's, or NaN or infinity where that has none"
+        return Verdict.WRONG, f"the answer is off by up to {agreement.max_abs:.2g}, more than the tolerance"
+    if device_emulated:
+        return Verdict.EMULATED, "latency under emulation is no benchmark"
+    if latency is None:
+        return Verdict.RIGHT, "the answer is right; it was not timed"
+    if latency.count == 1:
+        return Verdict.NOISY, "1 sample: an answer, not a benchmark"
+    if latency.count < JUDGED_COUNT:
+        return Verdict.NOISY, f"{latency.count} samples: too few to judge, {JUDGED_COUNT} are needed"
+    if latency.p50_ms == 0:
+        return Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"
+    figure = f"IQR {100 * spread(latency):.1f} % of the median"
+    if held_up is not None and held_up > HELD_UP_ABOVE:
+        return Verdict.NOISY, f"other work had the CPU for {100 * held_up:.0f} % of the time"
+    if spread(latency) > NOISY_ABOVE:
+        return Verdict.NOISY, f"{figure}, above {100 * NOISY_ABOVE:.0f} %, {latency.count} samples"
+    blocks = f" of {latency.block} inferences" if latency.block > 1 else ""
+    return Verdict.STABLE, f"{figure}, {latency.count} samples{blocks}"
+
+
+def throttled(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
+    """Why the device is known to have slowed itself down, by its facts in order of time; empty where it is not."""
+    return _flags(readings) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+
+
+def _flags(readings: Sequence[Facts]) -> str:
+    """The firmware's flags: set at any moment, or since the first reading."""
+    flags = [int(json.loads(facts["throttled"])) for facts in readings if "throttled" in facts]
+    for bit, words in _FLAGS.items():
+        if any(value >> bit & 1 for value in flags[1:]):
+            return f"the device says that {words}"
+        if flags and not flags[0] >> (16 + bit) & 1 and any(value >> (16 + bit) & 1 for value in flags[1:]):
+            return f"the device says that, meanwhile, {words}"
+    return ""
+
+
+def _frequency(readings: Sequence[Facts]) -> str:
+    """Of readings under load: the fastest core's frequency in the last third against the highest of the first third."""
+    fastest = [max(known) for facts in readings if (known := _numbers(facts, "frequency_khz"))]
+    if len(fastest) < 3:
+        return ""
+    third = len(fastest) // 3
+    first, last = max(fastest[:third]), statistics.median(fastest[-third:])
+    if last >= FREQUENCY_BELOW * first:
+        return ""
+    return f"its clock fell from {first / 1e3:.0f} to {last / 1e3:.0f} MHz on the way"
+
+
+def _heat(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
+    hottest = max((value for facts in readings for value in _numbers(facts, "temperatures_c")), default=-math.inf)
+    slower = drift(seconds)
+    if hottest < HOT_C or slower < SLOWED_BY:
+        return ""
+    return f"it is at {hottest:.0f} °C, and became slower by {100 * slower:.0f} % on the way"
+
+
+def _numbers(facts: Facts, name: str) -> list[float]:
+    """The numbers of a fact that is a list, or a table by name; none of one that the device does not tell."""
+    content = json.loads(facts.get(name, "[]"))
+    values = content.values() if isinstance(content, dict) else content
+    return [float(value) for value in values if value is not None]
+
+
+def clock_at_odds(samples: Samples) -> str:
+    """Why the device's clock is not to be believed: against ours it jumped, or its samples last longer than the time they took."""
+    if samples.measured_s is None:
+        return ""
+    allowed = max(CLOCK_APART_S, CLOCK_APART * samples.measured_s)
+    claimed = math.fsum(samples.seconds) * samples.block
+    if claimed > samples.measured_s + allowed:
+        return f"its samples add up to {claimed:.1f} s, and we waited {samples.measured_s:.1f} s: the device's clock jumped or runs fast"
+    moments = [facts for facts in samples.facts_during if "time_s" in facts and "host_s" in facts]
+    if len(moments) < 2:
+        return ""
+    theirs, ours = (float(moments[-1][name]) - float(moments[0][name]) for name in ("time_s", "host_s"))
+    if abs(theirs - ours) > max(CLOCK_APART_S, CLOCK_APART * ours):
+        return f"the device's clock moved by {theirs:.1f} s while ours moved by {ours:.1f} s: it was set, or runs wrong"
+    return ""
+
+
+def drift(seconds: Sequence[float]) -> float:
+    """How much slower the last third of the samples is than the first, as a fraction of the first."""
+    third = len(seconds) // 3
+    if third == 0 or (first := statistics.median(seconds[:third])) <= 0:
+        return 0.0
+    return statistics.median(seconds[-third:]) / first - 1
+
+
+def drifted(seconds: Sequence[float]) -> str:
+    change = drift(seconds)
+    if abs(change) <= DRIFT_ABOVE:
+        return ""
+    return f"it became {'slower' if change > 0 else 'faster'} by {100 * abs(change):.0f} % on the way"
+
+
+def settled(windows: Sequence[Sequence[float]]) -> bool:
+    """Whether a warm-up is over: the medians of its last three windows do not go one way by more than 3 % in all."""
+    if len(windows) < 3:
+        return False
+    first, second, third = (statistics.median(window) for window in windows[-3:])
+    one_way = first < second < third or first > second > third
+    return not (one_way and abs(third - first) > SETTLED_WITHIN * first)

@@ -1,0 +1,77 @@
+"""The distribution functions that the rest stands on, without SciPy: beta, binomial, Student's t, the normal."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+_TINY = 1e-300
+_TERMS = 10_000  # of the continued fraction, which needs about sqrt(max(a, b))
+_NORMAL = NormalDist()
+
+
+def beta_regularized(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the regularized incomplete beta function, by its continued fraction (https://dlmf.nist.gov/8.17#v), evaluated
+    by Lentz's method; to about 12 digits."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, by symmetry
+        return 1.0 - beta_regularized(1 - x, b, a)
+    front = math.exp(a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) / a
+    c, d = 1.0, 1.0 / _apart(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _TERMS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / _apart(1 + term * d)
+            c = _apart(1 + term / c)
+            value *= c * d
+        if abs(c * d - 1) < 1e-14:
+            break
+    return front * value
+
+
+def _apart(value: float) -> float:
+    """The value, kept apart from zero."""
+    return value if abs(value) > _TINY else _TINY
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """The probability of at most k successes in n tries."""
+    if k < 0:
+        return 0.0
+    return 1.0 if k >= n else beta_regularized(1 - p, n - k, k + 1)
+
+
+def binomial_quantile(probability: float, n: int, p: float) -> int:
+    """The smallest k of which `binomial_cdf` is at least the probability."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if binomial_cdf(middle, n, p) >= probability else (middle + 1, high)
+    return low
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """The value that Student's t of so many degrees of freedom stays below with this probability, in (0.5, 1)."""
+    low, high = 0.0, 1.0
+    while _student_cdf(high, freedom) < probability:
+        high *= 2
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _student_cdf(middle, freedom) >= probability else (middle, high)
+    return high
+
+
+def _student_cdf(t: float, freedom: float) -> float:
+    return 1 - beta_regularized(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+
+
+def normal_cdf(z: float) -> float:
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def normal_quantile(probability: float) -> float:
+    return _NORMAL.inv_cdf(probability)

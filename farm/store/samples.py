@@ -1,0 +1,57 @@
+"""Raw samples as few bytes, and back exactly.
+
+A first byte says how: 0, float64 seconds, little-endian; 1, whole nanoseconds below 2^32, as a device's clock gives them, the first
+bytes of all of them before the second ones, deflated. What is not exactly that stays float64.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+
+_FLOATS, _NANOSECONDS = b"\0", b"\1"
+_WIDTH = 4
+
+
+def packed(seconds: Sequence[float]) -> bytes:
+    if (nanoseconds := _whole(seconds)) is None:
+        return _FLOATS + floats(seconds)
+    plain = struct.pack(f"<{len(nanoseconds)}I", *nanoseconds)
+    return _NANOSECONDS + zlib.compress(b"".join(plain[place::_WIDTH] for place in range(_WIDTH)))
+
+
+def unpacked(data: bytes) -> tuple[float, ...]:
+    """Raises ValueError for what `packed` did not make."""
+    kind, content = data[:1], data[1:]
+    try:
+        if kind == _FLOATS:
+            return struct.unpack(f"<{len(content) // 8}d", content)
+        if kind == _NANOSECONDS:
+            columns = zlib.decompress(content)
+            count = len(columns) // _WIDTH
+            plain = bytearray(len(columns))
+            for place in range(_WIDTH):
+                plain[place::_WIDTH] = columns[place * count : (place + 1) * count]
+            return tuple(value / 1e9 for value in struct.unpack(f"<{count}I", plain))
+    except (struct.error, zlib.error, ValueError) as exc:
+        raise ValueError(f"damaged samples: {exc}") from exc
+    raise ValueError(f"samples of unknown kind {kind!r}")
+
+
+def floats(seconds: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(seconds)}d", *seconds)
+
+
+def _whole(seconds: Sequence[float]) -> list[int] | None:
+    """The seconds as nanoseconds, where that is what they are."""
+    found = []
+    for value in seconds:
+        if not 0 <= value < 4.2 or math.copysign(1.0, value) < 0:
+            return None
+        nanoseconds = round(value * 1e9)
+        if nanoseconds / 1e9 != value:
+            return None
+        found.append(nanoseconds)
+    return found

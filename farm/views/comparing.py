@@ -1,0 +1,59 @@
+"""Runs against runs: a comparison as a table, and the history of a model on a device as a line with its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from farm import comparison, stats, words
+from farm.comparison import Pair
+from farm.types import Run
+from farm.views import Column, p50, table_of
+
+_CHANGE_STYLE = {
+    stats.Change.SLOWER: "bold red",
+    stats.Change.FASTER: "bold green",
+    stats.Change.SAME: "green",
+    stats.Change.UNSURE: "yellow",
+}
+_SPARKS = 60
+
+
+def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
+    """Each pair of runs: how much slower the second is, how surely, and below the table what else differs."""
+    columns: list[Column[Pair]] = [
+        Column("device", lambda pair: pair.second.device, style="bold"),
+        Column("model", lambda pair: pair.second.title),
+        Column("before ms", lambda pair: p50(pair.first), right=True),
+        Column("after ms", lambda pair: p50(pair.second), right=True),
+        Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
+        Column("p", lambda pair: "" if pair.found.p is None else words.digits(pair.found.p, 2), 100, right=True),
+        Column("in words", lambda pair: pair.found.reason),
+    ]
+    table = table_of(columns, pairs, width)
+    notes = [f"{pair.second.title} on {pair.second.device}: {'; '.join(pair.differences)}" for pair in pairs if pair.differences]
+    table.caption = Text("\n".join(words.plain(f"also differs, {note}") for note in notes), "bright_black")
+    table.caption_justify = "left"
+    return table
+
+
+def timeline(runs: Sequence[Run]) -> list[str]:
+    """The medians of runs of one model on one device, in order of time, as a sparkline; and a line for each step in them, with what else
+    changed there. Emulated runs and those without a latency are left out."""
+    timed = [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
+    medians = [run.latency.p50_ms for run in timed if run.latency]
+    if len(medians) < 2:
+        return []
+    ends = f"{words.digits(medians[0])} → {words.digits(medians[-1])} ms"
+    lines = [
+        f"{words.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {words.digits(min(medians))} to {words.digits(max(medians))}"
+    ]
+    for step in stats.steps(medians):
+        before, after = timed[step.index - 1], timed[step.index]
+        changed = "; ".join(comparison.differences(before, after)) or "nothing that farm knows of changed there"
+        when = after.started_at[:16].replace("T", " ")
+        effect = f"{words.digits(step.before)} → {words.digits(step.after)} ms ({100 * (step.ratio - 1):+.0f} %)"
+        lines.append(f"step at {when}, run {after.id[:6]}: {effect}: {changed}")
+    return [words.plain(line) for line in lines]

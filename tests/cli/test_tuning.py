@@ -1,0 +1,108 @@
+"""farm tune and farm records on this machine: records are found, kept through death and Ctrl-C, used by later builds, and carried."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from farm_running import DEVICES, Farm, wait_until
+from onnx_models import graph, node, save
+from test_peers import HOST, farm_agent, farm_tracker
+
+numbers = np.random.default_rng(0)
+BUDGET = ("--minutes", "0.15")
+
+
+def write_model(path: Path) -> None:
+    """Two convolutions whose kernels take long enough to be timed."""
+    weights = {
+        "w": (numbers.standard_normal((32, 16, 3, 3)) / 12).astype("float32"),
+        "v": numbers.standard_normal((48, 32, 1, 1)).astype("float32"),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "v"], ["y"]),
+    ]
+    save(path, graph(nodes, {"x": [1, 16, 28, 28]}, {"y": [1, 48, 28, 28]}, weights))
+
+
+@pytest.fixture
+def tuning(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Farm]:
+    """A farm in which only this machine's agent is built."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "agents").symlink_to(agents("x86_64").parents[1])
+    farm = Farm(tmp_path, tmp_path / "cache", uuid.uuid4().hex)
+    farm.configure(DEVICES)
+    write_model(tmp_path / "net.onnx")
+    yield farm
+    farm.end()
+
+
+def kept(farm: Farm) -> list[dict[str, object]]:
+    return farm.run("records", "--json").json["records"]
+
+
+def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(tuning: Farm) -> None:
+    done = tuning.run("tune", "--device", "host", "net.onnx", *BUDGET, "--json")
+    assert done.code == 0, done.err
+    assert done.json["records"] >= 1 and done.json["boards"]["host-1"] >= 2
+    assert all(kernel["tried"] >= 1 for kernel in done.json["kernels"])
+    assert "faster" in done.json["verdict"] or "no" in done.json["verdict"] or "slower" in done.json["verdict"]
+    found = kept(tuning)
+    assert len(found) == done.json["records"]
+    assert {record["core"] for record in found} == {done.json["core"]}
+    made = tuning.run("compile", "net.onnx", "--json").json
+    recorded = {kernel["workload"] for kernel in made["kernels"] if kernel["recorded"]}
+    assert recorded == {record["workload"] for record in found}
+    assert made["digest"] == done.json["after"] != done.json["before"]
+    assert tuning.run("records", "export", "out.jsonl").code == 0
+    assert tuning.run("records", "remove", "--core", found[0]["core"]).out == f"{len(found)} records removed\n"
+    assert tuning.run("compile", "net.onnx", "--json").json["digest"] == done.json["before"]
+    assert tuning.run("records", "import", "out.jsonl").out.startswith(f"{len(found)} new, 0 faster")
+    assert kept(tuning) == found
+    (tuning.folder / "out.jsonl").write_text("{\n")
+    assert "line 1" in tuning.run("records", "import", "out.jsonl").error["error"]
+    tuning.assert_nothing_is_left()
+
+
+def test_ctrl_c_and_killed_agents_lose_no_records(tuning: Farm) -> None:
+    running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "2")
+    running.says(r"[2-9] of \d+ tried")
+    before = kept(tuning)
+    assert before
+    agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
+    for pid in agent:
+        os.kill(pid, signal.SIGKILL)
+    running.says(r"host: .*; trying again")
+    running.says(r"1\d of \d+ tried")
+    running.send(signal.SIGINT)
+    done = running.end()
+    assert done.code == 130
+    assert "records kept: farm records" in done.err
+    assert {record["workload"] for record in before} <= {record["workload"] for record in kept(tuning)}
+    tuning.assert_nothing_is_left()
+
+
+def test_a_device_behind_a_tracker_stands_for_all_boards_of_its_key(tuning: Farm) -> None:
+    with farm_tracker(tuning) as port:
+        options = ("--tracker", f"{HOST}:{port}", "--key", "board")
+        with farm_agent(tuning, *options), farm_agent(tuning, *options):
+            tuning.configure(f'[devices.lab]\nprofile = "x86"\nurl = "tracker://{HOST}:{port}/board"\n')
+            done = tuning.run("tune", "--device", "lab", "net.onnx", *BUDGET, "--json")
+    assert done.code == 0, done.err
+    assert list(done.json["boards"]) == ["lab-1", "lab-2"]
+    assert all(batches >= 1 for batches in done.json["boards"].values())
+
+
+def test_what_cannot_be_tuned_is_said_at_once(tuning: Farm) -> None:
+    assert "emulated" in tuning.run("tune", "--device", "pi3", "net.onnx").error["error"]
+    assert "one profile" in tuning.run("tune", "--device", "pi3", "--device", "host", "net.onnx").error["error"]
+    assert tuning.run("records").err == "no records: farm tune --device NAME MODEL\n"
+    assert json.loads(tuning.run("records", "--json").out)["schema"] == "farm/records/1"

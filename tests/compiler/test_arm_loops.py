@@ -1,0 +1,104 @@
+"""The inner loops of ARM's convolutions: nothing of a tile is kept in memory, and multiply-adds fill the core's time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import relax_models
+import tvm
+from tvm import relax
+
+from farm import process
+from farm.compiler.lower import lower
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+import inner_loops
+
+LAYERS = {  # height and width, channels in and out, kernel, stride, groups; of MobileNetV2 and ResNet-18
+    "1x1": (14, 96, 576, 1, 1, 1),
+    "3x3": (28, 64, 128, 3, 1, 1),
+    "3x3 of few channels": (32, 3, 32, 3, 2, 1),
+    "7x7": (64, 3, 64, 7, 2, 1),
+    "depthwise": (56, 96, 96, 3, 1, 96),
+    "depthwise of stride 2": (28, 96, 96, 3, 2, 96),
+}
+BOARDS: dict[str, dict[str, Any]] = {
+    "cortex-a53": {"mtriple": "aarch64-linux-gnu"},
+    "cortex-a72": {"mtriple": "aarch64-linux-gnu"},
+    "cortex-a7": {"mtriple": "armv7a-linux-gnueabihf", "mfloat-abi": "hard"},
+}
+LEAST = 0.75  # of the core's multiply-adds
+
+
+@pytest.fixture(scope="module")
+def loops_of():
+    """The inner loops of a layer's kernel on a CPU."""
+    kept: dict[tuple[str, str], list[inner_loops.Loop]] = {}
+
+    def loops(layer: str, cpu: str) -> list[inner_loops.Loop]:
+        if (layer, cpu) not in kept:
+            kept[layer, cpu] = compiled(LAYERS[layer], cpu)
+        return kept[layer, cpu]
+
+    return loops
+
+
+def compiled(layer: tuple[int, ...], cpu: str) -> list[inner_loops.Loop]:
+    size, channels, outputs, kernel, stride, groups = layer
+    numbers = np.random.default_rng(0)
+    weights = {
+        "w": numbers.standard_normal((outputs, channels // groups, kernel, kernel)),
+        "b": numbers.standard_normal((1, outputs, 1, 1)),
+    }
+    weights = {name: value.astype("float32") for name, value in weights.items()}
+
+    def body(emit, x, w, b):
+        y = emit(relax.op.nn.conv2d(x, w, strides=(stride, stride), padding=(kernel // 2,) * 4, groups=groups))
+        return emit(relax.op.clip(emit(relax.op.add(y, b)), 0, 6))
+
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mattr": ["+neon"], **BOARDS[cpu]})
+    module = relax_models.module({"x": np.zeros((1, channels, size, size), "float32")}, body, weights)
+    low = lower(module, list(weights.values()), target, {})
+    functions = inner_loops.functions(inner_loops.assembly(tvm.compile(low.module, target=target).mod))
+    (name,) = (kernel.name for kernel in low.kernels if kernel.rule in ("convolution", "depthwise"))
+    return inner_loops.inner_loops(name, functions)
+
+
+@pytest.mark.parametrize("cpu", BOARDS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_inner_loop_spills(layer, cpu, loops_of):
+    loops = loops_of(layer, cpu)
+    assert loops
+    assert [loop.spills for loop in loops] == [0] * len(loops), "\n".join(max(loops, key=lambda loop: loop.spills).lines)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_multiply_adds_fill_the_time_of_a_cortex_a72(layer, loops_of):
+    if not process.find(inner_loops.MCA):
+        pytest.skip("llvm-mca is not installed: apt-get install llvm")
+    fullest = max(loops_of(layer, "cortex-a72"), key=lambda loop: loop.multiply_adds)
+    assert inner_loops.share_of_peak(fullest, "aarch64-linux-gnu", "cortex-a72") >= LEAST
+
+
+def test_a_spill_is_seen_by_any_register_that_points_into_the_stack():
+    lines = [
+        "\tadd\tx9, sp, #32",
+        ".LBB0_1:",
+        "\tldr\tq0, [x9, #16]",
+        "\tfmla\tv1.4s, v2.4s, v0.s[0]",
+        "\tldr\tq0, [x8]",
+        "\tb.ne\t.LBB0_1",
+    ]
+    (loop,) = inner_loops.inner_loops("kernel", inner_loops.functions("\n".join(["kernel_compute_:", *lines])))
+    assert (loop.multiply_adds, loop.spills) == (1, 1)
+
+
+def test_maximum_and_minimum_are_one_instruction_each(loops_of):
+    (words, *_) = ([line.split()[0] for line in loop.lines] for loop in loops_of("depthwise", "cortex-a72"))
+    assert {"fmax", "fmin"} <= set(words)
+    assert not {"fcmgt", "bit", "bif", "bsl"} & set(words)

@@ -1,0 +1,134 @@
+"""Convolutions and products of shapes that nobody chose, against torch in double precision: many in one module, compiled once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, compute, lowered
+from torch.nn import functional
+from tvm import relax
+
+Array = np.ndarray[Any, Any]
+# the first example is the simplest one, the second is drawn
+generated = settings(derandomize=True, deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator: its operands' shapes, of which the second is constant or not, and what it is in relax and in torch."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    constant: bool
+    ours: Callable[[Any, Any], Any]
+    theirs: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.left} {self.right}"
+
+
+def pairs(low: int, high: int) -> some.SearchStrategy[tuple[int, int]]:
+    return some.tuples(some.integers(low, high), some.integers(low, high))
+
+
+@some.composite
+def convolutions(draw: some.DrawFn) -> Case:
+    groups = draw(some.sampled_from([1, 1, 1, 2, 3]))
+    depth, channels = draw(some.sampled_from([1, 3, 7, 16, 40, 130])), draw(some.sampled_from([1, 5, 8, 16, 24, 33, 64, 100]))
+    size, kernel = draw(pairs(1, 20)), draw(some.one_of(pairs(1, 5), some.just((1, 1)), some.just((7, 7))))
+    strides, dilation, padding = draw(pairs(1, 4)), draw(pairs(1, 2)), draw(some.tuples(*[some.integers(0, 3)] * 4))
+    top, left, _, _ = padding
+    reach = [dilation[axis] * (kernel[axis] - 1) + 1 for axis in (0, 1)]
+    bottom, right = (max(padding[2 + axis], reach[axis] - size[axis] - padding[axis]) for axis in (0, 1))  # at least one output
+    batch = draw(some.sampled_from([1, 3]))
+
+    def theirs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(functional.pad(x, (left, right, top, bottom)), w, None, strides, 0, dilation, groups)
+
+    def ours(x: Any, w: Any) -> Any:
+        return relax.op.nn.conv2d(x, w, strides=strides, padding=(top, left, bottom, right), dilation=dilation, groups=groups)
+
+    shapes = (batch, groups * depth, *size), (groups * channels, depth, *kernel)
+    return Case(*shapes, True, ours, theirs, f"convolution {strides} {(top, left, bottom, right)} {dilation} {groups}")
+
+
+@some.composite
+def transposed(draw: some.DrawFn) -> Case:
+    depth, channels = draw(some.sampled_from([1, 3, 17, 40])), draw(some.sampled_from([1, 6, 16, 33, 64]))
+    size, kernel, strides = draw(pairs(1, 9)), draw(pairs(1, 5)), draw(pairs(1, 4))
+    padding = draw(some.integers(0, (min(kernel) - 1) // 2))
+    extra = tuple(draw(some.integers(0, stride - 1)) for stride in strides)
+
+    def theirs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.conv_transpose2d(x, w, None, strides, padding, extra)
+
+    def ours(x: Any, w: Any) -> Any:
+        return relax.op.nn.conv2d_transpose(x, w, strides=strides, padding=[padding] * 4, output_padding=extra)
+
+    shapes = (draw(some.sampled_from([1, 3])), depth, *size), (depth, channels, *kernel)
+    return Case(*shapes, True, ours, theirs, f"transposed {strides} {padding} {extra}")
+
+
+@some.composite
+def products(draw: some.DrawFn) -> Case:
+    constant = draw(some.booleans())
+    outer = tuple(draw(some.lists(some.integers(1, 3), max_size=2)))
+    rows, depth, width = draw(some.integers(1, 40)), draw(some.integers(1, 130)), draw(some.integers(1, 150))
+    return Case((*outer, rows, depth), (*(() if constant else outer), depth, width), constant, relax.op.matmul, torch.matmul, "product")
+
+
+def check(cases: list[Case], cpu: str) -> None:
+    numbers = np.random.default_rng(0)
+
+    def draw(shape: tuple[int, ...]) -> Array:
+        return numbers.standard_normal(shape).astype("float32")
+
+    lefts, rights = [draw(case.left) for case in cases], [draw(case.right) for case in cases]
+    constants = {f"w{index}": rights[index] for index, case in enumerate(cases) if case.constant}
+    inputs = {f"x{index}": left for index, left in enumerate(lefts)}
+    inputs |= {f"y{index}": rights[index] for index, case in enumerate(cases) if not case.constant}
+
+    def body(emit: Any, *variables: Any) -> list[Any]:
+        named = dict(zip([*inputs, *constants], variables, strict=True))
+        return [emit(case.ours(named[f"x{index}"], named[f"{'w' if case.constant else 'y'}{index}"])) for index, case in enumerate(cases)]
+
+    answer = compute(inputs, body, constants, cpu)
+    assert answer.notes == []
+    for case, got, left, right in zip(cases, answer.outputs, lefts, rights, strict=True):
+        exact = case.theirs(torch.from_numpy(left).double(), torch.from_numpy(right).double()).numpy()
+        np.testing.assert_allclose(got, exact, atol=1e-4, rtol=1e-4, err_msg=repr(case))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("kind", [convolutions, transposed, products])
+def test_operators_of_any_shape_are_right(kind, cpu):
+    @generated
+    @given(cases=some.lists(kind(), min_size=9, max_size=12))
+    def right(cases):
+        check(cases, cpu)
+
+    right()
+
+
+def large(emit: Any, x: Any, w: Any) -> Any:
+    return emit(relax.op.nn.conv2d(x, w, padding=(1, 1, 1, 1)))
+
+
+def test_a_large_weight_is_fetched_ahead_and_a_small_one_is_not():
+    if CPUS[-1] == "native":
+        pytest.skip("for x86 only")
+
+    def prefetches(channels: int) -> int:
+        shapes = {"x": np.zeros((1, channels, 7, 7), "float32")}, {"w": np.zeros((channels, channels, 3, 3), "float32")}
+        return len(re.findall("llvm.prefetch", lowered(shapes[0], large, shapes[1], CPUS[-1]).module.script()))
+
+    assert (prefetches(256), prefetches(4)) == (1, 0)

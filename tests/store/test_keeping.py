@@ -1,0 +1,147 @@
+"""What befalls a record of runs: writers that are killed, farms of other ages, files from elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.store import RunStore, run_to_json
+from farm.store.runs import _FIRST_SCHEMA, SCHEMA_VERSION
+from farm.store.samples import floats, packed, unpacked
+from farm.types import Agreement, Run, Samples, Verdict
+
+WRITERS, KILLS = 16, 8
+# Keeps runs until it is killed or told to stop, and says the id of each once it is kept.
+WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from farm.store import RunStore, run_from_json
+import json
+store, run = RunStore(Path(sys.argv[1])), run_from_json(json.loads(sys.argv[3]))
+for number in range(int(sys.argv[4])):
+    kept = dataclasses.replace(run, id=f"{sys.argv[2]}-{number}")
+    store.keep(kept)
+    print(kept.id, flush=True)
+"""
+
+
+def a_run(id: str = "1", device: str = "host", seconds: tuple[float, ...] = (0.001, 0.002)) -> Run:  # noqa: A002
+    samples = Samples(seconds, 1.0, Agreement(0.0, math.inf, None, True), None, None, {}, {}, {}, 0)
+    return Run(id, device, "digits", "x86", "local:", f"2026-07-01T12:00:00+00:0{len(id)}", Verdict.STABLE, "", samples=samples)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "data" / "runs.sqlite")
+
+
+def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(store: RunStore, tmp_path: Path) -> None:
+    draw, body = random.Random(), json.dumps(run_to_json(a_run(seconds=tuple(i / 1e6 for i in range(2000)))))
+    writers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(name: str, count: int) -> None:
+        with (tmp_path / name).open("wb") as said:
+            writers[name] = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path), name, body, str(count)], stdout=said)
+
+    for number in range(WRITERS):
+        start(f"writer{number}", 30 if number >= KILLS else 100_000)
+    for number in range(KILLS):  # at a moment that is left to chance, some runs after the first
+        victim = writers[f"writer{number}"]
+        while (tmp_path / f"writer{number}").stat().st_size < draw.randint(10, 60):
+            assert victim.poll() is None
+        victim.kill()
+    for name, writer in writers.items():
+        assert writer.wait(60) == (0 if int(name.removeprefix("writer")) >= KILLS else -9)
+
+    said = [line for name in writers for line in (tmp_path / name).read_text().splitlines()]
+    kept = Counter(run.id for run in store.runs())
+    assert set(said) <= set(kept)
+    assert len(kept) - len(set(said)) <= KILLS  # kept, and killed before it could say so
+    assert set(kept.values()) == {1}
+    assert all(len(run.samples.seconds) == 2000 for run in store.runs() if run.samples)
+    with sqlite3.connect(store.path) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats() | st.integers(0, 2**33).map(lambda ns: ns / 1e9), max_size=50))
+def test_samples_survive_packing_exactly(seconds: list[float]) -> None:
+    assert repr(unpacked(packed(seconds))) == repr(tuple(seconds))
+
+
+def test_nanoseconds_take_less_than_half_of_their_floats() -> None:
+    draw = random.Random(1)
+    seconds = [round(draw.gauss(7e6, 1e5)) / 1e9 for _ in range(5000)]
+    assert len(packed(seconds)) < len(floats(seconds)) / 2
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\2abc", b"\1abc", b"\0abc"])
+def test_what_is_no_packed_samples_is_refused(damaged: bytes) -> None:
+    with pytest.raises(ValueError, match="samples"):
+        unpacked(damaged)
+
+
+def test_a_record_of_the_first_farm_is_brought_up_to_date(store: RunStore) -> None:
+    store.path.parent.mkdir()
+    old = a_run(seconds=(0.1, 0.25, 1 / 3))
+    body = run_to_json(dataclasses.replace(old, samples=dataclasses.replace(old.samples, seconds=())))
+    for name in ("block", "warm", "measured_s", "facts_during", "wall_s"):  # which it did not know
+        del body["samples"][name]
+    with sqlite3.connect(store.path) as db:
+        db.executescript(_FIRST_SCHEMA)
+        row = (old.id, old.started_at, old.device, old.model, floats((0.1, 0.25, 1 / 3)), json.dumps(body))
+        db.execute("INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)", row)
+        db.execute("PRAGMA user_version = 1")
+    assert store.runs() == [old]
+    store.keep(a_run("22"))
+    store.save_baseline("before", [old])
+    assert store.baseline("before") == [old]
+    with sqlite3.connect(store.path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+def test_runs_from_elsewhere_are_added_once_and_all_or_none(store: RunStore) -> None:
+    store.keep(a_run("1"))
+    assert store.add([a_run("1"), a_run("22"), a_run("333")]) == 2
+    assert store.add([a_run("22")]) == 0
+
+    def breaks() -> object:
+        yield a_run("4444")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.add(breaks())  # type: ignore[arg-type]
+    assert sorted(run.id for run in store.runs()) == ["1", "22", "333"]
+
+
+def test_a_baseline_has_one_run_for_each_model_on_a_device(store: RunStore) -> None:
+    for run in (a_run("1"), a_run("22"), a_run("333", device="pi")):
+        store.keep(run)
+    store.save_baseline("b", [a_run("1"), a_run("333", device="pi")])
+    store.save_baseline("b", [a_run("22")])
+    assert [run.id for run in store.baseline("b")] == ["22", "333"]
+    assert store.baselines() == {"b": 2}
+    assert (store.remove_baseline("b"), store.remove_baseline("b")) == (True, False)
+    assert (store.baseline("b"), len(store.runs())) == ([], 3)
+
+
+def test_a_run_is_found_by_the_first_letters_of_its_id(store: RunStore) -> None:
+    for name in ("abc1", "abd2", "%_"):
+        store.keep(a_run(name))
+    assert [sorted(run.id for run in store.starting_with(prefix)) for prefix in ("ab", "abc", "%", "x")] == [
+        ["abc1", "abd2"],
+        ["abc1"],
+        ["%_"],
+        [],
+    ]

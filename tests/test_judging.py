@@ -1,0 +1,141 @@
+"""The verdict on a run, from samples and facts that are made up: what no device can be brought to at will."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+
+import pytest
+
+from farm import comparison, stats
+from farm.errors import DeviceError
+from farm.types import Agreement, Latency, Run, Samples, Verdict
+
+RIGHT = Agreement(0.0, math.inf, True, True)
+WRONG = Agreement(0.5, 3.0, False, False)
+
+
+def seconds(count: int = 200, slower_at_the_end: float = 0.0) -> tuple[float, ...]:
+    draw = random.Random(7)
+    return tuple(0.01 * abs(draw.gauss(1, 0.01)) * (1 + slower_at_the_end * (index > count / 2)) for index in range(count))
+
+
+def samples(during: list[dict[str, object]] | None = None, **changes: object) -> Samples:
+    """A calm measurement of two seconds, with these facts on the way; the first and the last of them are also those before and after."""
+    facts = [{name: value if isinstance(value, str) else json.dumps(value) for name, value in one.items()} for one in during or [{}]]
+    calm = Samples(seconds(), 0.02, RIGHT, None, None, facts[0], facts[-1], {}, 0, measured_s=2.1, warm=True, held_up=0.0)
+    return dataclasses.replace(calm, **{"facts_during": tuple(facts), **changes})  # type: ignore[arg-type]
+
+
+def judged(told: Samples, emulated: bool = False) -> tuple[Verdict, str]:
+    return stats.judge(emulated, told, stats.latency(told.seconds, told.block) if told.seconds else None)
+
+
+def clock(*mhz: int) -> list[dict[str, object]]:
+    return [{"frequency_khz": [1000 * value, 300_000]} for value in mhz]
+
+
+def at(*degrees: float) -> list[dict[str, object]]:
+    return [{"temperatures_c": {"cpu": value, "wifi": 30.0}} for value in degrees]
+
+
+def flags(*values: int) -> list[dict[str, object]]:
+    return [{"throttled": value} for value in values]
+
+
+def moments(*pairs: tuple[float, float]) -> list[dict[str, object]]:
+    return [{"time_s": theirs, "host_s": ours} for theirs, ours in pairs]
+
+
+HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict", "words"),
+    [
+        (samples(), Verdict.STABLE, "200 samples"),
+        (samples(agreement=WRONG), Verdict.WRONG, "off by up to 0.5"),
+        (samples(seconds=()), Verdict.RIGHT, "not timed"),
+        (samples(seconds=seconds(9)), Verdict.NOISY, "too few"),
+        (samples(clock(1400, 1400, 1400, 1400, 600, 600)), Verdict.THROTTLED, "from 1400 to 600 MHz"),
+        (samples(clock(1400, 1400, 1390, 1400, 1390, 1400)), Verdict.STABLE, ""),
+        (samples(clock(600, 1400, 1400, 1400, 1400, 1400)), Verdict.STABLE, ""),  # a governor that wakes up
+        (samples(clock(1400, 1400, 600, 1400, 1400, 1400)), Verdict.STABLE, ""),  # read while it was idle
+        (HOT, Verdict.THROTTLED, "85 °C"),
+        (samples(at(60, 82, 85)), Verdict.STABLE, ""),  # hot, and as fast as before
+        (samples(at(40, 41, 42), seconds=seconds(slower_at_the_end=0.08)), Verdict.NOISY, "slower by 8 %"),  # slower, and not hot
+        (samples(flags(0, 0b100, 0)), Verdict.THROTTLED, "it is throttled"),
+        (samples(flags(0, 0, 0x10000)), Verdict.THROTTLED, "supply voltage"),
+        (samples(flags(0x50000, 0x50000, 0x50000)), Verdict.STABLE, ""),  # long ago
+        (samples(held_up=0.5), Verdict.NOISY, "other work had the CPU for 50 %"),
+        (samples(held_up=0.5, facts_during=HOT.facts_during, seconds=HOT.seconds), Verdict.THROTTLED, "85 °C"),
+        (samples(seconds=seconds(slower_at_the_end=-0.08)), Verdict.NOISY, "faster by 8 %"),
+        (samples(seconds=seconds(slower_at_the_end=0.03)), Verdict.STABLE, ""),
+        (samples(moments((100, 5), (101, 6), (102.1, 7.1))), Verdict.STABLE, ""),
+        (samples(moments((100, 5), (4000, 6), (4001, 7))), Verdict.NOISY, "clock moved by 3901.0 s while ours moved by 2.0 s"),
+        (samples(moments((100, 5), (97, 6))), Verdict.NOISY, "clock moved by -3.0 s"),
+        (samples(seconds=(*seconds(), 3600.0)), Verdict.NOISY, "jumped"),
+        (samples(measured_s=1.0, seconds=seconds(190)), Verdict.NOISY, "clock jumped or runs fast"),
+        (samples(warm=False), Verdict.NOISY, "warm-up"),
+    ],
+)  # fmt: skip
+def test_a_verdict_and_its_reason(told: Samples, verdict: Verdict, words: str) -> None:
+    got, reason = judged(told)
+    assert got is verdict
+    assert words in reason
+
+
+def test_nothing_of_an_emulator_is_a_benchmark_however_it_is_measured() -> None:
+    assert judged(samples(clock(1400, 1400, 600, 600)), emulated=True)[0] is Verdict.EMULATED
+    assert judged(samples(agreement=WRONG), emulated=True)[0] is Verdict.WRONG
+
+
+def test_a_clock_that_runs_backwards_gives_no_times_at_all() -> None:
+    with pytest.raises(DeviceError) as caught:
+        judged(samples(seconds=(*seconds(), -5.0)))
+    assert "clock jumped" in caught.value.why
+
+
+def test_a_block_counts_as_all_of_its_inferences() -> None:
+    told = samples(seconds=tuple(s / 1000 for s in seconds()), block=1000)
+    assert judged(told) == (Verdict.STABLE, judged(told)[1])
+    assert "200 samples of 1000 inferences" in judged(told)[1]
+    assert judged(dataclasses.replace(told, measured_s=1.0))[0] is Verdict.NOISY
+
+
+@pytest.mark.parametrize(
+    ("medians", "settled"),
+    [([5, 4], False), ([5, 4, 3], False), ([3, 4, 5], False), ([9, 5, 5.1, 5], True), ([5, 5.04, 5.08], True), ([4, 5, 4], True)],
+)
+def test_a_warm_up_is_over_when_it_no_longer_goes_one_way(medians: list[float], settled: bool) -> None:
+    assert stats.settled([[median, median * 1.5, median * 0.5] for median in medians]) is settled
+
+
+def run(verdict: Verdict = Verdict.STABLE, factor: float = 1.0, device: str = "pi", **facts: str) -> Run:
+    told = dataclasses.replace(samples(), seconds=tuple(factor * s for s in seconds()), facts_before=facts)
+    latency: Latency = stats.latency(told.seconds)
+    return Run(f"{device}-{factor}", device, "net", "x86", "local:", "2026-07-01T12:00:00", verdict, "why", "d" * 64, told, latency)
+
+
+def test_a_slower_run_is_told_with_what_else_differs() -> None:
+    (pair,) = comparison.compare([(run(governor="performance"), run(factor=1.1, governor="powersave"))])
+    assert pair.found.change is stats.Change.SLOWER and pair.found.ratio == pytest.approx(1.1)
+    assert pair.differences == ("governor: performance → powersave",)
+    assert json.loads(json.dumps(pair.as_json(), allow_nan=False))["change"] == "slower"
+
+
+@pytest.mark.parametrize("doubtful", [Verdict.NOISY, Verdict.THROTTLED, Verdict.EMULATED, Verdict.WRONG])
+def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> None:
+    (pair,) = comparison.compare([(run(), run(doubtful, factor=3.0))])
+    assert pair.found.change is stats.Change.UNSURE
+    assert f"the second is {doubtful.value}: why" in pair.found.reason
+    assert not pair.found.reaches(0.0)
+
+
+def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
+    a, b = run(device="a"), run(device="b")
+    assert comparison.pair_up([a, b], [run(device="b", factor=2), run(device="c")]) == [(b, run(device="b", factor=2))]
+    assert comparison.pair_up([a], [b]) == [(a, b)]
+    assert "device: a → b" in comparison.differences(a, b)
