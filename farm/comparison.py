@@ -72,7 +72,9 @@ def differences(first: Run, second: Run) -> list[str]:
     if first.samples and second.samples:
         one, other = first.samples.facts_before, second.samples.facts_before
         found += [_changed(name, one.get(name, "unknown"), other.get(name, "unknown")) for name in _FACTS]
-        found.append(_changed("block", str(first.samples.block), str(second.samples.block)))
+        found.append(
+            _changed("timed", *("in blocks" if samples.block > 1 else "one by one" for samples in (first.samples, second.samples)))
+        )
         found.append(_apart("temperature", "°C", _hottest(first), _hottest(second), _WARMER_C))
         found.append(_apart("load", "", _number(one.get("load_1m")), _number(other.get("load_1m")), _BUSIER))
     return [words for words in found if words]
