@@ -2,7 +2,8 @@
 
 The reduction of exp and all of tanh are as in Moshier's Cephes library (https://netlib.org/cephes, expf and tanhf); erf is by Abramowitz
 and Stegun, "Handbook of Mathematical Functions", 7.1.26 (absolute error 1.5e-7), and by its Taylor series where that is better. NaN gives
-NaN, infinities their limits; exp is 0 where it would be a denormal number, which are slow. Errors are within a few units of the seventh digit.
+NaN, infinities their limits; exp is 0 where it would be a denormal number, which are slow. Errors are within a few units of the seventh
+digit.
 """
 
 from __future__ import annotations
