@@ -58,7 +58,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
-        work = Schedule(tvm.IRModule({"main": function}))
+        work = Schedule(tvm.IRModule({"main": _narrowed(function) if rule == GENERAL else function}))
         try:
             _RULES[rule](work, core)
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
@@ -66,6 +66,17 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
             continue
         return with_prefetches(work.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _narrowed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """With indices of 32 bits, as TVM forgets the hints of wider loops; unchanged where tensors are open, large, or hold such numbers."""
+    work = Schedule(tvm.IRModule({"main": function}))
+    blocks = [work.get(block) for block in work.get_child_blocks(work.get_sblock("root"))]
+    buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
+    static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
+    if not static or any(str(buffer.dtype) == "int64" or math.prod(map(int, buffer.shape)) >= 2**31 for buffer in buffers):
+        return function
+    return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": function}))["main"]
 
 
 def _workload(function: tirx.PrimFunc) -> str:

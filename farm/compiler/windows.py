@@ -1,7 +1,7 @@
 """Operators that look at each channel by itself through a window: depthwise convolution, maximum and average pooling.
 
-The input is read where it lies: no padded copy is made. Loops over rows and columns are cut where the window leaves the image, so that
-the inside asks no questions, and the code at the edges knows which taps are there. Activations are NHWC.
+The input is read where it lies: no padded copy is made. Whether a tap is in the image is asked for rows and columns, never for channels,
+and LLVM takes the questions out of the loops. Activations are NHWC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CROP, DEPTHWISE, PADDING, POOL, notes_of, padded
 from farm.compiler.rules import inline_epilogue, main_block, tile_of
-from farm.compiler.spread import PARTITION, extent, in_parallel, name_of, spread, vectorized_tail
+from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
 from farm.compiler.tiles import Tile, divisor
 
 AVERAGE = "average_pool"
@@ -133,7 +133,6 @@ def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> 
     """The loop over the rows of a strip; the strips are shared out."""
     n, y, *_ = work.get_loops(block)
     strips, row = work.split(y, [divisor(extent(work, y), _STRIPS), None])
-    work.annotate(row, PARTITION, 1)
     in_parallel(work, work.fuse(n, strips), [block], core)
     for other in apart:
         spread(work, other, core)
@@ -146,7 +145,6 @@ def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | N
     columns, pixels = work.split(x, [None, tile.pixels])
     channels, lanes = work.split(c, [None, tile.lanes])
     work.reorder(columns, channels, ry, rx, pixels, lanes)
-    work.annotate(columns, PARTITION, 1)
     unrolled, vectors = [pixels], [lanes]
     if extent(work, ry) * extent(work, rx) <= _UNROLLED_TAPS:
         unrolled += [ry, rx]
