@@ -100,6 +100,6 @@ def _check_functions(module: tvm.IRModule) -> None:
     if missing := sorted(name for name in called if not name.startswith(_ON_EVERY_DEVICE)):
         raise BuildError(
             f"the model needs functions that the runtime on a board does not have: {', '.join(missing)}",
-            "they sort, or select by value, and are no compiled code",
-            "end the model before TopK, Sort, NonZero, Unique or NonMaxSuppression and do that step outside",
+            "they select by value, and are no compiled code",
+            "end the model before NonZero, Unique or NonMaxSuppression and do that step outside",
         )

@@ -76,14 +76,15 @@ def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried
     tuning.assert_nothing_is_left()
 
 
-def test_ctrl_c_and_killed_agents_lose_no_records(tuning: Farm) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, number: signal.Signals) -> None:
     running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "2")
     running.says(r"[2-9] of \d+ tried")
     before = kept(tuning)
     assert before
     agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
     for pid in agent:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     running.says(r"host: .*; trying again")
     running.says(r"1\d of \d+ tried")
     running.send(signal.SIGINT)

@@ -23,8 +23,9 @@ OP = relax.op
 @pytest.mark.parametrize(
     ("target", "name", "lanes", "registers"),
     [
-        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53"}, "neon", 4, 32),
-        ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mattr": ["+neon"]}, "neon", 4, 16),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53"}, "cortex-a53", 4, 32),
+        ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mattr": ["+neon"]}, "cortex-a9-32bit", 4, 16),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}, "neon", 4, 32),
         ({"mtriple": "riscv64-unknown-linux-gnu", "mcpu": "generic-rv64"}, "scalar", 4, 32),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, "sse", 4, 16),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "avx2", 8, 16),
