@@ -11,6 +11,7 @@ from farm.compiler.tiles import grouped_tile, product_tiles, up_to_multiple
 
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
 _INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
+_OTHERS_BYTES_A_CYCLE = 8  # of the input, from the cache of the core that wrote it
 _PIECES_BYTES_A_CYCLE = 6  # to memory, a block of channels at a time
 _ENOUGH_TASKS = 8  # rows of tiles: fewer are not shared out well among threads
 _SHARED_BADLY = 1e6  # cycles
@@ -38,14 +39,16 @@ def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: 
     """What waiting for memory adds in the two orders, given bytes of all three, blocks of channels, and rows of tiles.
 
     By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,
-    which costs the first block only where the others are fetched ahead; the inputs are read for each block, the outputs written in pieces.
+    which costs the first block only where the others are fetched ahead; but every core reads the inputs that the others wrote, once for
+    each of its blocks, and the outputs are written in pieces.
     """
     in_cache = core.l2_bytes // 2  # what is larger does not stay there from one use to the next
     all_weights = weights / _WEIGHT_BYTES_A_CYCLE
     by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
     again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
     pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
-    return by_pixels, all_weights / (blocks if core.prefetches else 1) + again + pieces
+    by_others = inputs / _OTHERS_BYTES_A_CYCLE
+    return by_pixels, all_weights / (blocks if core.prefetches else 1) + by_others + again + pieces
 
 
 def _product(workload: Workload) -> tuple[int, int, int, int]:
