@@ -1,10 +1,8 @@
 """What a schedule needs to know of a core: its vectors, how many of them it can hold, and what it does with them in a cycle.
 
-ARM's figures are of multiply-adds of four float32 values (FMLA or VMLA of a Q register), from Arm's own documents:
-software optimisation guides of the Cortex-A57 (UAN 0015B), A72 (UAN 0016A), A75 (101398), A76 (SWOG 307215) and A78 (102160), sections
-"ASIMD FP instructions" and "load instructions"; technical reference manuals of the Cortex-A7 (DDI 0464), A9 NEON engine (DDI 0409), A53
-(DDI 0500) and A73 (100048) for pipelines and caches. Where Arm gives no latency (A7, A53, A73), it is that of LLVM's scheduling models
-(ARMScheduleA8.td, AArch64SchedA53.td, AArch64SchedA57.td). L2 sizes are those of the usual boards, one core's part of a shared one.
+ARM's figures are of multiply-adds of four float32 values (FMLA or VMLA of a Q register). Latencies of the Cortex-A53, A57, A72 and A73 are
+those of LLVM's scheduling models (AArch64SchedA53.td, AArch64SchedA57.td). All others, and what fits into the caches, are estimates for the
+usual boards that nobody has measured: they choose among right answers, and `farm tune` knows better.
 """
 
 from __future__ import annotations
