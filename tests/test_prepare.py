@@ -131,9 +131,13 @@ def test_an_output_of_another_type_is_named(run, tmp_path):
     assert "output 'y' is float64 [4, 5] instead of float32 [4, 5]" in caught.value.why
 
 
-def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, cache):
+def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, cache, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    body = "class Cosh(torch.nn.Module):\n    def forward(self, x):\n        return torch.cosh(x)\n"  # TVM has no code for it on a CPU
+    source = f"import torch\n\n\n{body}\n\ndef build():\n    return Cosh(), (torch.ones(3),)\n"
+    (tmp_path / "without_code.py").write_text(source)
     with pytest.raises(BuildError, match="does not compile"):
-        run(Model("model", str(save(tmp_path / "model.onnx", graph([node("Cosh", ["x"], ["y"])], {"x": [3]}, {"y": [3]})))))
+        run(Model("model", "python:without_code:build"))
     assert kept(cache) == []
 
 

@@ -24,7 +24,7 @@ BOARDS = [("x86", "x86_64", ()), ("rasp3b", "armv7", ("qemu-arm",)), ("rk3399", 
 def built(folder: Path, arch: str, cache: Path) -> Path:
     """The example, linked statically by zig, which stands for any cross compiler here. Not optimised: it is quicker built."""
     compiler = folder.parent / f"{arch}-c++"
-    target = " ".join(recipe.zig_flags(arch))
+    target = " ".join([*recipe.zig_flags(arch), "-s"])  # stripped as the agent is, or zig builds its libraries anew for CMake's own checks
     compiler.write_text(f'#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR="{cache / "zig"}"\nexec "{sys.executable}" -m ziglang c++ {target} "$@"\n')
     compiler.chmod(0o755)
     options = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_CXX_FLAGS_RELEASE=", "-DCMAKE_SYSTEM_NAME=Linux"]

@@ -14,7 +14,7 @@ from farm.store import Merged, RecordStore, read_records, record_to_json, write_
 from farm.types import Record
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
-RECORD = Record("aarch64 cortex-a72 neon", "dense 1x8 8x8", CHOICE, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "pi4", "Cortex-A72", 4)
+RECORD = Record("aarch64 cortex-a72", "dense 1x8 8x8", CHOICE, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "pi4", "Cortex-A72", 4)
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def test_a_record_is_found_by_its_core_and_operator_and_replaced_by_a_later_one(
     assert store.records() == [third, RECORD, other]
     assert store.records("cortex-a72", "dense") == [RECORD]
     assert store.choices(RECORD.core) == {record.workload: CHOICE for record in (RECORD, third)}
-    assert store.choices("aarch64 cortex-a72") == {}
+    assert store.choices("aarch64 cortex") == {}
     slower = replace(RECORD, seconds=2e-6)
     store.keep(slower)
     assert store.records(operator="dense") == [slower, other]
-    assert store.remove("neon", None) == 2
+    assert store.remove("cortex", None) == 2
     assert store.records() == [other]
 
 
