@@ -10,7 +10,8 @@ import click
 from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning import Tuned, Tuning
+    from farm.pipeline.trials import Tuning
+    from farm.pipeline.tuning import Tuned
 
 
 @click.command()

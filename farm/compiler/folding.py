@@ -153,3 +153,12 @@ def rewritten(module: tvm.IRModule, rewriter: type[PyExprMutator]) -> tvm.IRModu
         if isinstance(function, relax.Function):
             result.update_func(name, rewriter(result).visit_expr(function))
     return result
+
+
+def rewriting(name: str, rewriter: type[PyExprMutator]) -> tvm.transform.Pass:
+    """A pass of this name that rewrites the Relax functions of a module."""
+
+    def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewritten(module, rewriter)
+
+    return tvm.transform.module_pass(transform, opt_level=0, name=name)

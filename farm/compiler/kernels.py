@@ -107,29 +107,29 @@ def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.E
 
 
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
-    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+    workload = _pool(call, loops.POOL)
+    if workload is None:
         return None
-    workload = Workload(loops.POOL, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
-    workload = _reaching(workload, shape)
     body = partial(windows.max_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
     return builder.call_te(body, call.args[0], primfunc_name_hint=loops.POOL)
 
 
 def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
-    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+    workload = _pool(call, windows.AVERAGE)
+    if workload is None:
         return None
-    given = Workload(windows.AVERAGE, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
-    workload = _reaching(given, shape)
-    counted = given.padding if attributes.count_include_pad else (0, 0, 0, 0)
+    counted = _geometry(call.attrs, workload.data)["padding"] if call.attrs.count_include_pad else (0, 0, 0, 0)
     body = partial(windows.average_pool, workload, chooser.best(workload, windows.window_candidates(workload, chooser.core)))
     share = relax.const(windows.shares(workload, counted))
     return builder.call_te(body, call.args[0], share, primfunc_name_hint=windows.AVERAGE)
 
 
-def _reaching(workload: Workload, shape: tuple[int, ...]) -> Workload:
-    """With as much more padding at the end as windows need where their number is rounded up."""
+def _pool(call: relax.Call, operator: str) -> Workload | None:
+    """A pool over NHWC of known shapes, with as much more padding at the end as its windows need where their number is rounded up."""
+    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+        return None
+    workload = Workload(operator, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
     (top, left, bottom, right), strides = workload.padding, workload.strides
     more = [max(0, shape[1 + axis] - workload.output(axis)) * strides[axis] for axis in (0, 1)]
     return replace(workload, padding=(top, left, bottom + more[0], right + more[1]))

@@ -13,11 +13,11 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.choices import Chooser
-from farm.compiler.folding import FoldConstants, constant, rewritten, view
+from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
 from farm.compiler.schedules import block_names
-from farm.compiler.transposes import NCHW, NHWC, SinkTransposes
+from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
@@ -50,14 +50,14 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         transform.FoldBatchnormToConv2D(),
-        _ScaleAndShift(),
+        rewriting("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
-        _Simplify(),
+        rewriting("farm.Simplify", _Simplifier),
         FoldConstants(),
         transform.DeadCodeElimination(),
         _ChannelsLast(),
         transform.Normalize(),
-        SinkTransposes(),
+        rewriting("farm.SinkTransposes", TransposeSinker),
         FoldConstants(),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
@@ -122,16 +122,10 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         return self.variables[key]
 
 
-@tvm.transform.module_pass(opt_level=0, name="farm.ScaleAndShift")
-class _ScaleAndShift:
-    """A batch norm that follows no convolution is a factor and a summand for each channel; TVM would divide every element."""
-
-    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewritten(module, _Normalizer)
-
-
 @mutator
 class _Normalizer(PyExprMutator):  # type: ignore[misc]
+    """A batch norm that follows no convolution is a factor and a summand for each channel; TVM would divide every element."""
+
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         if getattr(call.op, "name", "") != "relax.nn.batch_norm":
@@ -148,18 +142,12 @@ class _Normalizer(PyExprMutator):  # type: ignore[misc]
         return relax.Tuple([self.builder_.emit(relax.op.add(scaled, summand)), *given[2:]])
 
 
-@tvm.transform.module_pass(opt_level=0, name="farm.Simplify")
-class _Simplify:
-    """Operators that TVM's passes stumble over, in terms of those they know."""
-
-    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewritten(module, _Simplifier)
-
-
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
-    """clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones;
-    a tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast; the loops that the ONNX importer makes of Clip's
+    """Operators that TVM's passes stumble over, in terms of those they know.
+
+    clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones; a
+    tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast; the loops that the ONNX importer makes of Clip's
     bounds -> maximum and minimum again.
 
     TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.

@@ -13,22 +13,14 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.folding import rewritten
-
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
 
 
-@tvm.transform.module_pass(opt_level=0, name="farm.SinkTransposes")
-class SinkTransposes:
-    """What is left behind is dead code."""
-
-    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewritten(module, _Sinker)
-
-
 @mutator
-class _Sinker(PyExprMutator):  # type: ignore[misc]
+class TransposeSinker(PyExprMutator):  # type: ignore[misc]
+    """Moves transposes on; what it leaves behind is dead code."""
+
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         rules: dict[str, Callable[[Call], relax.Expr | None]] = {

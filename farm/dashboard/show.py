@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from farm import words
-from farm.asking import terminal
 from farm.dashboard.board import Board, Row
 from farm.dashboard.draw import REFRESH_S, render
+from farm.dashboard.placing import placed
 from farm.types import Event, Job
 
 
@@ -89,20 +89,14 @@ def _line_of(row: Row) -> str:
     return words.plain(f"{row.device} {row.model}: {', '.join(part for part in said if part)}")
 
 
-@contextlib.contextmanager
-def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
+def show(
+    console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+) -> AbstractContextManager[Show]:
     """Show a board for as long as the block lasts; it is gone after it. `console` should write to stderr, and honours NO_COLOR."""
-    if quiet:
-        with terminal.lent():
-            yield Show(jobs, clock)
-    elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        screen = _Screen(jobs, clock, console)
-        screen.start()
-        try:
-            with terminal.lent(screen.stop, screen.start):
-                yield screen
-        finally:
-            screen.stop()
-    else:
-        with terminal.lent():
-            yield _Lines(jobs, clock, console)
+    return placed(
+        console,
+        quiet,
+        nothing=lambda: Show(jobs, clock),
+        screen=lambda: _Screen(jobs, clock, console),
+        lines=lambda: _Lines(jobs, clock, console),
+    )

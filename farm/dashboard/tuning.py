@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -14,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import words
-from farm.asking import terminal
+from farm.dashboard.placing import placed
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning import Tuning
+    from farm.pipeline.trials import Tuning
 
 _REFRESH_S = 0.2
 _OTHER_LINES = 6  # that a screen needs beside the rows of kernels
@@ -91,20 +90,6 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
     return table
 
 
-@contextlib.contextmanager
-def show(console: Console, minutes: float, *, quiet: bool = False) -> Iterator[Quiet]:
+def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Show a search for as long as the block lasts. `console` should write to stderr."""
-    if quiet:
-        with terminal.lent():
-            yield Quiet()
-    elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        screen = Screen(console, minutes)
-        screen.start()
-        try:
-            with terminal.lent(screen.stop, screen.start):
-                yield screen
-        finally:
-            screen.stop()
-    else:
-        with terminal.lent():
-            yield Lines(console)
+    return placed(console, quiet, nothing=Quiet, screen=lambda: Screen(console, minutes), lines=lambda: Lines(console))

@@ -19,14 +19,13 @@ from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message, together
+from farm.pipeline.needs import Key, build_key, in_order, needs_of
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
 _BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
-
-Key = tuple[str, ...]  # ("agent", machine), ("prepare", model) or ("build", model, profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class _Story:
             else:
                 error = DeviceError(f"{job.device.name} is {there.word}", there.why, there.fix)
                 self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
-        self._todo = _in_order(key for job in self._waiting for key in _needs(job))
+        self._todo = in_order(key for job in self._waiting for key in needs_of(job))
 
     @property
     def unfinished(self) -> bool:
@@ -170,7 +169,7 @@ class _Story:
             self._built = now - self._begin
             self._fail_dependents(work)
             for job in self._waiting:
-                if work in _needs(job):
+                if work in needs_of(job):
                     self._tell(job, Stage.READY if self._has_parts(job) else Stage.WAITING)
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
@@ -185,10 +184,10 @@ class _Story:
         return Outcome(runs, tuple(artifacts), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
 
     def _parts(self, job: Job) -> tuple[Prepared, Artifact]:
-        return self._made["prepare", job.model.name], self._made[_build_key(job)]
+        return self._made["prepare", job.model.name], self._made[build_key(job)]
 
     def _has_parts(self, job: Job) -> bool:
-        return all(key in self._made for key in _needs(job))
+        return all(key in self._made for key in needs_of(job))
 
     def _ready(self, key: Key) -> bool:
         return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
@@ -222,8 +221,8 @@ class _Story:
     def _concerned(self, key: Key) -> list[Job]:
         """The waiting jobs that a build task holds up. An agent's progress is shown where nothing of the model is being worked on."""
         busy = {other for other, _ in self._running.values() if not isinstance(other, Job) and other[0] != "agent"}
-        waiting = [job for job in self._waiting if key in _needs(job)]
-        return [job for job in waiting if key[0] != "agent" or not busy.intersection(_needs(job))]
+        waiting = [job for job in self._waiting if key in needs_of(job)]
+        return [job for job in waiting if key[0] != "agent" or not busy.intersection(needs_of(job))]
 
     def _fail_dependents(self, key: Key) -> None:
         error = self._made[key]
@@ -231,7 +230,7 @@ class _Story:
             return
         if key[0] == "prepare":
             self._todo = [other for other in self._todo if other[:2] != ("build", key[1])]
-        for job in [job for job in self._waiting if key in _needs(job)]:
+        for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
 
@@ -254,7 +253,7 @@ class _Story:
         latency: Latency | None = None,
         error: FarmError | None = None,
     ) -> None:
-        prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(_build_key(job))
+        prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(build_key(job))
         run = Run(
             id=uuid.uuid4().hex[:12],
             device=job.device.name,
@@ -283,19 +282,3 @@ class _Story:
     def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
         note, fraction = (progress.note, progress.fraction) if progress else ("", None)
         self.show(Event(job.device.name, job.title, stage, note, fraction))
-
-
-def _needs(job: Job) -> list[Key]:
-    needs: list[Key] = [("prepare", job.model.name), _build_key(job)]
-    if job.device.gets_agent and job.device.profile.agent:
-        needs.insert(0, ("agent", job.device.profile.agent))
-    return needs
-
-
-def _build_key(job: Job) -> Key:
-    return ("build", *job.build)
-
-
-def _in_order(keys: Iterable[Key]) -> list[Key]:
-    """Each key once. Agents first, which take longest, then what others wait for."""
-    return sorted(dict.fromkeys(keys), key=lambda key: ("agent", "prepare", "build").index(key[0]))

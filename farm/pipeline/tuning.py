@@ -1,52 +1,38 @@
 """The search for better choices, on devices: batches of variants are built in one lane and measured in others, one a board.
 
-    prepare ─> build ─> tasks ─> [ next candidates ─> build a batch ─> measure it on a board ─> records ]... ─> build ─> compare the builds
-
-What is found is kept at once. A board that dies takes its batch with it, less what it has told; what it was trying then is tried once more,
-and skipped when that happens again. Ctrl-C keeps what is known.
+prepare ─> build ─> tasks ─> [ next candidates ─> build a batch ─> measure it on a board ─> records ]... ─> build ─> compare the builds
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from pathlib import Path
+from dataclasses import dataclass
 
-from farm import __version__, stats, transports
-from farm.compiler import build as builder
+from farm import stats, transports
 from farm.deadline import Deadline
-from farm.errors import DeviceError, FarmError, UsageError
-from farm.parallel import Crew, Kind, Message, together
-from farm.pipeline.search import Kernel, Search, Wanted
+from farm.errors import DeviceError, UsageError
+from farm.parallel import Crew, together
+from farm.pipeline.search import Kernel, Search
 from farm.pipeline.single import do, ensure_agent
 from farm.pipeline.tasks import (
     BUILD_S,
     PREPARE_S,
-    batch_task,
     boards_task,
     build_task,
     compare_task,
     crew_of,
     prepare_task,
     tasks_task,
-    time_variants_task,
 )
+from farm.pipeline.trials import Board, Show, Trials, Tuning
 from farm.store import RecordStore, Store
-from farm.types import Artifact, Batch, Device, Model, Paired, Prepared, Profile, Progress, Record, Round, Trying, Wrong
+from farm.types import Artifact, Device, Model, Paired, Prepared, Profile, Progress, Record
 
-_TICK_S = 0.1
 _BOARDS_S = 60.0  # to ask a tracker how many it has
-_BATCH_S = 20.0  # of a batch on a device, beside:
-_CALLS = 60  # of each variant, at most, with the calls that do not count
-_SECONDS_PER_BYTE = 1e-6  # of what is sent
-_UNKNOWN_S = 2.0  # a call of each kernel of a model that was never measured
 _COMPARE_S = 300.0
 _PAIRS = 21
-_BUILDER = "worker"
 WORTH_SAYING = 0.005  # of a model's time: where code lies in memory alone makes as much of a difference
-_FAILURES = 3  # of a board in a row: it is left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +57,6 @@ class Tuned:
         return self.speedup is not None and self.speedup[2] < 1 - WORTH_SAYING
 
 
-@dataclass
-class Board:
-    """A board at work: a lane of its own. `said` is what it does, or why it is left alone."""
-
-    device: Device
-    lane: str
-    agent: Path | None
-    said: str = ""
-    batch: Batch | None = None
-    trying: int | None = None
-    rounds: list[Mapping[int, float]] = field(default_factory=list)
-    wrong: dict[int, str] = field(default_factory=dict)
-    failures: int = 0
-    gone: bool = False
-    batches: int = 0
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Tuning:
-    """A search under way; what `show` is given."""
-
-    model: Model
-    devices: Sequence[Device]
-    store: Store
-    records: RecordStore
-    search: Search = field(default_factory=lambda: Search([]))
-    boards: list[Board] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    kept: int = 0
-    core: str = ""
-    _built: list[Batch] = field(default_factory=list)
-    _building: Wanted = ()
-    _number: int = 0
-
-
-Show = Callable[[Tuning, str], None]  # a line where something has happened, else ""
-
-
 def tune(
     model: Model, devices: Sequence[Device], *, host: Profile, store: Store, records: RecordStore, minutes: float, show: Show
 ) -> Tuned:
@@ -131,7 +78,7 @@ def tune(
         for device in devices:
             count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
             work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
-        _Loop(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
+        Trials(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
         after = _build(crew, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
@@ -168,157 +115,3 @@ def _check(devices: Sequence[Device]) -> None:
 def _build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, said: Callable[[Progress], None]) -> Artifact:
     artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), said, BUILD_S, f"compiling {prepared.model}")
     return artifact
-
-
-@dataclass
-class _Loop:
-    """Batches from candidates to records, until nothing is left or the time is over."""
-
-    work: Tuning
-    crew: Crew
-    prepared: Prepared
-    profile: Profile
-    show: Show
-
-    def run(self, deadline: Deadline) -> None:
-        work = self.work
-        try:
-            while True:
-                if not deadline.expired:
-                    self._build_next()
-                self._measure_next(deadline)
-                under_way = [board for board in work.boards if board.batch]
-                if not (under_way or work._building) and (deadline.expired or not work._built):
-                    return
-                for message in self.crew.messages(_TICK_S):
-                    self._hear(message)
-                self.show(work, "")
-        finally:  # Ctrl-C, or the end of the last board: what was told so far counts
-            for board in work.boards:
-                self._take(board)
-
-    def _build_next(self) -> None:
-        work = self.work
-        if work._building or len(work._built) >= len(work.boards) or not self.crew.idle(_BUILDER):
-            return
-        if wanted := work.search.next():
-            work._building = wanted
-            work._number += 1
-            folder = self.crew.scratch / f"batch-{work._number}"
-            arguments = (self.prepared, self.profile, wanted, folder)
-            self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
-
-    def _measure_next(self, deadline: Deadline) -> None:
-        for board in sorted(self.work.boards, key=lambda one: one.batches):  # where building is what takes long, all have some
-            if self.work._built and not (board.batch or board.gone or deadline.expired):
-                batch = self.work._built.pop(0)
-                board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
-                limit_s = self._limit_s(batch)
-                self.crew.assign(
-                    board.lane,
-                    time_variants_task,
-                    *(board.device, batch, board.agent, self.work.store.root, limit_s),
-                    deadline_s=limit_s,
-                    task=f"{len(batch.variants)} variants on {board.device.name}",
-                    here=board.device.on_this_machine,
-                )
-
-    def _limit_s(self, batch: Batch) -> float:
-        known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
-        all_s = sum(known[variant.workload] for variant in batch.variants)
-        if not all(known[variant.workload] for variant in batch.variants):
-            all_s = max(all_s, _UNKNOWN_S)
-        return _BATCH_S + all_s * _CALLS + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
-
-    def _hear(self, message: Message) -> None:
-        if message.lane == _BUILDER:
-            self._hear_builder(message)
-            return
-        board = next(one for one in self.work.boards if one.lane == message.lane)
-        if message.kind is Kind.NOTE:
-            note = message.value
-            if isinstance(note, Trying):
-                board.trying = note.index
-            elif isinstance(note, Round):
-                board.trying = None
-                board.rounds.append(note.seconds)
-            elif isinstance(note, Wrong):
-                board.wrong[note.index] = note.why
-            elif isinstance(note, dict):
-                board.facts = note
-            elif isinstance(note, Progress):
-                board.said = f"{note.stage.value} {note.note}".strip()
-        elif message.kind is Kind.DONE:
-            board.failures, board.said = 0, ""
-            board.batches += 1
-            self._take(board)
-        else:
-            self._failed(board, message.value)
-
-    def _hear_builder(self, message: Message) -> None:
-        work = self.work
-        if message.kind is Kind.NOTE:
-            return
-        wanted, work._building = work._building, ()
-        if message.kind is Kind.DONE:
-            batch: Batch = message.value
-            work._built.append(batch)
-            for workload, choice, why in batch.failed:
-                next(kernel for kernel in work.search.kernels if kernel.task.workload == workload).skipped[choice] = why
-                self.show(work, f"skipped {choice} of {workload}: {why}")
-        else:
-            work.search.give_up(wanted, message.value.what)
-            self.show(work, f"skipped {len(wanted)} candidates: {message.value.what}")
-
-    def _failed(self, board: Board, error: FarmError) -> None:
-        work, batch, trying = self.work, board.batch, board.trying
-        self._take(board)
-        board.failures += 1
-        board.said = error.what
-        if batch is not None and trying is not None and (name := work.search.strike(batch, trying, error.what)):
-            work.skipped.append(name)
-            board.failures = 0
-            self.show(work, f"skipped {name}: {error.what}")
-        else:
-            self.show(work, f"{board.device.name}: {error.what}; trying again")
-        if board.failures >= _FAILURES:
-            board.gone = True
-            if all(one.gone for one in work.boards):
-                raise error
-
-    def _take(self, board: Board) -> None:
-        """What a board has told of its batch, into the records."""
-        work, batch = self.work, board.batch
-        if batch is None:
-            return
-        board.batch = None
-        for kernel in work.search.take(batch, board.rounds, board.wrong):
-            if len(kernel.tried) > 1:
-                self._keep(board, kernel)
-            self.show(work, _line(kernel))
-
-    def _keep(self, board: Board, kernel: Kernel) -> None:
-        work = self.work
-        work.kept += not kernel.recorded
-        kernel.recorded = True
-        facts = board.facts
-        work.records.keep(
-            Record(
-                core=work.core,
-                workload=kernel.task.workload,
-                choice=kernel.best.choice,
-                seconds=kernel.best_s,
-                default_s=kernel.default_s,
-                runs=kernel.runs,
-                measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                device=board.device.name,
-                cpu=facts.get("cpu", ""),
-                threads=int(facts.get("threads", 0)),
-                versions={"farm": __version__, **builder.versions()},
-            )
-        )
-
-
-def _line(kernel: Kernel) -> str:
-    told = f"{len(kernel.tried)} of {len(kernel.task.candidates)} tried"
-    return f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, {kernel.speedup:.2f}x, {told}"
