@@ -40,8 +40,8 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     return relax.transform.BindParams("main", tensors)(module)
 
 
-def optimize(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
-    """From the imported operators to fused loop nests. The target must be the current one."""
+def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
+    """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
     return loop_nests(simplified(module), chooser)
 
 
@@ -67,11 +67,11 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def loop_nests(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
-    """Operators as fused loop nests, by the choices of the chooser."""
+def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
+    """Operators as fused loop nests: ours, by the choices of the chooser, or without one TVM's, which other schedules than ours expect."""
     transform = relax.transform
     passes = [
-        transform.LegalizeOps(legalization(chooser)),
+        transform.LegalizeOps(legalization(chooser) if chooser else None),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

@@ -24,6 +24,11 @@ class Profile:
     linker: tuple[str, ...] = ()
     source: str = ""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its code is for a GPU, with a CPU as the host."""
+        return self.target.get("kind") != "llvm"
+
 
 def computing_in_words(threads: object, cores: object, pinned: object) -> str:
     """2 threads, cores big, pinned; what is not set is left out."""

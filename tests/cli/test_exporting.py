@@ -103,3 +103,9 @@ def test_parts_are_the_library_the_graph_and_the_parameters(farm: Farm, tmp_path
 def test_an_export_is_never_mixed_with_other_files(farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     assert "exists already" in farm.run("export", "digits", "-o", str(tmp_path / "there")).error["error"]
+
+
+def test_a_folder_for_a_gpu_is_refused_as_its_runtime_is_for_cpus(farm: Farm, tmp_path: Path) -> None:
+    done = farm.run("export", "digits", "-p", "cuda-sm90", "-o", str(tmp_path / "out"))
+    assert "--format parts" in done.error["fix"]
+    assert not (tmp_path / "out").exists()
