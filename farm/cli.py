@@ -31,6 +31,7 @@ from farm.commands import (
     history,
     provision,
     records,
+    report,
     run,
     serve,
     tune,
@@ -77,7 +78,7 @@ def cli(context: click.Context) -> None:
 
 for command in (
     *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
-    *(history.history, compare.compare, baseline.baseline, exchange.runs),
+    *(history.history, compare.compare, baseline.baseline, report.report, exchange.runs),
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):

@@ -17,7 +17,8 @@ LAYERS = """
     types deadline clock asking
     errors
     process stats interrupts worker
-    parallel words comparison
+    parallel words
+    comparison
     config store
     importers zoo compiler transports agent
     prepare releases

@@ -92,7 +92,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
 def history_table(runs: Sequence[Run], width: int) -> Table:
     """Runs in the order given, a line each. The digest is the artifact's, as much as tells it apart."""
     columns: list[Column[Run]] = [
-        Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
+        Column("date (UTC)", lambda run: words.moment(run.started_at), style="bright_black"),
         Column("device", lambda run: run.device, style="bold"),
         Column("model", lambda run: run.model),
         Column("threads", _threads, right=True, rare=True),
