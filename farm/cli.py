@@ -29,6 +29,7 @@ from farm.commands import (
     exchange,
     export,
     history,
+    profile,
     provision,
     records,
     report,
@@ -77,7 +78,8 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
+    *(devices.devices, deploy.deploy, bench.bench, run.run, profile.profile, check.check, compile_),
+    *(export.export, tune.tune, records.records),
     *(history.history, compare.compare, baseline.baseline, report.report, exchange.runs),
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),

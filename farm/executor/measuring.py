@@ -47,7 +47,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         loaded, link, uploaded = open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
         meter = _Meter(desk, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = _first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, prepared, inputs, expected, ledger)
         meter.sample(first_s)
         correct, total = _classify(desk, loaded, model, plan, ledger)
         with timed(ledger, "install"):
@@ -74,10 +74,11 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         measured_s=meter.measured_s,
         facts_during=tuple(meter.during),
         wall_s=end - begin,
+        memory_peak_bytes=int(float(after["memory_peak_bytes"])) if "memory_peak_bytes" in after else None,
     )
 
 
-def _first_answer(
+def first_answer(
     desk: Desk, loaded: Loaded, prepared: Prepared, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
 ) -> tuple[float, Agreement]:
     """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference."""

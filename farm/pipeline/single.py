@@ -34,8 +34,8 @@ _TICK_S = 0.1
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
     """The checked model and its library for a profile. `host` is the profile of this machine."""
     with crew_of(store) as crew:
-        prepared = _prepare(crew, model, host, store, show)
-        return prepared, _build(crew, prepared, profile, store, show)
+        prepared = prepare(crew, model, host, store, show)
+        return prepared, build(crew, prepared, profile, store, show)
 
 
 def infer(
@@ -44,11 +44,11 @@ def infer(
     """The outputs, and their specifications, of a model on a device for the input in a file."""
     from farm.importers.feed import read_inputs
 
-    _check_usable(device)
+    check_usable(device)
     with crew_of(store) as crew:
-        prepared = _prepare(crew, model, host, store, show)
+        prepared = prepare(crew, model, host, store, show)
         inputs = read_inputs(source, prepared.inputs, model.preprocess)
-        artifact = _build(crew, prepared, device.profile, store, show)
+        artifact = build(crew, prepared, device.profile, store, show)
         agent = ensure_agent(crew, device, store, show)
         arguments = (device, artifact, agent, inputs, deadline_s, store.root)
         outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
@@ -59,7 +59,7 @@ def infer_deployed(
     name: str, device: Device, source: Path, *, store: Store, deadline_s: float, show: Show
 ) -> tuple[Release, list[np.ndarray[Any, Any]]] | None:
     """The release and the outputs of a model that is deployed on a device, for the input in a file; None where none of the name is."""
-    _check_usable(device)
+    check_usable(device)
     with crew_of(store) as crew:
         agent = ensure_agent(crew, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
@@ -99,7 +99,7 @@ def agent_for(machine: str, *, store: Store, show: Show) -> Path:
         return path
 
 
-def _check_usable(device: Device) -> None:
+def check_usable(device: Device) -> None:
     there = transports.state(device)
     if not there.usable:
         raise _not_usable(device, there)
@@ -109,12 +109,12 @@ def _not_usable(device: Device, there: transports.State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def _prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
+def prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
     prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
     return prepared
 
 
-def _build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     task = f"compiling {prepared.model} for {profile.name}"
     artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
     return artifact

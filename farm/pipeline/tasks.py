@@ -21,6 +21,7 @@ from farm.types import (
     Plan,
     Prepared,
     Profile,
+    Profiled,
     Progress,
     Release,
     Samples,
@@ -81,6 +82,30 @@ def whole(samples: Samples, made: tuple[Prepared, Artifact], lane_s: float) -> S
     build_s = sum(sum(one.seconds.values()) for one in made if not one.cached)
     around = {"build": build_s, "process": lane_s - (samples.wall_s or lane_s)}
     return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + lane_s)
+
+
+def probe_task(desk: Desk, profile: Profile, cache: Path) -> Any:
+    """What measures the most that a core of a profile can do."""
+    from farm.compiler import probe
+
+    return probe.build(desk, profile, cache)
+
+
+def profile_task(
+    desk: Desk,
+    device: Device,
+    prepared: Prepared,
+    artifact: Artifact,
+    probe: Any,
+    agent: Path | None,
+    seconds: float,
+    deadline_s: float,
+    cache: Path,
+) -> Profiled:
+    """A model's profile on a device."""
+    from farm.executor import profiling
+
+    return profiling.profile(desk, device_at_home(device, cache), prepared, artifact, probe, agent, seconds, deadline_s)
 
 
 def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:

@@ -2,6 +2,7 @@
 
 from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
+from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
@@ -25,13 +26,17 @@ __all__ = [
     "Prepared",
     "Preprocess",
     "Profile",
+    "Profiled",
     "Progress",
     "Record",
     "Release",
+    "Roof",
     "Round",
     "Run",
     "Samples",
+    "Span",
     "Stage",
+    "Step",
     "Task",
     "TensorSpec",
     "Trying",
