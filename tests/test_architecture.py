@@ -20,6 +20,7 @@ LAYERS = """
     parallel words comparison
     config store
     importers zoo compiler transports agent
+    data
     prepare releases
     executor export
     pipeline tracker
