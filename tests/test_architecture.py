@@ -21,6 +21,7 @@ LAYERS = """
     comparison
     config store
     importers zoo compiler transports agent
+    data
     prepare releases
     executor export
     pipeline tracker

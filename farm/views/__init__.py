@@ -202,12 +202,10 @@ def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5) -> list[Score]:
     """The k largest of a vector of scores (N, or 1 x N), the largest first, the lower index first among equals; NaN last."""
-    import numpy as np
-
     if scores.size != scores.shape[-1]:
         raise ValueError(f"no vector of scores: shape {scores.shape}")
-    values = scores.reshape(-1).astype(np.float64)
-    order = [int(index) for index in np.argsort(-values, kind="stable")[:k]]
+    values = scores.reshape(-1)
+    order = stats.best(scores, k)
     return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
 
 
