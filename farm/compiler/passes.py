@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
+from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
 from farm.compiler.schedules import block_names
@@ -55,6 +56,7 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
         rewriting("farm.Simplify", _Simplifier),
         FoldConstants(),
         transform.DeadCodeElimination(),
+        Integers(),
         _ChannelsLast(),
         transform.Normalize(),
         rewriting("farm.SinkTransposes", TransposeSinker),
