@@ -16,6 +16,7 @@ from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
+from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 
@@ -71,6 +72,8 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
     """Operators as fused loop nests, by the choices of the chooser."""
     transform = relax.transform
     passes = [
+        rounding(chooser.core),
+        transform.DeadCodeElimination(),
         transform.LegalizeOps(legalization(chooser)),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
