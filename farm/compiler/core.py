@@ -36,6 +36,7 @@ class Core:
     l2_bytes: int = 512 * _KIB
     l2_speed: float = math.inf  # bytes in a cycle, from the L2 cache
     stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
+    dot: str = "plain"  # how products of 8-bit integers are computed: see `dots`
     prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
@@ -80,10 +81,11 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, prefetches=True)
+        dot = "vnni" if has("avx512vnni", "avx512vl") else "pairs"
+        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, dot=dot, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, prefetches=True)
-    return Core("sse", 4, 16, 2, 2, 4, stream=4)
+        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, dot="pairs", prefetches=True)
+    return Core("sse", 4, 16, 2, 2, 4, stream=4, dot="pairs")
 
 
 def core_key(target: tvm.target.Target) -> str:

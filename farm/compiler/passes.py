@@ -17,6 +17,7 @@ from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten,
 from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
+from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 
@@ -73,6 +74,7 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """Operators as fused loop nests: ours, by the choices of the chooser, or without one TVM's, which other schedules than ours expect."""
     transform = relax.transform
     passes = [
+        *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
         transform.LegalizeOps(legalization(chooser) if chooser else None),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
