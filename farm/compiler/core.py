@@ -90,12 +90,14 @@ def core_of(target: tvm.target.Target) -> Core:
 
 
 def core_key(target: tvm.target.Target) -> str:
-    """The core that records are for, for example "aarch64 cortex-a72" or "x86_64 znver4 avx512": the architecture, LLVM's name of the CPU
-    that code is for, and where that leaves it open, what is used of it.
+    """What records are for, for example "aarch64 cortex-a72", "x86_64 znver4 avx512" or "cuda sm_90": the architecture, LLVM's name of
+    the CPU that code is for, and where that leaves it open, what is used of it.
 
     `native` has been resolved to the CPU's model. Code for a level of an architecture (x86-64-v3) has to suit many models: its records are
     kept under the level, wherever they were measured, and say by which CPU.
     """
+    if target.kind.name != "llvm":
+        return f"{target.kind.name} {target.attrs.get('arch') or target.attrs.get('device')}"
     architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
     cpu, used = str(target.attrs.get("mcpu") or "generic"), core_of(target).name
     return f"{architecture} {cpu}" if used.startswith(cpu) else f"{architecture} {cpu} {used}"
