@@ -1,6 +1,6 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
-from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
+from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
@@ -8,6 +8,7 @@ from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, 
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "DTYPES",
     "PRESETS",
     "Agreement",
     "Artifact",
