@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler import gpu
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.integers import Integers
@@ -71,11 +72,11 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
-    """Operators as fused loop nests: ours, by the choices of the chooser, or without one TVM's, which other schedules than ours expect."""
+    """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs."""
     transform = relax.transform
     passes = [
         *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
-        transform.LegalizeOps(legalization(chooser) if chooser else None),
+        transform.LegalizeOps(legalization(chooser) if chooser else gpu.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

@@ -10,11 +10,13 @@ from pathlib import Path
 import elf
 import numpy as np
 import pytest
-from relax_models import const
+import torch
+import tvm
+from relax_models import const, module, target
 from tvm import relax
 
 from farm import process
-from farm.compiler import cuda
+from farm.compiler import cuda, passes
 from farm.compiler.build import KIND, build
 from farm.config import profiles
 from farm.deadline import Deadline
@@ -110,6 +112,32 @@ def test_the_compiler_s_version_is_part_of_the_digest(desk, prepared, cache, mon
     before = builder.artifact_digest(prepared, SHIPPED["cuda-sm90"])
     monkeypatch.setattr(builder, "cuda_version", lambda: "12.0")
     assert builder.artifact_digest(prepared, SHIPPED["cuda-sm90"]) != before
+
+
+@pytest.mark.parametrize(("padding", "more"), [((0, 0, 0, 0), (0, 0)), ((1, 0, 1, 2), (1, 0))])
+def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding, more):
+    """By its loops, run on this machine; as torch does it."""
+    numbers = np.random.default_rng(1)
+    x, w = (numbers.standard_normal(shape).astype("float32") for shape in ((1, 3, 5, 4), (3, 6, 3, 3)))
+
+    def network(emit, x, w):
+        return emit(OP.nn.conv2d_transpose(x, w, strides=(2, 2), padding=padding, output_padding=more))
+
+    with target():
+        loops = passes.optimize(passes.bind(module({"x": x}, network, {"w": w}), [w]), None)
+    machine = relax.VirtualMachine(tvm.compile(loops, target=target()), tvm.cpu())
+    whole = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), stride=2, output_padding=more).numpy()
+    top, left, bottom, right = padding
+    expected = whole[:, :, top : whole.shape[2] - bottom, left : whole.shape[3] - right]
+    assert np.abs(machine["main"](tvm.runtime.tensor(x)).numpy() - expected).max() < 1e-5
+
+
+def test_a_transposed_convolution_in_groups_is_refused(desk, kept, cache):
+    weights = {"w": np.ones((4, 2, 2, 2), "float32")}
+    model = kept({"x": np.zeros((1, 4, 4, 4), "float32")}, lambda emit, x, w: emit(OP.nn.conv2d_transpose(x, w, groups=2)), weights)
+    with pytest.raises(BuildError) as caught:
+        build(desk, model, SHIPPED["cuda-sm90"], cache)
+    assert "a transposed convolution of groups 2" in caught.value.why
 
 
 @pytest.mark.parametrize("name", ["mali", "adreno"])
