@@ -1,7 +1,9 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
+from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
+from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
@@ -10,7 +12,9 @@ from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Var
 __all__ = [
     "DTYPES",
     "PRESETS",
+    "Accuracy",
     "Agreement",
+    "Answered",
     "Artifact",
     "Batch",
     "Candidate",
@@ -26,13 +30,17 @@ __all__ = [
     "Prepared",
     "Preprocess",
     "Profile",
+    "Profiled",
     "Progress",
     "Record",
     "Release",
+    "Roof",
     "Round",
     "Run",
     "Samples",
+    "Span",
     "Stage",
+    "Step",
     "Task",
     "TensorSpec",
     "Trying",
