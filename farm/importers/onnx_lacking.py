@@ -147,15 +147,17 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
         more, wanted = attributes.get("output_padding") or [0] * rank, list(attributes["output_shape"])[-rank:]
         mode = attributes.get("auto_pad", b"NOTSET")
         upper = (mode.decode() if isinstance(mode, bytes) else mode) == "SAME_UPPER"
-        begin, end = [], []
+        begin, end, more = [], [], list(more)
         for axis in range(rank):
             reach = (kernel[axis] - 1) * dilations[axis] + 1
             total = strides[axis] * (lengths[axis] - 1) + more[axis] + reach - wanted[axis]
-            if total < 0:
+            if total < 0:  # what is missing is added at the end
+                more[axis], total = more[axis] - total, 0
+            if more[axis] >= max(strides[axis], dilations[axis]):
                 raise NotImplementedError(f"ConvTranspose with an output_shape of {wanted}, which is more than strides and kernel give")
             begin.append(total // 2 if upper else total - total // 2)
             end.append(total - begin[-1])
-        return {"pads": [*begin, *end]}
+        return {"pads": [*begin, *end], "output_padding": more}
 
 
 def _constant(value: Any, operator: str, name: str) -> Any:
