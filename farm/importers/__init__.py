@@ -45,6 +45,14 @@ _FINGERPRINTS = {
     ".pth": "farm.importers.fingerprints:fingerprint_torch_file",
     PYTHON: "farm.importers.fingerprints:fingerprint_python",
 }
+_TORCH_FILES = (".pt2", ".pt", ".pth")
+_FIXES = {
+    ".tflite": "convert it to ONNX: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
+    ".keras": "export it to ONNX: model.export('model.onnx', format='onnx')",
+    ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",
+    ".pb": "convert it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
+    ".safetensors": "it holds weights alone: load them in a function, and name that as python:package.module:function",
+}
 
 
 def load(model: Model, cache: Path) -> Imported:
@@ -81,8 +89,10 @@ def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",
             f"it reads {', '.join(key for key in table if key.startswith('.'))} files and python:package.module:function",
-            "export the model to ONNX (torch.onnx.export) or with torch.export.save",
+            _FIXES.get(kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"),
         )
+    if model.module is not None and kind not in _TORCH_FILES:
+        raise ModelError(f"{model.name} is no file of weights", f"{model.module} is named to take weights", "leave --module out")
     module, _, function = table[kind].partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found

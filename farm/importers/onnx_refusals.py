@@ -111,10 +111,6 @@ def _resize(node: onnx.NodeProto, known: Facts) -> str:
     return ""
 
 
-def _conv_transpose(node: onnx.NodeProto, _: Facts) -> str:
-    return "output_shape; give pads and output_padding" if _attribute(node, "output_shape") is not None else ""
-
-
 def _by_value(_: onnx.NodeProto, __: Facts) -> str:
     return "the size of its result depends on the values of its inputs; end the model before it and do that step outside"
 
@@ -132,7 +128,6 @@ _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
     "Mod": _mod,
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
-    "ConvTranspose": _conv_transpose,
     "NonMaxSuppression": _by_value,
     "NonZero": _by_value,
     "Unique": _by_value,

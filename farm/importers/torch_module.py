@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +17,7 @@ from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import TensorSpec
 
+_PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -160,17 +161,28 @@ def _drop_checks(graph: torch.fx.Graph) -> None:
 
 
 def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str], what: str) -> None:
-    """Name all operators that neither TVM's torch importer nor we have a converter for, and how often each occurs."""
+    """Name all operators that neither TVM's torch importer nor we have a converter for, how often each occurs, and where."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     known = {*ExportedProgramImporter().convert_map, *ours}
-    called = Counter(node.target.__name__ for node in program.graph.nodes if node.op == "call_function")
-    if unknown := {name: count for name, count in sorted(called.items()) if name not in known}:
+    unknown = defaultdict[str, list[str]](list)
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target.__name__ not in known:
+            unknown[node.target.__name__].append(_place(node))
+    if unknown:
+        listed = [f"{name} x{len(places)} ({', '.join(places[:_PLACES_SHOWN])})" for name, places in sorted(unknown.items())]
         raise ModelError(
-            f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM cannot import: {', '.join(unknown)}",
-            "TVM's torch importer has no converter for " + ", ".join(f"{name} x{count}" for name, count in unknown.items()),
+            f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM cannot import: {', '.join(sorted(unknown))}",
+            f"TVM's torch importer has no converter for {', '.join(listed)}",
             "write the module without them, or export it to ONNX (torch.onnx.export) and name that file",
         )
+
+
+def _place(node: torch.fx.Node) -> str:
+    """A node's name, and the submodule that it is of."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{node.name} in {path}" if path else node.name
 
 
 def reference(run: Callable[..., Any], names: Sequence[str], structure: Any, what: str) -> Reference:

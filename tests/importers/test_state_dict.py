@@ -114,3 +114,16 @@ def test_an_input_of_a_module_keeps_its_type(weights, model, tmp_path):
     torch.save(weights, model.source)
     with pytest.raises(ModelError, match="is that of the example"):
         importers.load(replace(model, dtypes={"input": "float16"}), tmp_path)
+
+
+@pytest.mark.parametrize("source", ["net.onnx", "python:nets_of_weights:classifier"])
+def test_a_module_is_named_for_files_of_torch_only(source, weights, tmp_path):
+    with pytest.raises(ModelError, match="is no file of weights"):
+        importers.fingerprint(Model("net", source, module="python:nets_of_weights:classifier"), tmp_path)
+
+
+@pytest.mark.parametrize(("suffix", "words"), [("tflite", "tf2onnx"), ("keras", "format='onnx'"), ("safetensors", "python:")])
+def test_other_frameworks_files_say_how_to_convert_them(suffix, words, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        importers.load(Model("net", f"net.{suffix}"), tmp_path)
+    assert words in caught.value.fix

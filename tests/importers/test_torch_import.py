@@ -120,7 +120,12 @@ def test_operators_without_a_converter_are_named_with_their_counts(tmp_path, loa
     module = Of(lambda x: torch.linalg.det(torch.fft.fft(x).real + torch.fft.fft(x + 1).real))
     error = failure(load, save(tmp_path / "m.pt2", module, (noise(3, 3),)))
     assert "operators that TVM cannot import" in error.what and "_fft_r2c.default" in error.what
-    assert "_fft_r2c.default x2" in error.why
+    assert "_fft_r2c.default x2 (_fft_r2c, _fft_r2c_1)" in error.why
+
+
+def test_an_operator_without_a_converter_is_found_in_its_submodule(tmp_path, load):
+    module = torch.nn.Sequential(torch.nn.ReLU(), Of(lambda x: torch.fft.fft(x).real))
+    assert "_fft_r2c in 1" in failure(load, save(tmp_path / "m.pt2", module, (noise(3, 3),))).why
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -1])
