@@ -33,11 +33,13 @@ DENSE = Case((4, 96), (96, 64))
 def test_sums_and_what_is_made_of_them_are_exact_for_any_shape(cpu):
     @generated
     @given(
-        some.lists(convolutions(), min_size=5, max_size=6),
-        some.lists(depthwise(), min_size=4, max_size=5),
-        some.lists(products(), max_size=5),
+        some.tuples(
+            some.lists(convolutions(), min_size=4, max_size=6),
+            some.lists(depthwise(), min_size=3, max_size=5),
+            some.lists(products(), max_size=4),
+        )
     )
-    def exact(*kinds):
+    def exact(kinds):
         cases = [case for kind in kinds for case in kind]
         inputs, body, weights, expected = module_of(cases)
         answer = compute(inputs, body, weights, cpu)
