@@ -15,6 +15,7 @@ PARTITION = "pragma_loop_partition_hint"  # of a loop: cut it where a condition 
 _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others for less costs more than it gains
 _ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
+_COLOURS = 4  # of an image at most
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
 
@@ -37,6 +38,9 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
     if not spatial:
         return
+    if _reads_across(work, block):
+        spatial[-2:] = reversed(spatial[-2:])
+        work.reorder(*spatial)
     lanes, rows = _lanes(work, spatial[-1], core), math.prod(extent(work, loop) for loop in spatial[:-1])
     inner = None
     if lanes > 1:
@@ -52,6 +56,16 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         initial = work.get_loops(work.decompose_reduction(block, reduced[0]))
         if inner is not None:
             work.vectorize(initial[-1])
+
+
+def _reads_across(work: Schedule, block: SBlockRV) -> bool:
+    """Whether the last axis is short, and neighbours of the one before are neighbours in what is read: an image whose colours come last."""
+    *_, across, last = [None, None, *(variable.var for variable in work.get(block).iter_vars)]
+    regions = [read.region for read in work.get(block).reads if read.region]
+    if across is None or has_reduction(work, block) or not regions or extent(work, work.get_loops(block)[-1]) > _COLOURS:
+        return False
+    taken = tirx.analysis.undefined_vars(regions[0][-1].min)
+    return any(one.same_as(across) for one in taken) and not any(one.same_as(last) for one in taken)
 
 
 def _lanes(work: Schedule, loop: LoopRV, core: Core) -> int:

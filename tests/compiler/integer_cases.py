@@ -109,7 +109,7 @@ def _pairs(low: int, high: int) -> some.SearchStrategy[tuple[int, int]]:
 
 @some.composite
 def convolutions(draw: some.DrawFn, depthwise: bool = False) -> Case:
-    """Of any shape; each channel by itself, or in one to three groups."""
+    """Of any shape, in one to three groups, or each channel by itself."""
     each, groups = draw(some.sampled_from([1, 3, 7, 16, 40, 70])), draw(some.sampled_from([1, 1, 1, 2, 3]))
     outputs = draw(some.sampled_from([1, 5, 8, 16, 24, 33, 64, 100]))
     if depthwise:
@@ -129,6 +129,11 @@ def convolutions(draw: some.DrawFn, depthwise: bool = False) -> Case:
         draw(some.booleans()),
         draw(some.sampled_from([0, 3, 128])),
     )
+
+
+def depthwise() -> some.SearchStrategy[Case]:
+    """Each channel by itself."""
+    return convolutions(depthwise=True)
 
 
 @some.composite

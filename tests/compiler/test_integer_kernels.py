@@ -10,7 +10,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from integer_cases import Case, convolutions, module_of, products, rounded
+from integer_cases import Case, convolutions, depthwise, module_of, products, rounded
 from relax_models import CPUS, compute, const, lowered, module, target
 from tvm import relax
 
@@ -30,11 +30,17 @@ DENSE = Case((4, 96), (96, 64))
 
 
 @pytest.mark.parametrize("cpu", [*CPUS, "native"])
-@pytest.mark.parametrize("kind", [convolutions(), convolutions(depthwise=True), products()], ids=["convolutions", "depthwise", "products"])
-def test_sums_and_what_is_made_of_them_are_exact_for_any_shape(kind, cpu):
+def test_sums_and_what_is_made_of_them_are_exact_for_any_shape(cpu):
     @generated
-    @given(cases=some.lists(kind, min_size=9, max_size=12))
-    def exact(cases):
+    @given(
+        some.tuples(
+            some.lists(convolutions(), min_size=4, max_size=6),
+            some.lists(depthwise(), min_size=3, max_size=5),
+            some.lists(products(), max_size=4),
+        )
+    )
+    def exact(kinds):
+        cases = [case for kind in kinds for case in kind]
         inputs, body, weights, expected = module_of(cases)
         answer = compute(inputs, body, weights, cpu)
         assert answer.notes == []
@@ -79,6 +85,21 @@ def test_a_product_is_rounded_before_the_rounding_to_whole_numbers(cpu):
     values = np.where(numbers.random(values.shape) < 0.5, values, np.round(values / factor) * np.float32(0.5)).astype("float32")
     answer = compute({"x": values}, lambda emit, x: rounded(emit, emit(relax.op.multiply(x, const(factor))), 3), {}, cpu)
     np.testing.assert_array_equal(answer.outputs[0], np.clip(np.round(values * factor) + 3, 0, 255).astype("uint8"))
+
+
+def test_an_image_becomes_bytes_by_vectors_of_its_row():
+    image = np.random.default_rng(1).standard_normal((2, 3, 13, 37)).astype("float32")
+
+    def body(emit, x):
+        whole = rounded(emit, emit(relax.op.multiply(x, const(40.0))), 114)
+        padded = emit(relax.op.nn.pad(whole, (0, 0, 0, 0, 1, 2, 3, 1), pad_value=114))
+        return emit(relax.op.permute_dims(padded, [0, 2, 3, 1]))
+
+    answer = compute({"x": image}, body)
+    expected = np.clip(np.round(image * np.float32(40)) + 114, 0, 255).astype("uint8")
+    expected = np.pad(expected, [(0, 0), (0, 0), (1, 2), (3, 1)], constant_values=114).transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(answer.outputs[0], expected)
+    assert "T.vectorized(3)" not in answer.lowered.module.script()
 
 
 ARM = {  # CPU: architecture, triple, and the instructions that a convolution and a depthwise one must come to there
