@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler import layers
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.kernels import legalization
@@ -70,15 +71,10 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
 def loop_nests(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
     """Operators as fused loop nests, by the choices of the chooser."""
     transform = relax.transform
-    passes = [
-        transform.LegalizeOps(legalization(chooser)),
-        transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
-        transform.FuseOps(),
-        transform.FuseTIR(),
-        transform.DeadCodeElimination(),
-    ]
-    return tvm.transform.Sequential(passes)(module)
+    legalize = [transform.LegalizeOps(legalization(chooser)), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
+    module = tvm.transform.Sequential(legalize)(module)
+    module = layers.noted(module, transform.FuseOps()(module))
+    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:

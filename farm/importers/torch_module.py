@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers import own_kernels
+from farm.importers import layers, own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import TensorSpec
@@ -42,7 +42,9 @@ def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], argu
     with torch.no_grad():
         outputs = _output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    return Imported(module, weights, inputs, output_specs(module, outputs), f"torch {torch.__version__}", example, reference)
+    return Imported(
+        module, weights, inputs, output_specs(module, outputs), f"torch {torch.__version__}", example, reference, network=(run, arguments)
+    )
 
 
 def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:
@@ -116,10 +118,11 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         with hushed():
             program = program.run_decompositions()
             _check_operators(program, what)
-            module = from_exported_program(
-                program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
-            )
-            return own_kernels.compiled(module)
+            with layers.of_torch() as names:
+                module = from_exported_program(
+                    program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
+                )
+            return own_kernels.compiled(layers.named(module, names))
     except ModelError:
         raise
     except Exception as exc:

@@ -5,15 +5,18 @@ from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
+from farm.types.rivals import ENGINES, Contest, Rival
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "ENGINES",
     "PRESETS",
     "Agreement",
     "Artifact",
     "Batch",
     "Candidate",
+    "Contest",
     "Device",
     "Event",
     "Failure",
@@ -30,6 +33,7 @@ __all__ = [
     "Progress",
     "Record",
     "Release",
+    "Rival",
     "Roof",
     "Round",
     "Run",
