@@ -17,6 +17,7 @@ import click
 
 from farm import __version__, interrupts
 from farm.commands import (
+    accuracy,
     baseline,
     bench,
     check,
@@ -32,6 +33,7 @@ from farm.commands import (
     profile,
     provision,
     records,
+    report,
     run,
     serve,
     tune,
@@ -77,19 +79,22 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(
-        devices.devices,
-        deploy.deploy,
-        bench.bench,
-        run.run,
-        profile.profile,
-        check.check,
-        compile_,
-        export.export,
-        tune.tune,
-        records.records,
-    ),
-    *(history.history, compare.compare, baseline.baseline, exchange.runs),
+    devices.devices,
+    deploy.deploy,
+    bench.bench,
+    run.run,
+    profile.profile,
+    accuracy.accuracy,
+    check.check,
+    compile_,
+    export.export,
+    tune.tune,
+    records.records,
+    history.history,
+    compare.compare,
+    baseline.baseline,
+    report.report,
+    exchange.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):

@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows, windows, winograd, winograd_costs
+from farm.compiler import functions, integer, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
@@ -38,15 +38,17 @@ def _legalizer(name: str, own: Own, chooser: Chooser) -> Legalizer:
     return legalize
 
 
-def static_shape(expression: relax.Expr) -> tuple[int, ...] | None:
-    """The extents of a float32 tensor, None where they are open or the type is another."""
+def static_shape(expression: relax.Expr, dtype: str = "float32") -> tuple[int, ...] | None:
+    """The extents of a tensor, None where they are open or the type is another."""
     shape = getattr(expression.ty, "shape", None)
-    if shape is None or str(expression.ty.dtype) != "float32" or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
+    if shape is None or str(expression.ty.dtype) != dtype or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
         return None
     return tuple(int(extent) for extent in shape)
 
 
 def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    if str(call.ty.dtype) == "int32":
+        return _integer_convolution(builder, call, chooser)
     attributes, weight, data = call.attrs, constant(call.args[1]), static_shape(call.args[0])
     if weight is None or data is None or static_shape(call) is None or attributes.out_layout not in ("", "NHWC"):
         return None
@@ -74,6 +76,14 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(loops.convolution, workload, choice)
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
+
+
+def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    attributes, weight, data = call.attrs, constant(call.args[1]), static_shape(call.args[0], str(call.args[0].ty.dtype))
+    if weight is None or data is None or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+        return None
+    workload = Workload(loops.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
+    return integer.convolution(builder, call, chooser, weight, workload)
 
 
 def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
@@ -142,6 +152,8 @@ def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    if str(call.ty.dtype) == "int32":
+        return _integer_dense(builder, call, chooser)
     left, right, shape = static_shape(call.args[0]), static_shape(call.args[1]), static_shape(call)
     if left is None or right is None or shape is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
         return None
@@ -155,6 +167,13 @@ def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) ->
         return builder.call_te(partial(loops.product, workload, choice), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
     packed = np.ascontiguousarray(_blocks(weight, choice.tile.block).transpose(1, 0, 2))
     return builder.call_te(partial(loops.dense, workload, choice), call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
+
+
+def _integer_dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    weight, data = constant(call.args[1]), static_shape(call.args[0], str(call.args[0].ty.dtype))
+    if weight is None or data is None or weight.ndim != 2 or len(data) < 2 or 0 in (*data, *weight.shape):
+        return None
+    return integer.dense(builder, call, chooser, weight, Workload(loops.DENSE, data, weight.shape))
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:

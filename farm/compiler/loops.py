@@ -25,7 +25,7 @@ TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main
 def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution; in one of several groups, each output sees the channels of its own group."""
     source = padded(data, workload.padding)
-    blocks, kernel_h, kernel_w, depth, block = _extents(weight)
+    blocks, kernel_h, kernel_w, depth, block = extents(weight)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
@@ -33,11 +33,11 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
-        row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
+        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
     main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
-    return _cropped(main, (workload.data[0], out_h, out_w, workload.channels))
+    return cropped(main, (workload.data[0], out_h, out_w, workload.channels))
 
 
 def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -48,8 +48,8 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
     """
     (top, left, _, _), (stride_y, stride_x) = workload.padding, workload.strides
     count, out_h, out_w, _ = shape
-    _, height, width, depth = _extents(data)
-    blocks, filled_h, filled_w, _, block = _extents(weight)
+    _, height, width, depth = extents(data)
+    blocks, filled_h, filled_w, _, block = extents(weight)
     taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
     columns = (out_w - 1 + left) // stride_x + 1
     below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
@@ -58,7 +58,7 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
     covered = up_to_multiple(columns, choice.tile.pixels)
 
     def value(n: te.Var, y: te.Var, phase: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = (y + top) // stride_y - ry + taps_y - 1, _within(x, columns, covered) - rx + taps_x - 1
+        row, column = (y + top) // stride_y - ry + taps_y - 1, within(x, columns, covered) - rx + taps_x - 1
         kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
         return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
 
@@ -68,16 +68,16 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
 
 def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """[..., M, K] by a packed weight: [..., M, N]."""
-    *outer, rows, depth = _extents(data)
-    blocks, _, block = _extents(weight)
+    *outer, rows, depth = extents(data)
+    blocks, _, block = extents(weight)
     k = te.reduce_axis((0, depth), name="k")
     shape = (*outer, up_to_multiple(rows, choice.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        return te.sum(data(*batch, _within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
+        return te.sum(data(*batch, within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
 
-    return _cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
+    return cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
 
 
 def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tensor) -> te.Tensor:
@@ -85,7 +85,7 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
 
     The right one is packed first where its rows do not fill blocks.
     """
-    (*outer_left, rows, depth), (*outer_right, _, width) = _extents(left), _extents(right)
+    (*outer_left, rows, depth), (*outer_right, _, width) = extents(left), extents(right)
     outer = [max(pair) for pair in zip(outer_left, outer_right, strict=True)]
     k = te.reduce_axis((0, depth), name="k")
     block = choice.tile.block
@@ -94,15 +94,15 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        first = left(*_broadcast(batch, outer_left), _within(i, rows, shape[-2]), k)
+        first = left(*_broadcast(batch, outer_left), within(i, rows, shape[-2]), k)
         batch = _broadcast(batch, outer_right)
         second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=notes_of(workload, choice)), (*outer, rows, width))
+    return cropped(te.compute(shape, value, name=PRODUCT, attrs=notes_of(workload, choice)), (*outer, rows, width))
 
 
-def _extents(tensor: te.Tensor) -> list[int]:
+def extents(tensor: te.Tensor) -> list[int]:
     return [int(extent) for extent in tensor.shape]
 
 
@@ -111,7 +111,7 @@ def notes_of(workload: Workload, choice: Choice) -> dict[str, Any]:
     return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: choice.order, WORKLOAD: workload.key}
 
 
-def _within(index: te.Var, limit: int, covered: int) -> tvm.tirx.Expr:
+def within(index: te.Var, limit: int, covered: int) -> tvm.tirx.Expr:
     """The index, the last one for those beyond: to compute a pixel twice costs less than to ask whether it is there."""
     return index if limit == covered else te.min(index, limit - 1)
 
@@ -120,8 +120,8 @@ def _broadcast(indices: Sequence[te.Var], extents: Sequence[int]) -> list[Any]:
     return [index if extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
 
 
-def _cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    if _extents(main) == list(shape):
+def cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+    if extents(main) == list(shape):
         return main
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
@@ -129,7 +129,7 @@ def _cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Tensor:
     if not any(padding):
         return data
-    count, height, width, channels = _extents(data)
+    count, height, width, channels = extents(data)
     top, left, bottom, right = padding
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
@@ -140,7 +140,7 @@ def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Te
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:
-    *outer, depth, width = _extents(right)
+    *outer, depth, width = extents(right)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at

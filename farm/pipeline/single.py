@@ -40,30 +40,34 @@ def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store
 
 def infer(
     model: Model, device: Device, source: Path, *, host: Profile, store: Store, deadline_s: float, show: Show
-) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]]]:
-    """The outputs, and their specifications, of a model on a device for the input in a file."""
+) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]], list[str]]:
+    """The outputs' specifications and the outputs of a model on a device for the input in a file, and how an image was converted."""
     from farm.importers.feed import read_inputs
 
     check_usable(device)
     with crew_of(store) as crew:
         prepared = prepare(crew, model, host, store, show)
-        inputs = read_inputs(source, prepared.inputs, model.preprocess)
+        said: list[str] = []
+        inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
         artifact = build(crew, prepared, device.profile, store, show)
         agent = ensure_agent(crew, device, store, show)
         arguments = (device, artifact, agent, inputs, deadline_s, store.root)
         outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
-        return prepared.outputs, outputs
+        return prepared.outputs, outputs, said
 
 
 def infer_deployed(
     name: str, device: Device, source: Path, *, store: Store, deadline_s: float, show: Show
-) -> tuple[Release, list[np.ndarray[Any, Any]]] | None:
-    """The release and the outputs of a model that is deployed on a device, for the input in a file; None where none of the name is."""
+) -> tuple[Release, list[np.ndarray[Any, Any]], list[str]] | None:
+    """The release and the outputs of a model that is deployed on a device, for the input in a file, and how an image was converted; None
+    where none of the name is deployed."""
     check_usable(device)
     with crew_of(store) as crew:
         agent = ensure_agent(crew, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
-        found: tuple[Release, list[Any]] | None = do(crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}")
+        found: tuple[Release, list[Any], list[str]] | None = do(
+            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}"
+        )
         return found
 
 

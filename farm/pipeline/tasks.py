@@ -183,8 +183,8 @@ def infer_task(
 
 def infer_deployed_task(
     desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
-) -> tuple[Release, list[Any]] | None:
-    """The release and the outputs of a deployed model for the input in a file; None where there is none of the name."""
+) -> tuple[Release, list[Any], list[str]] | None:
+    """The release and the outputs of a deployed model for the input in a file, and how that was converted; None without one."""
     from farm import executor
 
     return executor.infer_deployed(desk, device, agent, name, source, deadline_s)

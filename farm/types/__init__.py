@@ -1,5 +1,6 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
+from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
@@ -12,7 +13,9 @@ from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Var
 __all__ = [
     "ENGINES",
     "PRESETS",
+    "Accuracy",
     "Agreement",
+    "Answered",
     "Artifact",
     "Batch",
     "Candidate",
