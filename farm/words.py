@@ -98,6 +98,12 @@ def answers(run: Run) -> list[str]:
     return [f"{own} (ref {reference}), {error}", f"{own} (ref {reference})", own]
 
 
+def peak_memory(run: Run) -> str:
+    """The most memory of the session on the device, in MB; nothing of an emulator's."""
+    peak = run.samples.memory_peak_bytes if run.samples else None
+    return "" if peak is None or run.emulated else digits(1e-6 * peak)
+
+
 def error_figure(samples: Samples) -> str:
     return digits(samples.agreement.max_abs, 2)
 

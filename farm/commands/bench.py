@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm.commands import against as rivals
 from farm.commands import comparing
 from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 @click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), metavar="N", help="The models of a device take turns, so often. [default: 1; --standard: 3]"
+)
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@rivals.option
 @with_threads(several=True)
 @shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
@@ -47,6 +52,7 @@ def bench(
     baseline: str | None,
     fail_on: float | None,
     save_baseline: str | None,
+    against: tuple[str, ...],
     **plan: Any,
 ) -> None:
     """Measure models on devices: latency, agreement with the reference, accuracy.
@@ -60,8 +66,11 @@ def bench(
     farm bench --tag lab model.onnx --json > result.json
     farm bench --device rk3399 --threads 1,2 --cores big --cores little resnet18
     farm bench --all --standard --baseline release-1 --fail-on 5%
+    farm bench --device pi5 --rounds 5 old.onnx new.onnx
+    farm bench --device host --against onnxruntime,torch resnet18
     """
     from farm.pipeline import expand
+    from farm.pipeline.rivals import check_rivals
 
     before = comparing.baseline_named(baseline, fail_on)
 
@@ -72,14 +81,19 @@ def bench(
     if dry_run:
         show_jobs(session, jobs)
         return
+    check_rivals(against, jobs)
     outcome = run_jobs(session, jobs)
+    contests = rivals.contests(session, jobs, outcome, against)
     comparing.save(save_baseline, outcome.runs)
     pairs = comparing.against(before, outcome.runs)
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
+        extra |= {"against": rivals.body(contests)} if against else {}
         session.document("bench", {**outcome_body(outcome), **extra})
     else:
         _show(session, outcome)
+        if contests:
+            rivals.show(session, contests)
         if pairs:
             comparing.show(session, pairs)
     if outcome.good and (slower := comparing.regression(pairs, fail_on)):

@@ -8,12 +8,16 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
+from farm.compiler.layers import ATTRIBUTE, step_key
+from farm.types.layers import layer_of
+
 _INPUTS = "num_input"
 
 
 def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     """The inputs, parameters, steps and outputs of `main`, with names of one kind: {"tensors": {name: {"shape", "dtype"}}, "inputs": [...],
-    "parameters": [...], "steps": [{"kernel", "inputs", "output"}], "outputs": [...]}. An open extent is written as an expression.
+    "parameters": [...], "steps": [{"kernel", "inputs", "output", "layer"}], "outputs": [...]}. An open extent is written as an expression.
+    `layer` names the operators of the source that a step was made of, empty where that is not known.
 
     A step is a call of a kernel, or of a function of the runtime such as a reshape. What is known when it is built, such as a number that a
     step adds, belongs to its kernel and is no input.
@@ -24,13 +28,17 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     inputs = [_noted(tensors, parameter) for parameter in main.params[:count]]
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
+    layers = main.attrs.get(ATTRIBUTE, {})
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
             if isinstance(value, relax.TupleGetItem) and value.tuple_value in list(main.params[count:]):
                 parameters.append(_noted(tensors, binding.var))
             elif isinstance(value, Call):
-                steps.append({"kernel": _callee(value), "inputs": _arguments(value), "output": _noted(tensors, binding.var)})
+                kernel = _callee(value)
+                key = step_key(kernel, sum(step["kernel"] == kernel for step in steps))
+                layer = str(layers.get(key, "")) or layer_of(binding.var.name)
+                steps.append({"kernel": kernel, "inputs": _arguments(value), "output": _noted(tensors, binding.var), "layer": layer})
             else:  # another name, a tuple, or a part of one
                 steps.append({"kernel": type(value).__name__.lower(), "inputs": _names(value), "output": _noted(tensors, binding.var)})
     return {"tensors": tensors, "inputs": inputs, "parameters": parameters, "steps": steps, "outputs": _names(main.body.body)}

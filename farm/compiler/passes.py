@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler import gpu
+from farm.compiler import gpu, layers
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.integers import Integers
@@ -74,16 +74,15 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
 def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs."""
     transform = relax.transform
-    passes = [
+    legalize = [
         *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
         transform.LegalizeOps(legalization(chooser) if chooser else gpu.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
-        transform.FuseOps(),
-        transform.FuseTIR(),
-        transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(module)
+    module = tvm.transform.Sequential(legalize)(module)
+    module = layers.noted(module, transform.FuseOps()(module))
+    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BATCH_S = 0.25  # of samples between two notes of progress
+_BATCH_S, _LONGEST_BATCH_S = 0.25, 2.0  # of samples between two notes of progress
+_ON_THE_WAY = 0.005  # of the time, at the most, to ask for a batch and to get its answer
 _LOOK_AGAIN = 1.15  # times the time so far
 _FACTS_EVERY_S = 1.0
 _MOST_FACTS = 40  # readings on the way; of a longer measurement every second one is dropped
@@ -130,7 +131,8 @@ class _Meter:
                     self.desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
                     stack.enter_context(self.desk.quiet())
             typical = self._warm_up(first_s)
-            if typical < _LEAST_SAMPLE_S:
+            self.block = self.plan.block or 1
+            if typical < _LEAST_SAMPLE_S and not self.plan.block:
                 self.block = math.ceil(_LEAST_SAMPLE_S / max(typical, 1e-7))
             self._take_samples(typical * self.block)
 
@@ -152,6 +154,7 @@ class _Meter:
     def _take_samples(self, typical: float) -> None:
         """`typical` is the length of a sample, in seconds."""
         plan, begin, waiting = self.plan, time.perf_counter(), self._read_facts()
+        batch_s = _BATCH_S
         while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
             enough = min(len(self.seconds) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
             if self.seconds and ((enough >= 1 and self._sure(elapsed)) or len(self.seconds) >= plan.most):
@@ -159,10 +162,12 @@ class _Meter:
             done = enough if enough < 1 else elapsed / plan.maximum_s
             self.desk.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
             batch_begin = time.perf_counter()
-            batch = self.loaded.time(min(plan.most, _count(_BATCH_S, typical)), self.block)
+            batch = self.loaded.time(min(plan.most, _count(batch_s, typical)), self.block)
             compute = math.fsum(batch) * (self.block + 1 / len(batch))  # with the one that is run first and not timed
+            on_the_way = time.perf_counter() - batch_begin - compute
             _add(self.ledger, "compute", compute)
-            _add(self.ledger, "RPC", time.perf_counter() - batch_begin - compute)
+            _add(self.ledger, "RPC", on_the_way)
+            batch_s = min(_LONGEST_BATCH_S, max(_BATCH_S, on_the_way / _ON_THE_WAY))
             self.seconds += batch
             typical = statistics.median(batch) * self.block
             if time.monotonic() - float(self.during[-1]["host_s"]) > _FACTS_EVERY_S:

@@ -71,8 +71,8 @@ def _inference(names: Sequence[str], calls: Iterable[tuple[int, int, int, int]],
 def steps_of(inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: Mapping[str, Any]) -> tuple[list[Step], float, int]:
     """The steps of a model, each with its mean in the typical inferences; what all other calls of one took together, and how many they are.
 
-    Typical is the middle half by length: means of whole inferences add up to one, which medians of each kernel do not, and the disturbed
-    ones do not count. A kernel's n-th call in an inference is the graph's n-th step of its name.
+    Typical is the fifth by length around the median: whole inferences add up, which medians of each kernel do not, and the disturbed ones
+    do not count. A kernel's n-th call in an inference is the graph's n-th step of its name.
     """
     known = {kernel.name: kernel for kernel in kernels}
     described = _described(graph)
@@ -93,9 +93,11 @@ def steps_of(inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: 
 
 
 def typical_of(inferences: Sequence[Inference]) -> list[Inference]:
-    """The middle half by length, the shortest first."""
-    ordered, quarter = sorted(inferences, key=lambda inference: inference.seconds), len(inferences) // 4
-    return ordered[quarter : len(ordered) - quarter]
+    """The fifth by length around the median one, the shortest first."""
+    ordered = sorted(inferences, key=lambda inference: inference.seconds)
+    count = max(1, len(ordered) // 5)
+    first = (len(ordered) - count) // 2
+    return ordered[first : first + count]
 
 
 def median_one(inferences: Sequence[Inference]) -> Inference:

@@ -23,7 +23,7 @@ class Imported:
     `module` is a tvm IRModule whose "main" takes the inputs, then the weights, and returns a tensor or a tuple of tensors; its
     attribute `num_input` counts the inputs. `weights` are in the order of those parameters. `reference` runs one sample, by input
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
-    `python:` source was made of.
+    `python:` source was made of. `network` is a torch model itself and its example arguments, positional and by name: None of ONNX files.
     """
 
     module: Any
@@ -34,6 +34,7 @@ class Imported:
     example: dict[str, np.ndarray]
     reference: Reference
     files: tuple[Path, ...] = ()
+    network: tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
 
 
 def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
-from farm.importers import own_kernels
+from farm.importers import layers, own_kernels
 from farm.importers.files import check_file, refuse_dtypes
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
@@ -124,8 +124,8 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        with hushed(), installed():
-            return own_kernels.compiled(from_onnx(model, shape_dict=shapes))
+        with hushed(), installed(), layers.of_onnx() as names:
+            return own_kernels.compiled(layers.named(from_onnx(model, shape_dict=shapes), names))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers import own_kernels
+from farm.importers import layers, own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import TensorSpec
@@ -49,7 +49,8 @@ def convert(
     with torch.no_grad():
         outputs = output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    return Imported(module, weights, inputs, output_specs(module, outputs), engine, example, reference(run, names, structure, what))
+    asked = reference(run, names, structure, what)
+    return Imported(module, weights, inputs, output_specs(module, outputs), engine, example, asked, network=(run, arguments))
 
 
 def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:
@@ -143,8 +144,9 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             _drop_checks(program.graph)
             ours = {**negative_index.converters(), **torch_own.converters(), **recurrent_torch.converters(program)}
             _check_operators(program, ours, what)
-            module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)
-            return own_kernels.compiled(module)
+            with layers.of_torch() as names:
+                module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)
+            return own_kernels.compiled(layers.named(module, names))
     except ModelError:
         raise
     except Exception as exc:

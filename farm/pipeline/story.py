@@ -20,6 +20,7 @@ from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message, together
 from farm.pipeline.needs import Key, build_key, in_order, needs_of
+from farm.pipeline.rounds import Turns, interleaved
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
@@ -53,7 +54,7 @@ class Outcome:
 def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
     """Every model on every device. A device's own `deadline_s` overrides the plan's."""
     models = list(models)
-    return [Job(device, model, _plan_for(device, plan)) for device in devices for model in models]
+    return interleaved([Job(device, model, _plan_for(device, plan)) for device in devices for model in models])
 
 
 def _plan_for(device: Device, plan: Plan) -> Plan:
@@ -106,6 +107,7 @@ class _Story:
     _todo: list[Key] = field(default_factory=list)
     _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)  # by lane, with the time of its start
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
+    _turns: Turns = field(default_factory=Turns)
     _waiting: list[Job] = field(default_factory=list)
     _device_s: dict[str, float] = field(default_factory=dict)
     _begin: float = field(default_factory=time.monotonic)
@@ -140,7 +142,8 @@ class _Story:
         may_follow = self._release_or_skip()
         for job in list(self._waiting):
             lane = f"device-{job.device.name}"
-            if self.crew.idle(lane) and self._has_parts(job) and (may_follow or job.device.name in self.canaries):
+            is_next = self._has_parts(job) and self._turns.may_begin(job, self._waiting)
+            if is_next and self.crew.idle(lane) and (may_follow or job.device.name in self.canaries):
                 self._waiting.remove(job)
                 self._start_job(lane, job)
 
@@ -174,7 +177,12 @@ class _Story:
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
-            self._judge(work, whole(message.value, self._parts(work), now - begin))
+            parts = () if self._turns.of(work) else self._parts(work)
+            if samples := self._turns.take(work, whole(message.value, parts, now - begin)):
+                self._judge(work, samples)
+            else:
+                self._waiting.append(work)
+                self._tell(work, Stage.READY)
         else:
             self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
 
@@ -208,7 +216,7 @@ class _Story:
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._made.get(("agent", job.device.profile.agent or ""))
         self._running[lane] = (job, time.monotonic())
-        arguments = (job.device, job.model, *self._parts(job), agent, job.plan, self.store.root)
+        arguments = (job.device, job.model, *self._parts(job), agent, self._turns.plan_of(job), self.store.root)
         self.crew.assign(
             lane,
             measure_task,

@@ -15,6 +15,7 @@ from farm.types import (
     Artifact,
     Batch,
     Candidate,
+    Contest,
     Device,
     Model,
     Paired,
@@ -77,7 +78,7 @@ def measure_task(
     return executor.measure(desk, device_at_home(device, cache), model, prepared, artifact, agent, plan)
 
 
-def whole(samples: Samples, made: tuple[Prepared, Artifact], lane_s: float) -> Samples:
+def whole(samples: Samples, made: tuple[Prepared | Artifact, ...], lane_s: float) -> Samples:
     """The samples with a ledger of all that a job took: what was made for it, and `lane_s`, with its process's start and answer."""
     build_s = sum(sum(one.seconds.values()) for one in made if not one.cached)
     around = {"build": build_s, "process": lane_s - (samples.wall_s or lane_s)}
@@ -106,6 +107,24 @@ def profile_task(
     from farm.executor import profiling
 
     return profiling.profile(desk, device_at_home(device, cache), prepared, artifact, probe, agent, seconds, deadline_s)
+
+
+def rivals_task(
+    desk: Desk,
+    device: Device,
+    model: Model,
+    prepared: Prepared,
+    artifact: Artifact,
+    agent: Path | None,
+    names: tuple[str, ...],
+    rounds: int,
+    deadline_s: float,
+    cache: Path,
+) -> Contest:
+    """A model in farm's code and in other engines, in turns."""
+    from farm.executor import rivals
+
+    return rivals.contest(desk, device_at_home(device, cache), model, prepared, artifact, agent, names, rounds, deadline_s, cache)
 
 
 def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:

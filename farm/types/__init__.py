@@ -6,11 +6,13 @@ from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
+from farm.types.rivals import ENGINES, Contest, Rival
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
     "DTYPES",
+    "ENGINES",
     "PRESETS",
     "Accuracy",
     "Agreement",
@@ -18,6 +20,7 @@ __all__ = [
     "Artifact",
     "Batch",
     "Candidate",
+    "Contest",
     "Device",
     "Event",
     "Failure",
@@ -34,6 +37,7 @@ __all__ = [
     "Progress",
     "Record",
     "Release",
+    "Rival",
     "Roof",
     "Round",
     "Run",

@@ -11,8 +11,8 @@ from farm.types.made import Agreement
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel in an inference: what it does, and the mean of the seconds that it took in typical inferences, the middle half
-    by length of those recorded.
+    """One call of a kernel in an inference: what it does, and the mean of the seconds that it took in typical inferences, the fifth around
+    the median by length of those recorded.
 
     `layer` names the operators of the source model that became this kernel, empty where that is not known. `operations` counts a
     multiplication and an addition as two; `nbytes` is what it must read and write, each tensor once: None where a shape is open.

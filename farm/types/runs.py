@@ -20,6 +20,8 @@ class Plan:
     After measuring, the device has up to `cooldown_s` to become as cool as it was before.
     `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
     `install` has a model whose answer is right stay on the device, as the current release of its name.
+    Several models of a device take turns in `rounds`, each with its share of all this. A sample is the mean of a `block` of inferences;
+    0 leaves it to their length.
     """
 
     warmup: int = 3
@@ -33,6 +35,8 @@ class Plan:
     cooldown_s: float = 0.0
     most: int = 10_000
     precision: float | None = None
+    rounds: int = 1
+    block: int = 0
 
     @classmethod
     def once(cls) -> Plan:
@@ -44,7 +48,16 @@ class Plan:
 # percentile by early stopping. https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
 PRESETS: Mapping[str, Mapping[str, float]] = {
     "quick": {"warmup": 1, "count": 10, "minimum_s": 0.2, "maximum_s": 5.0, "warmup_s": 0.5, "cooldown_s": 0.0},
-    "standard": {"warmup": 3, "count": 100, "minimum_s": 5.0, "maximum_s": 60.0, "warmup_s": 5.0, "cooldown_s": 60.0, "precision": 0.004},
+    "standard": {
+        "warmup": 3,
+        "count": 100,
+        "minimum_s": 5.0,
+        "maximum_s": 60.0,
+        "warmup_s": 5.0,
+        "cooldown_s": 60.0,
+        "precision": 0.004,
+        "rounds": 3,
+    },
     "mlperf": {
         "warmup": 3,
         "count": 64,

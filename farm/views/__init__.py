@@ -75,6 +75,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         Column("p95 ms", _percentile("p95_ms"), 130, right=True),
         Column("p99 ms", _percentile("p99_ms"), 120, right=True),
         Column("samples", _samples, 130, right=True),
+        Column("peak MB", words.peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
         Column("ref %", _reference_top1, 120, right=True),
         Column("max err", _max_error, right=True),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from farm import words
+from farm.store import strict
 from farm.types import Profiled, Roof, Step
 from farm.views import Column, table_of
 
 _AGREED_WITHIN = 0.05
+_WIDE = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,12 @@ class _Row:
 
 
 def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Table:
-    """The steps of a model, the longest first, `most` of them; below, what they add up to, and how that is known."""
+    """The steps of a model by their source's layers, the longest first, `most` of them; below, what they add up to."""
     latency = profiled.latency_s
     rows = [_Row(step, step.seconds / latency, profiled.roof) for step in sorted(profiled.steps, key=lambda step: -step.seconds)]
     columns: list[Column[_Row]] = [
-        Column("kernel", lambda row: row.step.kernel, style="bold"),
-        Column("layer", lambda row: row.step.layer),
+        Column("layer", lambda row: _shortened(row.step.layer) or row.step.kernel, style="bold"),
+        Column("kernel", lambda row: row.step.kernel if row.step.layer else "", _WIDE),
         Column("us", lambda row: words.digits(1e6 * row.step.seconds), right=True),
         Column("share %", lambda row: f"{100 * row.share:.1f}", right=True),
         Column("GFLOP/s", lambda row: words.digits(row.step.gflops) if row.step.operations else "", right=True),
@@ -61,10 +63,16 @@ def summary(profiled: Profiled) -> list[str]:
         roof = profiled.roof
         threads = f", {profiled.threads} thread{'s' if profiled.threads != 1 else ''}" if profiled.threads else ""
         peak = f"{words.digits(roof.gflops)} GFLOP/s, {words.digits(roof.gbytes_s)} GB/s"
-        lines.append(f"roof: {peak}{threads}, {roof.source}; above 100 %, the caches have helped")
+        lines.append(f"roof: {peak}{threads}, {roof.source}; above 100 %, caches or Winograd's arithmetic have helped")
     if profiled.emulated:
-        lines.append("emulated: the shares are an emulator's, and so is its roof")
+        lines.append("emulated: the times are an emulator's, and no roof is measured")
     return lines
+
+
+def _shortened(layers: str) -> str:
+    """The first of several layers, and how many more there are."""
+    first, *more = layers.split(", ")
+    return f"{first} +{len(more)}" if more else first
 
 
 def _of_roof(row: _Row) -> str:
@@ -83,7 +91,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
     roof = profiled.roof
     steps = [
         {
-            **asdict(step),
+            **strict(step),
             "share": step.seconds / profiled.latency_s,
             "gflops": step.gflops,
             "roof_share": roof.share(step) if roof else None,
@@ -92,14 +100,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
         for step in profiled.steps
     ]
     derived = {name: getattr(profiled, name) for name in ("latency_s", "kernels_s", "between_s", "accounted", "recording_s")}
-    return {**asdict(profiled), "steps": steps, **derived, "agreement": _finite(asdict(profiled.agreement))}
-
-
-def _finite(body: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
-    return {
-        name: str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value for name, value in body.items()
-    }
+    return {**strict(profiled), "steps": steps, **derived}
 
 
 def trace_of(profiled: Profiled) -> dict[str, Any]:

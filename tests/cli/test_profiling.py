@@ -22,12 +22,17 @@ def assert_is_a_profile(done: Done) -> dict[str, Any]:
     assert sum("convolution" in step["kernel"] for step in steps) == 3 and sum("dense" in step["kernel"] for step in steps) == 1
     assert all(step["seconds"] > 0 and step["nbytes"] > 0 for step in steps)
     convolutions = [step for step in steps if "convolution" in step["kernel"]]
-    assert all(step["operations"] > 0 and step["gflops"] > 0 and step["roof_share"] > 0 for step in convolutions)
+    assert all(step["operations"] > 0 and step["gflops"] > 0 for step in convolutions)
+    assert all("Relu" in step["layer"] for step in convolutions)
     assert found["kernels_s"] == pytest.approx(sum(step["seconds"] for step in steps))
     assert len(found["plain_s"]) == len(found["recorded_s"]) >= 3
     inside = found["kernels_s"] + found["runtime_s"]
     assert 0 < inside <= 1.001 * max(found["recorded_s"]), "the calls of an inference lie within it"
-    assert found["roof"]["gflops"] > 0 and found["roof"]["gbytes_s"] > 0 and "measured on the device" in found["roof"]["source"]
+    if found["emulated"]:
+        assert found["roof"] is None
+    else:
+        assert found["roof"]["gflops"] > 0 and found["roof"]["gbytes_s"] > 0 and "measured on the device" in found["roof"]["source"]
+        assert all(step["roof_share"] > 0 for step in convolutions)
     return found
 
 

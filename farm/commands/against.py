@@ -1,0 +1,54 @@
+"""--against: the same model in other engines on this machine, beside farm's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from farm.commands.common import Session
+    from farm.pipeline import Outcome
+    from farm.types import Contest, Job
+
+option = click.option(
+    "--against",
+    metavar="ENGINE,...",
+    default="",
+    callback=lambda _context, _parameter, text: tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())),
+    help="On this machine, run the models in onnxruntime or torch too, in turns with farm.",
+)
+
+
+def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]) -> list[Contest]:
+    """For each job whose answer was right. Raises FarmError."""
+    if not names:
+        return []
+    from farm.commands.common import host_profile
+    from farm.commands.progress import Spinner
+    from farm.pipeline.rivals import against
+    from farm.store import Store, cache_root
+
+    right = {(run.device, run.title) for run in outcome.runs if run.samples and run.samples.agreement.right}
+    chosen = [job for job in jobs if (job.device.name, job.title) in right]
+    with Spinner(session, f"against {', '.join(names)}") as spinner:
+        return against(chosen, names, host=host_profile(session.fleet()), store=Store(cache_root()), show=spinner.show)
+
+
+def show(session: Session, found: Sequence[Contest]) -> None:
+    """The table, and why an engine is not in it."""
+    from farm.views.rivals import contest_table
+
+    console = session.out()
+    console.print(contest_table(found, console.width))
+    for contest in found:
+        for name, why in contest.missing.items():
+            click.echo(f"{contest.model}: not in {name}: {why}")
+
+
+def body(found: Sequence[Contest]) -> list[dict[str, Any]]:
+    """As JSON."""
+    from farm.views.rivals import contest_to_json
+
+    return [contest_to_json(contest) for contest in found]

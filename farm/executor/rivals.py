@@ -1,0 +1,66 @@
+"""A model in farm's code and in other engines, on this machine, in turns: is it worth it?"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from farm import prepare, stats
+from farm.errors import ModelError
+from farm.executor.loading import facts_of, open_and_load
+from farm.executor.tuning import quiet
+from farm.executor.turns import Block, in_turns
+from farm.importers import engines
+from farm.parallel import Desk
+from farm.types import Artifact, Contest, Device, Model, Prepared, Progress, Rival, Stage
+
+
+def contest(
+    desk: Desk,
+    device: Device,
+    model: Model,
+    prepared: Prepared,
+    artifact: Artifact,
+    agent: Path | None,
+    names: tuple[str, ...],
+    rounds: int,
+    deadline_s: float,
+    cache: Path,
+) -> Contest:
+    """So many rounds of farm's code, in the agent, and of each engine, in this process, with the threads of the agent's session."""
+    desk.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
+    inputs, expected = prepare.reference(prepared)
+    imported = engines.load(model, names, cache)
+    with ExitStack() as stack:
+        loaded, link, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
+        loaded.feed(inputs)
+        threads = int(facts_of(link)["threads"])
+        blocks: dict[str, Block] = {"farm": loaded.time}
+        versions, agreements, missing = {}, {}, {}
+        for name in names:
+            try:
+                version, run = engines.engine(name, model, imported, inputs, threads, desk.scratch)
+                agreements[name] = stats.agreement(run(), expected, prepared.tolerance)
+            except ModelError as error:
+                missing[name] = f"{error.what}: {error.why}"
+                continue
+            versions[name], blocks[name] = version, _timing(run)
+        stack.enter_context(quiet(desk, device))
+        medians = in_turns(
+            blocks, rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds))
+        )
+    rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
+    return Contest(device.name, model.name, threads, tuple(medians["farm"]), rivals, missing)
+
+
+def _timing(run: engines.Run) -> Block:
+    def block(count: int) -> list[float]:
+        seconds = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    return block

@@ -1,0 +1,67 @@
+"""A model in farm's code and in other engines, in one table: is it worth it?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from farm import stats, words
+from farm.store import strict
+from farm.types import Agreement, Contest, Rival
+from farm.views import Column, table_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    contest: Contest
+    rival: Rival | None  # None is farm itself
+
+
+def contest_table(contests: Sequence[Contest], width: int) -> Table:
+    """For each model a line for farm and one for each engine; how many times farm's time an engine takes, with its 95 % interval."""
+    rows = [_Row(contest, rival) for contest in contests for rival in (None, *contest.rivals)]
+    columns: list[Column[_Row]] = [
+        Column("model", lambda row: row.contest.model if row.rival is None else ""),
+        Column("threads", lambda row: str(row.contest.threads) if row.rival is None else "", right=True),
+        Column("engine", lambda row: "farm" if row.rival is None else f"{row.rival.engine} {row.rival.version}", style="bold"),
+        Column(
+            "p50 ms", lambda row: words.digits(1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)), right=True
+        ),
+        Column("farm is", _times, right=True),
+        Column("95 % interval", _interval, 90, right=True),
+        Column("max err", lambda row: _error(row.rival.agreement) if row.rival else "", 90, right=True),
+    ]
+    return table_of(columns, rows, width)
+
+
+def faster(contest: Contest, rival: Rival) -> tuple[float, tuple[float, float]]:
+    """How many times farm's time a rival takes, by the rounds' ratios: their median and its 95 % interval."""
+    ratios = [theirs / ours for theirs, ours in zip(rival.seconds, contest.seconds, strict=True)]
+    return statistics.median(ratios), stats.median_interval(ratios)
+
+
+def contest_to_json(contest: Contest) -> dict[str, Any]:
+    """All of a contest, and the ratios."""
+    rivals = [
+        {**strict(rival), "ratio": ratio, "interval": interval} for rival in contest.rivals for ratio, interval in [faster(contest, rival)]
+    ]
+    return {**strict(contest), "rivals": rivals}
+
+
+def _times(row: _Row) -> str:
+    if row.rival is None:
+        return ""
+    ratio = faster(row.contest, row.rival)[0]
+    return f"{ratio:.2f}x {'faster' if ratio >= 1 else 'as fast'}"
+
+
+def _interval(row: _Row) -> str:
+    return "–".join(f"{end:.2f}" for end in faster(row.contest, row.rival)[1]) if row.rival else ""
+
+
+def _error(agreement: Agreement) -> str:
+    return f"{agreement.max_abs:.1e}"

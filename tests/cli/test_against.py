@@ -1,0 +1,41 @@
+"""farm bench --against: the same model in other engines on this machine, in turns, with as many threads."""
+
+from __future__ import annotations
+
+from farm_running import Farm
+
+NET = """
+import torch
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU()).eval(), (torch.ones(1, 32),)
+"""
+
+
+def test_a_torch_model_runs_in_torch_and_by_its_onnx_export_in_onnx_runtime(farm: Farm) -> None:
+    (farm.folder / "small.py").write_text(NET)
+    words = ("bench", "--device", "host", "python:small:net", "--against", "onnxruntime,torch", "--threads", "1", "--json")
+    done = farm.run(*words)
+    assert done.code == 0, done.err
+    (contest,) = done.json["against"]
+    assert contest["threads"] == 1 and contest["missing"] == {}
+    assert [rival["engine"] for rival in contest["rivals"]] == ["onnxruntime", "torch"]
+    for rival in contest["rivals"]:
+        assert rival["agreement"]["right"] and rival["version"]
+        assert len(rival["seconds"]) == len(contest["seconds"]) >= 10 and min(rival["seconds"]) > 0
+        low, high = rival["interval"]
+        assert low <= rival["ratio"] <= high
+
+
+def test_an_engine_that_cannot_run_the_model_is_told_below_the_table(farm: Farm) -> None:
+    done = farm.run("bench", "--device", "host", "digits", "--against", "torch,onnxruntime")
+    assert done.code == 0, done.err
+    assert "onnxruntime 1." in done.out and "farm is" in done.out
+    assert "not in torch: torch cannot run digits.onnx" in done.out
+
+
+def test_engines_that_are_not_known_or_not_there_are_mistakes_of_usage(farm: Farm) -> None:
+    assert "torhc" in farm.run("bench", "--device", "host", "--against", "torhc").error["error"]
+    done = farm.run("bench", "--device", "pi3", "digits", "--against", "torch")
+    assert done.code == 2 and "this machine" in done.error["why"]
