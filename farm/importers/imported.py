@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from farm.types import TensorSpec
 
 Reference = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
+Layers = Callable[[Mapping[str, np.ndarray]], Iterator[tuple[str, str, np.ndarray]]]
 
 _SEED = 0
 
@@ -24,6 +25,8 @@ class Imported:
     attribute `num_input` counts the inputs. `weights` are in the order of those parameters. `reference` runs one sample, by input
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
     `python:` source was made of. `network` is a torch model itself and its example arguments, positional and by name: None of ONNX files.
+    `layers` gives, of one sample, every tensor on the way: the name of the layer that made it, its operator and its values; None where the
+    engine does not tell.
     """
 
     module: Any
@@ -35,6 +38,7 @@ class Imported:
     reference: Reference
     files: tuple[Path, ...] = ()
     network: tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+    layers: Layers | None = None
 
 
 def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers import layers, own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.torch_layers import torch_layers
 from farm.types import TensorSpec
 
 _PLACES_SHOWN = 3
@@ -49,8 +50,9 @@ def convert(
     with torch.no_grad():
         outputs = output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    asked = reference(run, names, structure, what)
-    return Imported(module, weights, inputs, output_specs(module, outputs), engine, example, asked, network=(run, arguments))
+    asked, made = reference(run, names, structure, what), output_specs(module, outputs)
+    told = torch_layers(program, names, structure)
+    return Imported(module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told)
 
 
 def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:

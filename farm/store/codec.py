@@ -77,7 +77,7 @@ def _names(kind: type) -> frozenset[str]:
 
 
 def strict(value: Any) -> Any:
-    """Dataclasses, enums and numbers that JSON lacks as what JSON has."""
+    """Dataclasses, enums, mappings and sequences as what strict JSON can hold: infinities and NaN are texts."""
     if dataclasses.is_dataclass(value):
         return {field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
