@@ -1,8 +1,8 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, TensorSpec
-from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
+from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, Quantize, TensorSpec
+from farm.types.made import Agreement, Artifact, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
@@ -24,6 +24,7 @@ __all__ = [
     "Job",
     "Kernel",
     "Latency",
+    "LayerError",
     "Model",
     "Paired",
     "Plan",
@@ -32,6 +33,8 @@ __all__ = [
     "Profile",
     "Profiled",
     "Progress",
+    "Quantize",
+    "Quantized",
     "Record",
     "Release",
     "Roof",
