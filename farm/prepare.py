@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import data, importers, stats
+from farm import data, quantize, stats
 from farm.clock import timed
+from farm.compiler import here
 from farm.compiler.build import compile_error, specs, versions
 from farm.errors import FarmError, ModelError, WrongAnswer
 from farm.parallel import Desk
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 KIND = "models"
 TOLERANCE = 1e-4  # see stats.agreement
+INTEGER_TOLERANCE = 0.2  # where anything is quantized: single steps of 256 that fall differently, layer after layer
 HALF_TOLERANCE = 1e-2  # where anything is computed in half precision, which has 3 decimal digits
 _FORMAT = "2"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
@@ -45,7 +47,7 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     seconds: dict[str, float] = {}
     with timed(seconds, "import"):
-        imported = importers.load(model, cache)
+        imported = quantize.load(model, cache, host, lambda text, fraction: desk.note(Progress(Stage.IMPORTING, text, fraction)))
     digest = _digest(model, cache)
     if digest is None:
         raise ModelError(f"{model.name} changed while it was read", model.source, "run the command again")
@@ -82,7 +84,7 @@ def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
 
 
 def _digest(model: Model, cache: Path) -> str | None:
-    fingerprint = importers.fingerprint(model, cache)
+    fingerprint = quantize.fingerprint(model, cache)
     if fingerprint is None:
         return None
     try:
@@ -106,8 +108,14 @@ def _prepare_into(
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
         answers = _run_here(model, imported, host)
-    tolerance = HALF_TOLERANCE if _half_precision(imported.module) else TOLERANCE
+    tolerance = _tolerance(imported.module)
     check = stats.agreement(answers, outputs, tolerance)
+    if not check.right and quantize.is_asked(model):
+        raise WrongAnswer(
+            f"{model.name}: quantized to int8, its answer is too far from the float model's",
+            _difference(imported, answers, outputs, check),
+            "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed",
+        )
     if not check.right:
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
@@ -131,6 +139,14 @@ def _prepare_into(
         "seconds": seconds,
     }
     (folder / "prepared.json").write_text(json.dumps(content, indent=1))
+
+
+def _tolerance(module: Any) -> float:
+    from farm.compiler.dequantized import is_quantized
+
+    if is_quantized(module):
+        return INTEGER_TOLERANCE
+    return HALF_TOLERANCE if _half_precision(module) else TOLERANCE
 
 
 def _half_precision(module: Any) -> bool:
@@ -161,27 +177,9 @@ def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[i
 
 def _run_here(model: Model, imported: Imported, host: Profile) -> list[Array]:
     """Our own build of the model, in this process."""
-    import tvm
-    from tvm import relax
-
-    from farm.compiler.lower import lower, resolve_target
-
     try:
-        target = resolve_target(host)
-        lowered = lower(imported.module, imported.weights, target, {})
-        machine = relax.VirtualMachine(tvm.compile(lowered.module, target=target), tvm.cpu())
-        arguments = [tvm.runtime.tensor(imported.example[spec.name]) for spec in imported.inputs]
-        if lowered.parameters:
-            arguments.append([tvm.runtime.tensor(parameter) for parameter in lowered.parameters])
-        return flat(machine["main"](*arguments))
+        return here.built(imported.module, imported.weights, host)([imported.example[spec.name] for spec in imported.inputs])
     except FarmError:
         raise
     except Exception as exc:  # TVM raises whatever its passes raise
         raise compile_error(model.name, host, exc) from exc
-
-
-def flat(result: Any) -> list[Array]:
-    """The arrays of a tensor or of nested tuples of tensors, in order."""
-    if isinstance(result, Sequence) or type(result).__name__ in ("Array", "ShapeTuple"):
-        return [array for part in result for array in flat(part)]
-    return [result.numpy()]

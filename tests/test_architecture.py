@@ -22,6 +22,7 @@ LAYERS = """
     config store
     importers zoo compiler transports agent
     data
+    quantize
     prepare releases
     executor export
     pipeline tracker
@@ -34,7 +35,7 @@ LEVEL = {room: level for level, row in enumerate(LAYERS) for room in row.split()
 
 HEAVY = {"tvm", "tvm_ffi", "torch", "torchvision", "onnx", "onnxruntime"}
 # Rooms whose modules may import the heavy libraries as they load; others may import such a module inside a function only.
-HEAVY_ROOMS = {"compiler", "importers", "zoo", "prepare", "executor"}
+HEAVY_ROOMS = {"compiler", "importers", "zoo", "prepare", "executor", "quantize"}
 SUBPROCESS = {"farm.process"}
 RICH = {"dashboard", "views", "commands"}
 SPEAKING = {"commands", "cli"}

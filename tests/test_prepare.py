@@ -12,9 +12,10 @@ from tvm import topi
 
 from farm import importers, prepare, stats
 from farm.compiler import loops
+from farm.compiler.here import flat
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.parallel import Desk
-from farm.prepare import HALF_TOLERANCE, KIND, TOLERANCE, flat, reference
+from farm.prepare import HALF_TOLERANCE, KIND, TOLERANCE, reference
 from farm.types import Model, Prepared, Profile
 
 HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")

@@ -16,19 +16,18 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from farm.compiler import requantize
-from farm.compiler.folding import FoldConstants, constant, rewriting
+from farm.compiler.dequantized import BYTES, DEQUANTIZE, QUANTIZE, Biases, Rest, Rewriter, is_quantized
+from farm.compiler.folding import FoldConstants, rewriting
 from farm.compiler.requantize import Quantized, Scale, Sums
 
 Array = np.ndarray[Any, Any]
-QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 _MOVES = (  # they take a tensor of any type, and give elements of it
     *("relax.reshape", "relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.strided_slice"),
     *("relax.nn.max_pool2d", "relax.broadcast_to"),
 )
-_BYTES = ("uint8", "int8")
 _MOST_PRODUCTS = 1 << 16  # of an unsigned and a signed byte, whose sum is sure to be an int32
 
 
@@ -42,78 +41,14 @@ class Integers:
         transform = relax.transform
         stages = [
             one
-            for name, rewriter in (("Biases", _Biases), ("Sums", _Folder), ("Rest", _Rest))
+            for name, rewriter in (("Biases", Biases), ("Sums", _Folder), ("Rest", Rest))
             for one in (rewriting(f"farm.{name}", rewriter), FoldConstants(), transform.DeadCodeElimination())
         ]
         return tvm.transform.Sequential(stages)(module)
 
 
-def is_quantized(module: tvm.IRModule) -> bool:
-    """Whether a module quantizes, or reads what was quantized."""
-    found: set[str] = set()
-    relax.analysis.post_order_visit(module["main"], lambda node: found.add(getattr(getattr(node, "op", None), "name", "")))
-    return not found.isdisjoint((QUANTIZE, DEQUANTIZE))
-
-
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
-    """What the rewriters share: looking behind variables."""
-
-    def bound(self, expression: relax.Expr) -> relax.Expr:
-        """What a variable was bound to; what is none, itself."""
-        while isinstance(expression, relax.Var):
-            found = self.lookup_binding(expression)
-            if found is None:
-                break
-            expression = found
-        return expression
-
-    def called(self, expression: relax.Expr) -> tuple[str, Call | None]:
-        """The name of an operator and its call; "" and None for what is no call of one."""
-        call = self.bound(expression)
-        return (call.op.name, call) if isinstance(call, Call) and hasattr(call.op, "name") else ("", None)
-
-    def value(self, expression: relax.Expr) -> Array | None:
-        return constant(self.bound(expression))
-
-    def numbers(self, call: Call) -> tuple[Array, Array] | None:
-        """Scale and zero point of a quantize or dequantize, where they are known."""
-        scale, zero = self.value(call.args[1]), self.value(call.args[2])
-        known = scale is not None and zero is not None and scale.dtype == np.float32 and np.isfinite(scale).all() and (scale > 0).all()
-        return (scale, zero) if known else None  # type: ignore[return-value]
-
-    def scale(self, call: Call, dtype: str) -> Scale | None:
-        """That of a whole tensor of bytes."""
-        numbers = self.numbers(call)
-        if numbers is None or numbers[0].size != 1 or numbers[1].size != 1 or dtype not in _BYTES:
-            return None
-        return Scale(float(numbers[0].reshape(())), int(numbers[1].reshape(())), dtype)
-
-    def quantized(self, expression: relax.Expr) -> Quantized | None:
-        """What a dequantized tensor was before."""
-        name, call = self.called(expression)
-        if name != DEQUANTIZE or self.value(call.args[0]) is not None or str(call.ty.dtype) != "float32":  # type: ignore[union-attr]
-            return None
-        scale = self.scale(call, str(call.args[0].ty.dtype))  # type: ignore[union-attr]
-        return None if scale is None else Quantized(call.args[0], scale)  # type: ignore[union-attr]
-
-
 @mutator
-class _Biases(_Rewriter):
-    """Dequantized constants of one axis or none, which are biases and no weights, as float32."""
-
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") != DEQUANTIZE or str(call.ty.dtype) != "float32":
-            return call
-        value, numbers = self.value(call.args[0]), self.numbers(call)
-        if value is None or numbers is None or value.ndim > 1:
-            return call
-        scale, zero = numbers
-        return relax.const(((value.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)).astype(np.float32), "float32")
-
-
-@mutator
-class _Folder(_Rewriter):
+class _Folder(Rewriter):
     """Puts integer arithmetic in the place of float32's; what it leaves behind is dead code."""
 
     def __init__(self, module: tvm.IRModule) -> None:
@@ -164,7 +99,7 @@ class _Folder(_Rewriter):
         name, call = self.called(expression)
         values = self.value(call.args[0]) if call is not None and name == DEQUANTIZE else None
         numbers = self.numbers(call) if values is not None else None
-        if call is None or values is None or numbers is None or str(values.dtype) not in _BYTES or values.ndim < 2:
+        if call is None or values is None or numbers is None or str(values.dtype) not in BYTES or values.ndim < 2:
             return None
         scale, zero = numbers[0].astype(np.float64), numbers[1].astype(np.int64)
         if values.dtype == np.uint8:
@@ -210,8 +145,8 @@ class _Folder(_Rewriter):
             sums, summand = self._sums_of(one), self.value(other)
             if sums is None or summand is None or summand.dtype != np.float32 or not np.isfinite(summand).all():
                 continue
-            by_channel = np.broadcast_shapes(summand.shape, sums.factor.shape) in (sums.factor.shape, summand.shape)
-            if by_channel and summand.size in (1, sums.factor.size) and (total := sums.plus(summand.astype(np.float64))) is not None:
+            by_channel = np.broadcast_shapes(summand.shape, sums.offset.shape) in (sums.offset.shape, summand.shape)
+            if by_channel and summand.size in (1, sums.offset.size) and (total := sums.plus(summand.astype(np.float64))) is not None:
                 return self._real(total)
         return None
 
@@ -293,32 +228,6 @@ class _Folder(_Rewriter):
                 number = float(bound.reshape(()))
                 return (one, number, np.inf) if name == "relax.maximum" else (one, -np.inf, number)
         return None
-
-
-@mutator
-class _Rest(_Rewriter):
-    """What is left of quantize and dequantize as arithmetic, which TVM's layout pass can take apart from its neighbours."""
-
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        name = getattr(call.op, "name", "")
-        if name == QUANTIZE and (to := self.scale(call, str(call.ty.dtype))) is not None and str(call.args[0].ty.dtype) == "float32":
-            return requantize.of_real(self.builder_, call.args[0], to)
-        if name != DEQUANTIZE or (numbers := self.numbers(call)) is None or str(call.ty.dtype) != "float32":
-            return call
-        if str(call.args[0].ty.dtype) not in (*_BYTES, "int16", "uint16"):
-            return call
-        rank = int(call.args[0].ty.ndim)
-        scale, zero = (_along(number.astype(np.float32), int(call.attrs.axis), rank) for number in numbers)
-        value = self.builder_.emit(relax.op.astype(call.args[0], "float32"))
-        if zero.any():
-            value = self.builder_.emit(relax.op.subtract(value, relax.const(zero, "float32")))
-        return relax.op.multiply(value, relax.const(scale, "float32"))
-
-
-def _along(value: Array, axis: int, rank: int) -> Array:
-    """One number, or one for each of an axis, in a shape that goes with a tensor of that rank."""
-    return value.reshape(()) if value.size == 1 else value.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
 
 
 def _with_data(call: Call, data: relax.Expr) -> Call:

@@ -52,12 +52,6 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
     """The operators that will be loop nests: constants folded, layouts chosen, nothing twice."""
     transform = relax.transform
     passes = [
-        transform.FoldBatchnormToConv2D(),
-        rewriting("farm.ScaleAndShift", _Normalizer),
-        transform.DecomposeOpsForInference(),
-        rewriting("farm.Simplify", _Simplifier),
-        FoldConstants(),
-        transform.DeadCodeElimination(),
         Integers(),
         _ChannelsLast(),
         transform.Normalize(),
@@ -67,6 +61,20 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),
+    ]
+    return tvm.transform.Sequential(passes)(plain(module))
+
+
+def plain(module: tvm.IRModule) -> tvm.IRModule:
+    """The operators that the model is made of, in the layout in which it came: batch norms and constants folded."""
+    transform = relax.transform
+    passes = [
+        transform.FoldBatchnormToConv2D(),
+        rewriting("farm.ScaleAndShift", _Normalizer),
+        transform.DecomposeOpsForInference(),
+        rewriting("farm.Simplify", _Simplifier),
+        FoldConstants(),
+        transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)
 

@@ -53,7 +53,7 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of int32 that stand for (value + offset) * factor; offset (int32) and factor (float64) have one axis that is not 1."""
+    """Sums of int32 that stand for (value + offset) * factor; offset (int32) has one axis that is not 1, factor (float64) that or none."""
 
     value: relax.Expr
     offset: Array
@@ -101,7 +101,7 @@ def scaled(builder: relax.BlockBuilder, whole: relax.Expr, factor: float, to: Sc
 
 
 def rounded(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float) -> relax.Expr:
-    """Numbers of steps as integers of that scale. They are none of them NaN."""
+    """Numbers of steps as integers of that scale."""
     first, last = (relax.const(float(bound), "float32") for bound in to.bounds(low, high))
     value = _with_zero(builder, builder.emit(relax.op.round(steps)), to)
     value = builder.emit(relax.op.maximum(first, value))
@@ -109,12 +109,8 @@ def rounded(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: floa
 
 
 def of_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
-    """Any float32 numbers as integers; NaN becomes the least: a conversion of NaN is another number on every machine."""
-    first, last = (relax.const(float(bound), "float32") for bound in to.limits)
-    steps = builder.emit(relax.op.divide(value, relax.const(to.scale, "float32")))
-    value = _with_zero(builder, builder.emit(relax.op.round(steps)), to)
-    value = builder.emit(relax.op.maximum(value, first))  # of NaN and a number, the second
-    return relax.op.astype(builder.emit(relax.op.minimum(value, last)), to.dtype)
+    """Any float32 numbers as integers. What becomes of NaN is not said: there is no integer for it."""
+    return rounded(builder, builder.emit(relax.op.divide(value, relax.const(to.scale, "float32"))), to, -np.inf, np.inf)
 
 
 def steps(builder: relax.BlockBuilder, quantized: Quantized) -> relax.Expr:

@@ -104,4 +104,6 @@ def _model(name: str, table: ModelTable) -> Model:
         dataset=Path(table.dataset) if table.dataset else None,
         module=table.module,
         dtypes=table.dtypes,
+        quantize=table.quantize.made() if table.quantize else None,
+        calibration_data=Path(table.calibration_data) if table.calibration_data else None,
     )

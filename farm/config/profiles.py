@@ -50,6 +50,7 @@ def made(name: str, table: Raw) -> Profile:
         agent=table.get("agent"),
         linker=tuple(table.get("linker", ())),
         source=table.get("source", ""),
+        quantize=table.get("quantize"),
     )
 
 

@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from farm.config.sources import file_at, source_at
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
+from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Preprocess
+from farm.types import DTYPES, Preprocess, Quantize
 
 KINDS: Mapping[str, Preprocess] = {
     "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
@@ -91,9 +92,9 @@ def _dtype(text: str) -> str:
     return text
 
 
-def _kind(value: object) -> object:
+def _short_for(key: str) -> Callable[[object], object]:
     """`preprocess = "imagenet"` is short for `preprocess = { kind = "imagenet" }`."""
-    return {"kind": value} if isinstance(value, str) else value
+    return lambda value: {key: value} if isinstance(value, str) else value
 
 
 def _known_kind(text: str) -> str:
@@ -134,6 +135,7 @@ class ProfileTable(Table):
     agent: Literal["x86_64", "aarch64", "armv7", "riscv64"] | None = None
     linker: list[Text] | None = None
     source: str | None = None
+    quantize: Literal["int8"] | None = None
 
 
 class OptionsTable(Table):
@@ -186,14 +188,35 @@ class PreprocessTable(Table):
         )
 
 
+class QuantizeTable(Table):
+    dtype: Literal["int8"] = "int8"
+    calibration: Literal["kl_divergence", "minmax", "percentile", "global_scale"] = "kl_divergence"
+    weight_scale: Literal["max", "power2"] = "max"
+    per_channel: bool = True
+    samples: Positive = 128
+    percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
+    global_scale: Annotated[float, Field(gt=0)] = 8.0
+
+    def made(self) -> Quantize:
+        return Quantize(**self.model_dump(exclude={"dtype"}))
+
+
 class ModelTable(Table):
     source: Annotated[Text, AfterValidator(_source)]
     shapes: dict[str, list[Positive]] = {}
-    preprocess: Annotated[PreprocessTable, BeforeValidator(_kind)] = PreprocessTable()
+    preprocess: Annotated[PreprocessTable, BeforeValidator(_short_for("kind"))] = PreprocessTable()
     labels: File | None = None
     dataset: Data | None = None
     module: Annotated[Text, AfterValidator(_function)] | None = None
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = {}
+    quantize: Annotated[QuantizeTable | None, BeforeValidator(_short_for("dtype"))] = None
+    calibration_data: Data | None = None
+
+    @model_validator(mode="after")
+    def _with_data(self) -> ModelTable:
+        if self.quantize is not None and self.calibration_data is None:
+            raise ValueError('quantize needs samples to calibrate by, for example calibration_data = "images"')
+        return self
 
 
 class BenchTable(Table):
@@ -242,6 +265,7 @@ _TABLES: Mapping[Key, type[Table]] = {
     ("profiles", "*"): ProfileTable,
     ("models", "*"): ModelTable,
     ("models", "*", "preprocess"): PreprocessTable,
+    ("models", "*", "quantize"): QuantizeTable,
     ("bench",): BenchTable,
     ("tracker",): TrackerTable,
 }
@@ -269,36 +293,6 @@ def in_words(error: Mapping[str, Any]) -> str:
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"
     if kind == "value_error":
         return str(limits["error"])
-    if kind in _EXPECTED:
-        return f"{_EXPECTED[kind].format_map(limits)}, got {described(value)}"
+    if kind in EXPECTED:
+        return f"{EXPECTED[kind].format_map(limits)}, got {described(value)}"
     return f"{described(value)} is not accepted here"
-
-
-_EXPECTED = {
-    "string_type": "expected text in quotes",
-    "string_too_short": "expected text",
-    "int_type": "expected a whole number",
-    "int_parsing_size": "expected a smaller number",
-    "float_type": "expected a number",
-    "list_type": "expected a list",
-    "dict_type": "expected a table",
-    "model_type": "expected a table",
-    "finite_number": "expected a finite number",
-    "literal_error": "expected {expected}",
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
-
-
-def described(value: object) -> str:
-    """A TOML value in words."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return f"the number {value}"
-    if isinstance(value, str):
-        return f"{value!r}" if value else "an empty text"
-    if isinstance(value, (list, dict)):
-        return "a list" if isinstance(value, list) else "a table"
-    return "a date or time"

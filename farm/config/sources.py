@@ -13,7 +13,7 @@ from farm.errors import ModelError
 from farm.types import Model
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors")
+SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", ".int8")
 _PYTHON = re.compile(r"python:[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import data, importers, stats
+from farm import data, quantize, stats
 from farm.deadline import Deadline
 from farm.executor.loading import open_and_load
 from farm.parallel import Desk
@@ -49,7 +49,7 @@ def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int
     """The same by the engine that the model came from, on this machine."""
     model = sitting[1]
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    imported = importers.load(model, cache)
+    imported = quantize.load_float(model, cache)
     desk.note(Progress(Stage.ACCURACY))
     _answer(desk, sitting, lambda inputs: imported.reference(inputs)[0], Deadline(sitting_s))
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import prepare, releases, transports
+from farm import releases, transports
 from farm.asking import patiently
 from farm.clock import timed
+from farm.compiler import here
 from farm.compiler.build import LIBRARY
 from farm.compiler.parameters import PREFIX, SHARD
 from farm.deadline import Deadline
@@ -54,7 +55,7 @@ class Loaded:
         self.machine.invoke_stateful("main")
 
     def outputs(self) -> list[Array]:
-        return prepare.flat(self.machine.get_outputs("main"))
+        return here.flat(self.machine.get_outputs("main"))
 
     def time(self, count: int, block: int = 1) -> list[float]:
         """Seconds per inference of each of `count` blocks of inferences, by the device's clock; it runs one more, first."""

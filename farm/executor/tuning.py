@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare, transports
+from farm.compiler import here
 from farm.executor.computing import compute_as_asked
 from farm.executor.loading import Loaded, facts_of, has_parameters, load, push
 from farm.parallel import Desk
@@ -63,7 +64,7 @@ class _Race:
             desk.note(Trying(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
-            answer = prepare.flat(machine.get_outputs(variant.function))[0]
+            answer = here.flat(machine.get_outputs(variant.function))[0]
             if why := _differs(answer, answers.setdefault(variant.workload, answer)):
                 desk.note(Wrong(index, why))
                 continue

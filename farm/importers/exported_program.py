@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_unflatten
 from farm.errors import ModelError
 from farm.importers.files import refuse_dtypes
 from farm.importers.imported import Imported, example_inputs
+from farm.importers.pt2e import known_to_torch
 from farm.importers.relax_module import hushed, one_line
 from farm.importers.torch_file import SAVE
 from farm.importers.torch_module import Arguments, convert, dtype_name, export, input_names, with_shapes
@@ -42,6 +43,7 @@ def load(source: Model) -> Imported:
 def _read(path: Path) -> torch.export.ExportedProgram:
     try:
         with hushed(), _no_unpickling():
+            known_to_torch()
             return torch.export.load(path)
     except Exception as exc:
         why = f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is {torch.__version__})"

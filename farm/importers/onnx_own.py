@@ -73,4 +73,41 @@ class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
         return relax.op.astype(steps, dtype)
 
 
-CONVERTERS = {"QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}
+class _OfIntegers(OnnxOpConverter):  # type: ignore[misc]
+    """Sums of products of bytes less their zero points, as int32."""
+
+    @staticmethod
+    def wide(builder: relax.BlockBuilder, value: relax.Expr, zero: relax.Expr | None, shape: Sequence[int]) -> relax.Expr:
+        """A tensor less its zero point, as int32."""
+        value = builder.emit(relax.op.astype(value, "int32"))
+        if zero is None:
+            return value
+        numbers = builder.emit(relax.op.astype(zero, "int32"))
+        return builder.emit(relax.op.subtract(value, builder.emit(relax.op.reshape(numbers, shape))))
+
+
+class ConvInteger(_OfIntegers):
+    """TVM has none. The image is padded by its zero point: by 0 after that is taken off."""
+
+    @classmethod
+    def _impl_v10(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+        data, weight, *zeros = inputs
+        x_zero, w_zero = ([*zeros, None, None])[:2]
+        rank = int(data.ty.ndim)
+        if rank != 4 or attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET"):
+            raise ValueError(f"ConvInteger over {rank - 2} axes, auto_pad {attributes.get('auto_pad')}")
+        ours = cls.wide(builder, data, x_zero, [1] * rank)
+        each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
+        theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
+        return relax.op.nn.conv2d(
+            ours,
+            theirs,
+            strides=attributes.get("strides", 1),
+            padding=attributes.get("pads", 0),
+            dilation=attributes.get("dilations", 1),
+            groups=attributes.get("group", 1),
+            out_dtype="int32",
+        )
+
+
+CONVERTERS = {"ConvInteger": ConvInteger, "QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}

@@ -49,7 +49,7 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
 
 def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
     """In the worker."""
-    from farm import importers
+    from farm import quantize
     from farm.compiler.build import compile_error
     from farm.importers import outline
 
@@ -58,7 +58,7 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
     if report.outline is not None and report.outline.problems:
         return report
     try:
-        imported = importers.load(model, cache)
+        imported = quantize.load(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
             report = replace(report, outline=outline.of_imported(model, imported))
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))

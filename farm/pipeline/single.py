@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from farm import transports
 from farm.errors import DeviceError
 from farm.parallel import Crew, Kind, together
+from farm.pipeline.needs import for_profile
 from farm.pipeline.tasks import (
     AGENT_S,
     BUILD_S,
@@ -34,7 +35,7 @@ _TICK_S = 0.1
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
     """The checked model and its library for a profile. `host` is the profile of this machine."""
     with crew_of(store) as crew:
-        prepared = prepare(crew, model, host, store, show)
+        prepared = prepare(crew, for_profile(model, profile), host, store, show)
         return prepared, build(crew, prepared, profile, store, show)
 
 
@@ -46,7 +47,7 @@ def infer(
 
     check_usable(device)
     with crew_of(store) as crew:
-        prepared = prepare(crew, model, host, store, show)
+        prepared = prepare(crew, for_profile(model, device.profile), host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
         artifact = build(crew, prepared, device.profile, store, show)

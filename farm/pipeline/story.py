@@ -19,7 +19,7 @@ from farm import __version__, stats, transports
 from farm.compiler import build as builder
 from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, Message, together
-from farm.pipeline.needs import Key, build_key, in_order, needs_of
+from farm.pipeline.needs import Key, build_key, for_profile, in_order, needs_of
 from farm.pipeline.rounds import Turns, interleaved
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
@@ -54,7 +54,7 @@ class Outcome:
 def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
     """Every model on every device. A device's own `deadline_s` overrides the plan's."""
     models = list(models)
-    return interleaved([Job(device, model, _plan_for(device, plan)) for device in devices for model in models])
+    return interleaved([Job(device, for_profile(model, device.profile), _plan_for(device, plan)) for device in devices for model in models])
 
 
 def _plan_for(device: Device, plan: Plan) -> Plan:

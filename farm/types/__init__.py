@@ -2,8 +2,8 @@
 
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, TensorSpec
-from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
+from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, Quantize, TensorSpec
+from farm.types.made import Agreement, Artifact, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
@@ -31,6 +31,7 @@ __all__ = [
     "Latency",
     "Layer",
     "Likeness",
+    "LayerError",
     "Model",
     "Paired",
     "Plan",
@@ -39,6 +40,8 @@ __all__ = [
     "Profile",
     "Profiled",
     "Progress",
+    "Quantize",
+    "Quantized",
     "Record",
     "Release",
     "Rival",

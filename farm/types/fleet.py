@@ -13,6 +13,7 @@ class Profile:
 
     `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
     `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
+    `quantize` is the type, int8, that models with calibration data compute in there.
     `agent` names the architecture of the native agent (x86_64, aarch64, armv7, riscv64); None where there is none.
     """
 
@@ -23,6 +24,7 @@ class Profile:
     agent: str | None = None
     linker: tuple[str, ...] = ()
     source: str = ""
+    quantize: str | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -98,13 +100,31 @@ class Preprocess:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantize:
+    """How a float model becomes one of integers (int8).
+
+    `calibration` says how the ranges of tensors are chosen from what is seen of them on up to `samples` samples: kl_divergence, minmax,
+    percentile (of the magnitudes, in per cent) or global_scale (a step of `global_scale` / 128 for all). Weights have a scale for each
+    channel or, without `per_channel`, one each; `weight_scale` is max, or power2: the next power of two.
+    """
+
+    calibration: str = "kl_divergence"
+    weight_scale: str = "max"
+    per_channel: bool = True
+    samples: int = 128
+    percentile: float = 99.99
+    global_scale: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
 
     `shapes` overrides input shapes by name; `dtypes` element types (numpy's names), "" standing for all floating-point numbers of a
     module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
     a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
-    (see farm.data).
+    (see farm.data). With `quantize`, it is quantized by the samples of
+    `calibration_data`.
     """
 
     name: str
@@ -115,3 +135,5 @@ class Model:
     dataset: Path | None = None
     module: str | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    quantize: Quantize | None = None
+    calibration_data: Path | None = None

@@ -47,6 +47,32 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerError:
+    """A quantized tensor: its place in the order of the model, what it is in words, and its signal-to-noise ratio beside the float one."""
+
+    index: int
+    name: str
+    snr_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A model of integers beside its float model, on this machine: its tensors, the worst first, the outputs, and median milliseconds.
+
+    `float_correct` and `correct` count the labelled samples that each gets right, of `total`; where that is 0, `unlabelled` says why.
+    """
+
+    layers: tuple[LayerError, ...]
+    output_snr_db: float
+    float_correct: int
+    correct: int
+    total: int
+    unlabelled: str
+    float_ms: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """What became of one fused kernel: the rule that scheduled it (`none` where all failed), the reason for a fallback, its arithmetic.
 

@@ -11,8 +11,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from farm.compiler.here import flat
 from farm.compiler.lower import Lowered, lower, resolve_target
-from farm.prepare import flat
 from farm.types import Kernel, Profile
 
 Array = np.ndarray[Any, Any]

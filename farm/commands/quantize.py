@@ -1,0 +1,124 @@
+"""farm quantize: a float model as one of integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.types import Quantize
+
+if TYPE_CHECKING:
+    from farm.pipeline.quantizing import Report
+
+METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
+_LAYERS_SHOWN = 10
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@click.option(
+    "--data", "path", type=click.Path(path_type=Path), metavar="DIR|NPZ", help="Samples. [default: the model's calibration_data or dataset]"
+)
+@click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
+@click.option("--percentile", type=click.FloatRange(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
+@click.option("--global-scale", type=click.FloatRange(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
+@click.option("--weight-scale", type=click.Choice(("max", "power2")), default="max", show_default=True, help="power2: the next power of 2.")
+@click.option("--per-tensor", is_flag=True, help="One scale for each weight, not one for each channel: less exact.")
+@click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="So many at most, spread evenly over the data.")
+@click.option(
+    "-p",
+    "--profile",
+    "profile_name",
+    default="x86",
+    show_default=True,
+    help="The kind of board for the sizes.",
+    shell_complete=complete("profiles"),
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a file whose name ends in .int8.")
+@shape_option
+@shared
+def quantize(
+    session: Session,
+    model: str,
+    path: Path | None,
+    profile_name: str,
+    output: Path,
+    shapes: tuple[str, ...],
+    calibration: str,
+    percentile: float,
+    global_scale: float,
+    weight_scale: str,
+    per_tensor: bool,
+    samples: int,
+) -> None:
+    """Quantize a float model to int8, by samples of what it will be fed, and say what that does to it.
+
+    kl_divergence cuts ranges off where least information is lost, minmax covers all that was seen, percentile all but the largest,
+    global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
+
+    The file holds the scales and names the float model; every command takes it as a model, and compares it with the float model.
+
+    \b
+    farm quantize digits --data train.npz -o digits.int8
+    farm quantize net.onnx --data images --calibration percentile --percentile 99.9 -o net.int8
+    farm bench --all net.int8
+    """
+    from farm.commands.progress import Spinner
+    from farm.errors import UsageError
+    from farm.pipeline.quantizing import quantize as run
+    from farm.store import Store, cache_root
+
+    fleet = session.fleet()
+    chosen, profile = with_shapes(fleet.model(model), shapes), fleet.profile(profile_name)
+    found = path.absolute() if path else chosen.calibration_data or chosen.dataset
+    if found is None:
+        why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
+        raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
+    if output.suffix != ".int8":
+        raise UsageError(f"-o {output}: its name does not end in .int8", "that tells farm what it is", f"-o {output.with_suffix('.int8')}")
+    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale)
+    asked = replace(chosen, quantize=settings, calibration_data=found)
+    with Spinner(session, f"quantizing {chosen.name}") as spinner:
+        report = run(asked, profile, output, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+    if session.as_json:
+        session.document("quantize", _body(report, output))
+    else:
+        _show(session, report, output)
+
+
+def _body(report: Report, output: Path) -> dict[str, Any]:
+    sizes = {"float_bytes": report.float_artifact.nbytes, "bytes": report.artifact.nbytes}
+    layers = [{**asdict(layer), "snr_db": _finite(layer.snr_db)} for layer in report.quantized.layers]
+    body = {**asdict(report.quantized), "output_snr_db": _finite(report.quantized.output_snr_db), "layers": layers}
+    return {"path": str(output), "profile": report.artifact.profile, **sizes, **body}
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no infinity, which is what layers have that lose nothing."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _show(session: Session, report: Report, output: Path) -> None:
+    from farm.views.layers import layers_table
+
+    found, console = report.quantized, session.out()
+    shown = len(found.layers) if session.verbosity > 0 else _LAYERS_SHOWN
+    console.print(layers_table(found.layers[:shown], console.width))
+    if len(found.layers) > shown:
+        click.echo(f"{len(found.layers) - shown} more layers are better; -v shows them")
+    click.echo(f"outputs   {found.output_snr_db:.1f} dB signal to noise beside the float model")
+    if found.total:
+        before, after = (100 * count / found.total for count in (found.float_correct, found.correct))
+        change = f"{after - before:+.2f} points"
+        click.echo(f"accuracy  {before:.2f} % float, {after:.2f} % int8 ({change}) of {found.total} labelled samples")
+    else:
+        click.echo(f"accuracy  not compared: {found.unlabelled}")
+    before, after = report.float_artifact.nbytes, report.artifact.nbytes
+    click.echo(f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB int8 ({after / before:.0%}) for {report.artifact.profile}")
+    click.echo(f"latency   {found.float_ms:.3g} ms float, {found.ms:.3g} ms int8 (x{found.float_ms / found.ms:.2f}) on this machine")
+    click.echo(str(output))

@@ -1,0 +1,32 @@
+"""Values of TOML, and what was expected of them, in words."""
+
+from __future__ import annotations
+
+EXPECTED = {
+    "string_type": "expected text in quotes",
+    "string_too_short": "expected text",
+    "int_type": "expected a whole number",
+    "int_parsing_size": "expected a smaller number",
+    "float_type": "expected a number",
+    "list_type": "expected a list",
+    "dict_type": "expected a table",
+    "model_type": "expected a table",
+    "finite_number": "expected a finite number",
+    "literal_error": "expected {expected}",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
+
+def described(value: object) -> str:
+    """A TOML value in words."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"{value!r}" if value else "an empty text"
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "a table"
+    return "a date or time"

@@ -1,0 +1,165 @@
+"""Quantizes a float model: where integers are to be, quantize and dequantize, in the one form that the compiler computes in integers.
+
+The inputs of convolutions and products with constant weights are quantized, of sums of two images, and of averages over images. Everything
+else follows from that, or stays float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.folding import constant
+from farm.quantize.ranges import quantized_weight, weight_scales
+from farm.types import Quantize
+
+Array = np.ndarray[Any, Any]
+_WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # that of the output's channels
+_IMAGE = 4  # axes
+_MOST_PRODUCTS = 1 << 16  # whose sum is sure to be an int32
+_BEHIND = ("add", "maximum", "minimum", "relu", "reshape", "permute_dims", "max_pool2d", "flatten", "squeeze")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tensor of a float model that is to be quantized, and what it is in words."""
+
+    variable: relax.Var
+    name: str
+
+
+def points(module: tvm.IRModule) -> list[Point]:
+    """The tensors to quantize, in the order in which they are first needed."""
+    bindings = _bindings(module)
+    bound = {binding.var: binding.value for binding in bindings}
+    found: dict[relax.Var, Point] = {}
+    for binding in bindings:
+        for place in quantized_places(binding.value):
+            variable = binding.value.args[place]
+            found.setdefault(variable, Point(variable, f"{_words(variable, bound)} {_extents(variable)}"))
+    return list(found.values())
+
+
+def quantized_places(call: object) -> list[int]:
+    """Which arguments of a call are tensors that are to be quantized."""
+    name = getattr(getattr(call, "op", None), "name", "")
+    if not isinstance(call, Call) or not name:
+        return []
+    if name in _WEIGHT_AXIS:
+        return [0] if isinstance(call.args[0], relax.Var) and _is_float(call.args[0]) and _weight(call) is not None else []
+    image = int(getattr(call.args[0].ty, "ndim", 0)) == _IMAGE if call.args else False
+    if not image or not _is_float(call):
+        return []
+    if name in ("relax.add", "relax.subtract"):
+        both = all(isinstance(one, relax.Var) and str(one.ty) == str(call.ty) for one in call.args)
+        return [0, 1] if both else []
+    averages = name in ("relax.nn.adaptive_avg_pool2d", "relax.nn.avg_pool2d") or (name == "relax.mean" and _spatial(call))
+    return [0] if averages and isinstance(call.args[0], relax.Var) else []
+
+
+def inserted(module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize) -> tvm.IRModule:
+    """The module with its points quantized by these scales and zero points, and its weights as int8."""
+    inserter = _Inserter(module, dict(zip((point.variable for point in points(module)), scales, strict=True)), settings)
+    result = module.clone()
+    result["main"] = inserter.visit_expr(module["main"])
+    return result
+
+
+def observing(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
+    """The module with these tensors, which are of its `main`, as further outputs in front of its own."""
+    main = module["main"]
+    (block,) = main.body.blocks
+    result = relax.Tuple([*variables, main.body.body])
+    output = relax.Var("observed", relax.TupleType([one.ty for one in result.fields]))
+    observed = relax.DataflowBlock([*block.bindings, relax.VarBinding(output, result)])
+    body = relax.SeqExpr([observed], output)
+    changed = module.clone()
+    changed["main"] = relax.Function(main.params, body, output.ty, main.is_pure, main.attrs)
+    return relax.transform.Normalize()(changed)
+
+
+def dequantized(module: tvm.IRModule) -> list[relax.Var]:
+    """The points of an inserted module, in order, as what became of them: what is dequantized and no weight."""
+    return [
+        binding.var
+        for binding in _bindings(module)
+        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.dequantize" and constant(binding.value.args[0]) is None
+    ]
+
+
+@mutator
+class _Inserter(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule, scales: dict[relax.Var, tuple[float, int]], settings: Quantize) -> None:
+        super().__init__(module)
+        self._scales, self._settings = scales, settings
+        self._made: dict[relax.Var, relax.Expr] = {}
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        places = quantized_places(call)
+        weight = _weight(call) if places and call.op.name in _WEIGHT_AXIS else None
+        given = list(call.args)
+        call = self.visit_expr_post_order(call)
+        if not places:
+            return call
+        arguments = [self._dequantized(given[place], one) if place in places else one for place, one in enumerate(call.args)]
+        if weight is not None:
+            arguments[1] = self._weight(weight, _WEIGHT_AXIS[call.op.name])
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+
+    def _dequantized(self, original: relax.Var, value: relax.Expr) -> relax.Expr:
+        if original not in self._made:
+            scale, zero = self._scales[original]
+            numbers = (relax.const(scale, "float32"), relax.const(zero, "uint8"))
+            whole = self.builder_.emit(relax.op.quantize(value, *numbers, axis=0, out_dtype="uint8"))
+            self._made[original] = self.builder_.emit(relax.op.dequantize(whole, *numbers, axis=0))
+        return self._made[original]
+
+    def _weight(self, weight: Array, axis: int) -> relax.Expr:
+        scales = weight_scales(weight, axis, self._settings)
+        values = quantized_weight(weight, scales, axis)
+        zeros = relax.const(np.zeros(scales.shape, np.int8), "int8")
+        return self.builder_.emit(relax.op.dequantize(relax.const(values, "int8"), relax.const(scales, "float32"), zeros, axis=axis))
+
+
+def _weight(call: Call) -> Array | None:
+    """The constant float32 weight of a convolution or a product that can be one of integers."""
+    weight = constant(call.args[1])
+    axis = _WEIGHT_AXIS[call.op.name]
+    if weight is None or weight.dtype != np.float32 or weight.ndim != (_IMAGE if axis == 0 else 2) or not np.isfinite(weight).all():
+        return None
+    plain = axis == 1 or (call.attrs.data_layout, call.attrs.kernel_layout) == ("NCHW", "OIHW")
+    return weight if plain and weight.size // weight.shape[axis] < _MOST_PRODUCTS else None
+
+
+def _spatial(call: Call) -> bool:
+    axes = call.attrs.axis
+    return axes is not None and sorted(int(axis) % _IMAGE for axis in axes) == [2, 3]
+
+
+def _is_float(expression: relax.Expr) -> bool:
+    return str(getattr(expression.ty, "dtype", "")) == "float32"
+
+
+def _bindings(module: tvm.IRModule) -> list[relax.VarBinding]:
+    return [binding for block in module["main"].body.blocks for binding in block.bindings]
+
+
+def _words(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
+    """The operator that made a tensor, behind biases and clamps."""
+    value = bound.get(variable)
+    if value is None:
+        return f"input {variable.name}"
+    name = str(getattr(getattr(value, "op", None), "name", "value")).rpartition(".")[2]
+    tensors = [one for one in getattr(value, "args", []) if isinstance(one, relax.Var)]
+    return _words(tensors[0], bound) if name in _BEHIND and len(tensors) == 1 else name
+
+
+def _extents(variable: relax.Var) -> str:
+    return "x".join(str(getattr(extent, "value", extent)) for extent in variable.ty.shape)

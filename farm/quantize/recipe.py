@@ -1,0 +1,134 @@
+"""Files of quantized models: a recipe, as JSON, that names the float model and holds the scales that calibration found.
+
+    {"schema": "farm/int8/1", "source": "net.onnx", "shapes": {}, "dtypes": {}, "module": null, "weights": digest,
+     "quantize": {...}, "data": "test.npz, 128 samples",
+     "example": the inputs of a sample, an .npz in base64, "tensors": [{"name": "conv2d 1x16x8x8", "scale": 0.0127, "zero": 0}, ...]}
+
+The weights are not in it: it is read together with the float model, whose file is named relative to the recipe's.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.errors import ModelError
+from farm.types import Model, Quantize, TensorSpec
+
+Array = np.ndarray[Any, Any]
+SCHEMA, SUFFIX = "farm/int8/1", ".int8"
+_PYTHON = "python:"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A float model's source, shapes and weights (a digest), and how it is quantized: a name, scale and zero point for each tensor.
+
+    `example` is a sample of the data, by input: numbers of another kind would leave the ranges that were found.
+    """
+
+    source: str
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    module: str | None
+    weights: str
+    settings: Quantize
+    data: str
+    names: tuple[str, ...]
+    scales: tuple[tuple[float, int], ...]
+    example: Mapping[str, Array]
+
+
+def is_recipe(model: Model) -> bool:
+    return not model.source.startswith(_PYTHON) and Path(model.source).suffix.lower() == SUFFIX
+
+
+def write(path: Path, recipe: Recipe) -> None:
+    """Whole or not at all."""
+    source = recipe.source if recipe.source.startswith(_PYTHON) else os.path.relpath(recipe.source, path.absolute().parent)
+    tensors = [{"name": name, "scale": scale, "zero": zero} for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)]
+    content = {
+        "schema": SCHEMA,
+        "source": source,
+        "shapes": {name: list(shape) for name, shape in recipe.shapes.items()},
+        "dtypes": dict(recipe.dtypes),
+        "module": recipe.module,
+        "weights": recipe.weights,
+        "quantize": asdict(recipe.settings),
+        "data": recipe.data,
+        "example": _packed(recipe.example),
+        "tensors": tensors,
+    }
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(path)
+    except OSError as exc:
+        part.unlink(missing_ok=True)
+        raise ModelError(f"{path} cannot be written", str(exc.strerror), "name a file in a folder of yours: -o FILE") from exc
+
+
+def read(path: Path) -> Recipe:
+    """Raises ModelError for what is no recipe."""
+    again = "make it again: farm quantize MODEL --data DIR -o FILE"
+    try:
+        content = json.loads(path.read_text())
+        if content["schema"] != SCHEMA:
+            raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {SCHEMA}", again)
+        return _recipe(content, path.parent)
+    except OSError as exc:
+        raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
+        raise ModelError(f"{path} is no quantized model", f"{type(exc).__name__}: {exc}", again) from exc
+
+
+def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
+    source, tensors = str(content["source"]), content["tensors"]
+    return Recipe(
+        source=source if source.startswith(_PYTHON) else str((folder / source).resolve()),
+        shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
+        dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
+        module=None if content["module"] is None else str(content["module"]),
+        weights=str(content["weights"]),
+        settings=Quantize(**content["quantize"]),
+        data=str(content["data"]),
+        names=tuple(str(tensor["name"]) for tensor in tensors),
+        scales=tuple((float(tensor["scale"]), int(tensor["zero"])) for tensor in tensors),
+        example=_unpacked(content["example"]),
+    )
+
+
+def _packed(arrays: Mapping[str, Array]) -> str:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _unpacked(text: str) -> dict[str, Array]:
+    with np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+def float_model(model: Model, recipe: Recipe) -> Model:
+    """The float model of a recipe's."""
+    shapes = {**recipe.shapes, **model.shapes}
+    plain = replace(model, quantize=None, calibration_data=None)
+    return replace(plain, source=recipe.source, shapes=shapes, dtypes={**recipe.dtypes, **model.dtypes}, module=recipe.module)
+
+
+def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str) -> None:
+    """Raises ModelError where a float model is not the one of the recipe."""
+    taken = {spec.name: (spec.shape, spec.dtype) for spec in inputs}
+    given = {name: (value.shape, value.dtype.name) for name, value in recipe.example.items()}
+    if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):
+        why = f"{Path(recipe.source).name} has other layers, weights or inputs than when it was quantized"
+        raise ModelError(f"{what} no longer fits its float model", why, "quantize it again: farm quantize MODEL --data DIR -o FILE")

@@ -1,0 +1,20 @@
+"""The layers of a model of integers, and how far each is from the float model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from farm.types import LayerError
+from farm.views import Column, table_of
+
+
+def layers_table(layers: Sequence[LayerError], width: int) -> Table:
+    """In the order given; the number of a layer is its place in the model."""
+    columns: list[Column[LayerError]] = [
+        Column("layer", lambda layer: str(layer.index), right=True),
+        Column("what", lambda layer: layer.name, style="bold"),
+        Column("SNR dB", lambda layer: f"{layer.snr_db:.1f}", right=True),
+    ]
+    return table_of(columns, layers, width)

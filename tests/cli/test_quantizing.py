@@ -1,0 +1,57 @@
+"""farm quantize: from a float model and samples to a file that every command takes, and to words about what that did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from farm import zoo
+from farm.cli import cli
+from farm.errors import FarmError
+
+
+@pytest.fixture
+def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("FARM_CACHE", "FARM_DATA", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, [command, "-q", *arguments])
+
+    return run
+
+
+def test_a_model_is_quantized_reported_and_then_used_like_any_other(farm, tmp_path):
+    done = farm("quantize", "digits", "--data", str(zoo.digits().dataset), "--samples", "30", "-o", "d.int8", "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    said = json.loads(done.stdout)
+    assert (said["schema"], said["total"], said["float_correct"]) == ("farm/quantize/1", 360, 357)
+    assert said["correct"] >= 355 and said["bytes"] < said["float_bytes"] and said["layers"][0]["snr_db"] > 10
+    compiled = farm("compile", "d.int8", "--json")
+    assert compiled.exit_code == 0, (compiled.output, compiled.exception)
+    assert any(kernel["rule"].endswith("int8") for kernel in json.loads(compiled.stdout)["kernels"])
+    checked = farm("check", "d.int8", "--json")
+    assert checked.exit_code == 0 and "quantize" in json.loads(checked.stdout)["outline"]["operators"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["digits", "-o", "d.onnx"], "does not end in .int8"),
+        (["digits", "--data", "nowhere", "-o", "d.int8"], "no file or folder"),
+        (["digits", "--data", "empty", "-o", "d.int8"], "empty"),
+        (["digits", "--data", "other.npz", "-o", "d.int8"], "do not fit"),
+        (["resnet18", "-o", "d.int8"], "no data to quantize"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_nothing_is_written(arguments, what, farm, tmp_path):
+    (tmp_path / "empty").mkdir()
+    np.savez(tmp_path / "other.npz", inputs=np.zeros((3, 1, 9, 9), np.float32))
+    done = farm("quantize", *arguments)
+    assert isinstance(done.exception, FarmError) and what in str(done.exception).replace("holds no", "empty")
+    assert not list(tmp_path.glob("*.int8"))

@@ -1,0 +1,181 @@
+"""A float model becomes one of integers by samples: its accuracy stays, and what stands in the way is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import graph, node, save
+from qdq_models import residual_network
+from sklearn.datasets import load_digits
+
+from farm import importers, quantize, zoo
+from farm.compiler import here
+from farm.errors import ModelError
+from farm.quantize import calibrating, recipe
+from farm.quantize.ranges import scale_of
+from farm.quantize.reporting import report
+from farm.types import Model, Profile, Quantize
+
+HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
+MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
+CALIBRATIONS = ("kl_divergence", "minmax", "percentile", "global_scale")
+POINTS = 0.5  # of a per cent, that int8 may be off by
+
+
+def silent(_text, _fraction):
+    pass
+
+
+@pytest.fixture(scope="module")
+def samples():
+    with np.load(zoo.digits().dataset) as kept:
+        return kept["inputs"].reshape(-1, 1, 1, 8, 8), kept["labels"]
+
+
+@pytest.fixture(scope="module")
+def training_images(samples):
+    """Of the images that the networks were trained by: none of the test set."""
+    tested = {image.tobytes() for image in samples[0]}
+    images = (load_digits().data / 16).astype(np.float32).reshape(-1, 1, 1, 8, 8)
+    return [{"image": image} for image in images if image.tobytes() not in tested][:128]
+
+
+def correct(run, samples) -> int:
+    return sum(int(run([image])[0].argmax() == label) for image, label in zip(*samples, strict=True))
+
+
+@pytest.mark.parametrize("source", [zoo.digits().source, str(MOBILE)], ids=["digits", "mobile"])
+def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(source, samples, training_images, tmp_path):
+    imported = importers.load(Model("net", source), tmp_path)
+    floating = calibrating.floating(imported, "net")
+    before = correct(here.built(floating.module, [], HOST), samples)
+    seen = calibrating.observed(floating, ["image"], lambda: training_images, len(training_images), HOST, silent, spread=True)
+    for calibration in CALIBRATIONS:
+        scales = [scale_of(one, Quantize(calibration)) for one in seen]
+        for weight_scale in ("max", "power2"):
+            module, weights = calibrating.quantized(floating, scales, Quantize(calibration, weight_scale), 1)
+            after = correct(here.built(module, weights, HOST), samples)
+            assert 100 * (before - after) / len(samples[1]) <= POINTS, (calibration, weight_scale, before, after)
+
+
+@pytest.fixture
+def asked() -> Model:
+    """The shipped model, to be quantized by its test set."""
+    model = zoo.digits()
+    return replace(model, quantize=Quantize(samples=40), calibration_data=model.dataset)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The shipped model imported, and a recipe for it."""
+    cache = tmp_path_factory.mktemp("cache")
+    model = replace(zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset)
+    imported = importers.load(model, cache)
+    return model, imported, quantize.calibrated(model, imported, HOST, silent)
+
+
+def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
+    _, imported, found = made
+    file = tmp_path / "digits.int8"
+    recipe.write(file, found)
+    read = recipe.read(file)
+    assert (read.names, read.scales, read.settings, read.source) == (found.names, found.scales, found.settings, found.source)
+    loaded = quantize.load(Model("digits", str(file)), tmp_path, HOST, silent)
+    direct = quantize.applied(imported, found, "digits")
+    [one], [other] = (here.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
+    assert one.tobytes() == other.tobytes()
+    np.testing.assert_allclose(one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max())
+
+
+def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
+    model, imported, found = made
+    said = report(model, imported, found, HOST, silent)
+    ratios = [layer.snr_db for layer in said.layers]
+    assert len(ratios) == len(found.names) and ratios == sorted(ratios) and 10 < ratios[0] < 60
+    assert {layer.index for layer in said.layers} == set(range(len(ratios)))
+    assert (said.float_correct, said.total) == (357, 360) and abs(said.correct - 357) <= 2
+    assert said.float_ms > 0 and said.ms > 0 and 20 < said.output_snr_db < 60
+
+
+def test_other_settings_or_data_are_another_model(asked, tmp_path):
+    key = quantize.fingerprint(asked, tmp_path)
+    other = tmp_path / "other.npz"
+    np.savez(other, inputs=np.zeros((3, 1, 8, 8), np.float32))
+    changed = [
+        replace(asked, quantize=Quantize("minmax", samples=40)),
+        replace(asked, calibration_data=other),
+        replace(asked, quantize=None),
+    ]
+    keys = {quantize.fingerprint(model, tmp_path) for model in changed}
+    assert len(keys) == 3 and key not in keys and key == quantize.fingerprint(asked, tmp_path)
+
+
+def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
+    _, _, found = made
+    body = graph([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]}, {"w": np.eye(4, dtype=np.float32)})
+    source = str(save(tmp_path / "other.onnx", body))
+    recipe.write(tmp_path / "digits.int8", replace(found, source=source))
+    with pytest.raises(ModelError, match="no longer fits its float model"):
+        quantize.load(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": "farm/int8/99"}', '{"schema": "farm/int8/1"}', "\x00\x01"])
+def test_a_file_that_is_no_recipe_is_refused(content, tmp_path):
+    (tmp_path / "x.int8").write_text(content)
+    with pytest.raises(ModelError, match=r"no quantized model|another version"):
+        quantize.load(Model("x", str(tmp_path / "x.int8")), tmp_path, HOST, silent)
+
+
+def test_an_example_that_is_damaged_is_refused(made, tmp_path):
+    recipe.write(tmp_path / "x.int8", made[2])
+    content = json.loads((tmp_path / "x.int8").read_text())
+    for damaged in ("!", "AAAA", content["example"][:100]):
+        (tmp_path / "x.int8").write_text(json.dumps({**content, "example": damaged}))
+        with pytest.raises(ModelError, match="no quantized model"):
+            recipe.read(tmp_path / "x.int8")
+
+
+def test_a_quantized_model_is_not_quantized_again(asked, tmp_path):
+    source = str(save(tmp_path / "integers.onnx", residual_network()))
+    with pytest.raises(ModelError, match="quantized already"):
+        quantize.load(replace(asked, source=source), tmp_path, HOST, silent)
+
+
+def test_a_model_without_weights_has_nothing_to_quantize(asked, tmp_path):
+    source = str(save(tmp_path / "relu.onnx", graph([node("Relu", ["image"], ["y"])], {"image": [1, 1, 8, 8]}, {"y": [1, 1, 8, 8]})))
+    with pytest.raises(ModelError, match="nothing to quantize"):
+        quantize.load(replace(asked, source=source), tmp_path, HOST, silent)
+
+
+def test_without_data_the_error_says_what_to_name(asked, tmp_path):
+    with pytest.raises(ModelError, match="no data to quantize it by") as error:
+        quantize.load(replace(asked, calibration_data=None), tmp_path, HOST, silent)
+    assert "--data DIR" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [(np.zeros((4, 3, 8, 8), np.float32), "do not fit|shape"), (np.full((4, 1, 8, 8), np.nan, np.float32), "NaN|infinity")],
+    ids=["another shape", "NaN"],
+)
+def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
+    np.savez(tmp_path / "bad.npz", inputs=inputs)
+    with pytest.raises(ModelError, match=words):
+        quantize.load(replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent)
+
+
+def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(asked, made, tmp_path):
+    _, imported, found = made
+    np.savez(tmp_path / "plain.npz", inputs=np.random.default_rng(1).random((8, 1, 8, 8), np.float32))
+    said = report(replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"), imported, found, HOST, silent)
+    assert said.total == 0 and "label" in said.unlabelled
+
+
+def test_every_choice_of_settings_is_a_model_of_its_own(asked, tmp_path):
+    choices = [Quantize(*choice) for choice in product(CALIBRATIONS, ("max", "power2"), (True, False))]
+    assert len({quantize.fingerprint(replace(asked, quantize=choice), tmp_path) for choice in choices}) == 16
