@@ -35,6 +35,7 @@ from farm.commands import (
     records,
     report,
     run,
+    schema,
     serve,
     tune,
 )
@@ -96,7 +97,7 @@ for command in (
     report.report,
     exchange.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
-    *(serve.agent, serve.tracker, completion.completion),
+    *(serve.agent, serve.tracker, schema.schema, completion.completion),
 ):
     cli.add_command(command)
 
