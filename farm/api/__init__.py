@@ -119,7 +119,8 @@ class Farm:
                 return self.run(model, path, device=device, build=build, shapes=shapes, show=show)
         chosen = self.fleet.device(device)
         seconds = float(chosen.options.get("deadline_s", self.fleet.bench.plan.deadline_s))
-        return self.answer(str(model), chosen, Path(inputs), deadline_s=seconds, build=build, shapes=shapes, show=show)
+        asked = _shaped(self.fleet.model(str(model)), shapes) if shapes else str(model)
+        return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
 
     def history(self, model: str | None = None, *, device: str | None = None, limit: int | None = 100) -> list[Run]:
         """Kept runs, failed ones too, the newest first."""
@@ -166,27 +167,26 @@ class Farm:
 
     def answer(
         self,
-        model: str,
+        model: str | Model,
         device: Device,
         source: Path,
         *,
         deadline_s: float,
         build: bool = False,
-        shapes: Mapping[str, Sequence[int]] | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> Answer:
-        """As `run`, for a device as it is to compute, and an input that is a file."""
+        """As `run`, for a device as it is to compute, and an input that is a file. A Model, rather than a name, is built as it is."""
         from farm import pipeline
         from farm.importers import feed
         from farm.store import Store, cache_root
 
         store, said = Store(cache_root()), show or (lambda _: None)
-        if not (build or shapes or self.fleet.names_source(model)):
+        if isinstance(model, str) and not (build or self.fleet.names_source(model)):
             found = pipeline.infer_deployed(model, device, source, store=store, deadline_s=deadline_s, show=said)
             if found:
                 release, outputs, words = found
                 return Answer(model, release.outputs, tuple(outputs), release.labels, release, tuple(words))
-        chosen = _shaped(self.fleet.model(model), shapes)
+        chosen = self.fleet.model(model) if isinstance(model, str) else model
         host = host_profile(self.fleet)
         specs, outputs, words = pipeline.infer(chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said)
         labels = tuple(feed.read_labels(chosen.labels)) if chosen.labels else ()

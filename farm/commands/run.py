@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, shape_option, shared, with_shapes
+from farm.commands.common import Session, complete, says_more, shape_option, shared, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     import numpy as np
 
     from farm.api import Answer
-    from farm.types import Device, TensorSpec
+    from farm.types import Device, Model, TensorSpec
     from farm.views import Score
 
 _TOP = 5
@@ -56,24 +56,23 @@ def run(
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
-    answer = _ask(session, model, device, source, seconds, build=build, shapes=shapes)
+    answer = _ask(session, with_shapes(fleet.model(model), shapes) if says_more(shapes) else model, device, source, seconds, build)
     if output:
         _save(output, answer.specs, answer.outputs)
     _tell(session, device, answer, output)
 
 
-def _ask(session: Session, model: str, device: Device, source: Path, seconds: float, *, build: bool, shapes: tuple[str, ...]) -> Answer:
+def _ask(session: Session, model: str | Model, device: Device, source: Path, seconds: float, build: bool) -> Answer:
     from farm.commands.progress import Spinner
 
-    farm = session.farm()
-    given = with_shapes(farm.fleet.model(model), shapes).shapes if shapes else None
-    with Spinner(session, f"{model} on {device.name}") as spinner:
-        answer = farm.answer(model, device, source, deadline_s=seconds, build=build, shapes=given, show=spinner.show)
+    name = model if isinstance(model, str) else model.name
+    with Spinner(session, f"{name} on {device.name}") as spinner:
+        answer = session.farm().answer(model, device, source, deadline_s=seconds, build=build, show=spinner.show)
     for words in answer.converted if session.verbosity >= 0 else ():
         click.echo(f"{source} was converted: {words}", err=True)
     if answer.release and session.verbosity >= 0:
         there = f"release {answer.release.number} of {answer.release.installed_at[:16].replace('T', ' ')} UTC"
-        click.echo(f"{model} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
+        click.echo(f"{name} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
     return answer
 
 
