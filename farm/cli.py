@@ -37,6 +37,7 @@ from farm.commands import (
     records,
     report,
     run,
+    schema,
     serve,
     tune,
 )
@@ -100,7 +101,7 @@ for command in (
     report.report,
     exchange.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
-    *(serve.agent, serve.tracker, completion.completion),
+    *(serve.agent, serve.tracker, schema.schema, completion.completion),
 ):
     cli.add_command(command)
 

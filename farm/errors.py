@@ -10,6 +10,7 @@
     │   └── DeadlineError   6   ... or did not answer in time
     ├── WrongAnswer         7   the device's answer is not the reference's
     ├── Regression          8   surely slower than the baseline, by more than is allowed
+    ├── UntrustedNumber     1   a figure was asked for whose run's verdict, or number of samples, does not allow it
     ├── Interrupted       130   Ctrl-C; another signal gives 128 and its number
     └── InternalError      70   a bug of farm's own
 
@@ -84,6 +85,17 @@ class Regression(FarmError):
 
 class InternalError(FarmError):
     exit_code = 70
+
+
+class UntrustedNumber(FarmError):
+    """`wrong` is whether the answer itself is."""
+
+    def __init__(self, what: str, why: str = "", fix: str = "", wrong: bool = False) -> None:
+        super().__init__(what, why, fix)
+        self.wrong = wrong
+
+    def __reduce__(self) -> tuple[type[FarmError], tuple[str, str, str, bool]]:  # type: ignore[override]
+        return type(self), (self.what, self.why, self.fix, self.wrong)
 
 
 class Interrupted(FarmError):

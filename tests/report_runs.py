@@ -20,8 +20,8 @@ def timed(
     device: str, model: str, number: int, middle_ms: float = 10.0, url: str = "local:", spread: float = 0.01, **changes: object
 ) -> Run:
     """A run with a hundred samples."""
-    draw = random.Random(f"{device}{model}{number}")
-    seconds = tuple(round(1e6 * middle_ms * draw.gauss(1, spread)) / 1e9 for _ in range(100))
+    draw = random.Random(ascii((device, model, number)))
+    seconds = tuple(round(1e6 * middle_ms * abs(draw.gauss(1, spread))) / 1e9 for _ in range(100))
     samples = Samples(seconds, 0.02, Agreement(2e-6, 110.0, True, True), 9, 10, FACTS, FACTS, LEDGER, 0)
     latency = stats.latency(seconds)
     verdict, reason = stats.judge(url.startswith("qemu"), samples, latency)
@@ -46,3 +46,22 @@ def many() -> list[Run]:
     runs += [timed("pi3", "resnet18", 1, 431.7, "qemu:")]
     runs += [failed("pi5", HOSTILE, 2), failed("pi3", HOSTILE, 2)]
     return runs
+
+
+# What `farm profile --json` prints, as much as a report looks at.
+KEYS = ("kernel", "layer", "seconds", "operations", "nbytes", "share", "gflops", "roof_share")
+ROWS = [
+    ("conv", "<b>conv1</b>", 2e-3, 8e9, 1e7, 0.8, 4000.0, 0.4),
+    ("relu", "", 5e-4, 1e6, 8e6, 0.2, 2.0, None),
+    ("reshape", "", 0.0, 0, None, 0.0, 0.0, None),
+]
+STEPS = [dict(zip(KEYS, row, strict=True)) for row in ROWS]
+PROFILE = {
+    "schema": "farm/profile/1",
+    "device": "pi5",
+    "model": "net",
+    "emulated": False,
+    "latency_s": 2.5e-3,
+    "steps": STEPS,
+    "roof": {"gflops": 10_000.0, "gbytes_s": 40.0, "source": "measured there"},
+}

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import HOSTILE, failed, many, timed
+from report_runs import HOSTILE, PROFILE, failed, many, timed
 
 from farm import views
 from farm.cli import cli
@@ -21,7 +21,7 @@ from farm.errors import UsageError
 from farm.stats import Change
 from farm.store import RunStore
 from farm.types import Run, Verdict
-from farm.views import charts, html, markdown
+from farm.views import charts, html, markdown, roofline
 from farm.views.report import Report, gather
 
 POSITIVE = st.floats(1e-6, 1e6)
@@ -207,3 +207,32 @@ def test_of_older_runs_the_record_gives_no_samples_and_of_the_newest_all(kept: R
 
 def test_the_report_is_a_view_like_the_tables() -> None:
     assert views.document("report", report().as_json())["schema"] == "farm/report/1"
+
+
+def profile_of(folder: Path, **changes: object) -> roofline.Roofline:
+    (folder / "profile.json").write_text(json.dumps({**PROFILE, **changes}))
+    return roofline.read(folder / "profile.json")
+
+
+def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Path) -> None:
+    found = profile_of(tmp_path)
+    assert [point.kernel for point in found.points] == ["conv", "relu", "reshape"]
+    assert [point.kernel for point in found.drawn] == ["conv", "relu"]
+    page = html.page(gather([], title="", made_at="", rooflines=[found]))
+    assert "2 kernels below a roof of 1e+04 GFLOP/s and 40 GB/s" in page
+    assert "&lt;b&gt;conv1" in page
+
+
+def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(tmp_path: Path) -> None:
+    assert "<td" in (page := html.page(gather([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])))
+    assert "kernels below a roof" not in page
+    emulated = html.page(gather([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)]))
+    assert "its times are no benchmark" in emulated
+    assert "conv1" not in emulated
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "farm/run/1"}', json.dumps({**PROFILE, "steps": [{}]})])
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(UsageError, match="is no profile"):
+        roofline.read(tmp_path / "profile.json")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import many, timed
+from report_runs import PROFILE, many, timed
 
 from farm import process
-from farm.views import html
+from farm.views import html, roofline
 from farm.views.report import gather
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
@@ -31,9 +32,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("report") / "report.html"
+    path, profile = (tmp_path_factory.mktemp("report") / name for name in ("report.html", "profile.json"))
+    profile.write_text(json.dumps(PROFILE))
     before = [timed("pi5", "resnet18", 1), timed("host", "resnet18", 0, 3.0)]
-    path.write_text(html.page(gather(many(), title="Nightly", made_at="2026-03-20T01:02", baseline="release", before=before)), "utf-8")
+    rooflines = [roofline.read(profile)]
+    found = gather(many(), title="Nightly", made_at="2026-03-20T01:02", baseline="release", before=before, rooflines=rooflines)
+    path.write_text(html.page(found), "utf-8")
     return path.as_uri()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farm.commands import comparing
+from farm.api.choosing import worth_keeping
 from farm.commands.common import Session, complete, shared
 from farm.errors import UsageError
 
@@ -26,10 +26,8 @@ def baseline() -> None:
 @shared
 def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:
     """Name the newest good run of each model on each device."""
-    from farm.store import RunStore, data_root
-
-    record = RunStore(data_root() / "runs.sqlite")
-    found = [run for model in models or (None,) for run in comparing.worth_keeping(record.runs(model=model, device=device))]
+    record = session.record()
+    found = [run for model in models or (None,) for run in worth_keeping(record.runs(model=model, device=device))]
     newest = {(run.device, run.title): run for run in reversed(found)}
     if not newest:
         raise UsageError("there is no run to name", "none that was timed, and right, is kept", "farm bench --all")
@@ -45,9 +43,7 @@ def save(session: Session, name: str, models: tuple[str, ...], device: str | Non
 @shared
 def list_(session: Session) -> None:
     """Show the baselines there are."""
-    from farm.store import RunStore, data_root
-
-    found = RunStore(data_root() / "runs.sqlite").baselines()
+    found = session.record().baselines()
     if session.as_json:
         session.document("baselines", {"baselines": found})
         return
@@ -61,9 +57,8 @@ def list_(session: Session) -> None:
 def remove(session: Session, name: str) -> None:
     """Forget a baseline; its runs stay."""
     from farm.errors import did_you_mean
-    from farm.store import RunStore, data_root
 
-    record = RunStore(data_root() / "runs.sqlite")
+    record = session.record()
     if not record.remove_baseline(name):
         raise UsageError(f"there is no baseline {name!r}", did_you_mean(name, record.baselines()), "farm baseline list")
     if session.as_json:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm.api.choosing import planned
 from farm.commands import against as rivals
 from farm.commands import comparing
-from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
+from farm.commands.common import Session, complete, on_devices, shape_option, shared, with_shapes, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from farm.pipeline import Outcome
-    from farm.types import Job, Plan
+    from farm.types import Job
 
 
 @click.command()
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
 @comparing.fail_on
 @click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
+@click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option(
@@ -53,6 +55,7 @@ def bench(
     fail_on: float | None,
     save_baseline: str | None,
     against: tuple[str, ...],
+    prometheus: Path | None,
     **plan: Any,
 ) -> None:
     """Measure models on devices: latency, agreement with the reference, accuracy.
@@ -69,22 +72,25 @@ def bench(
     farm bench --device pi5 --rounds 5 old.onnx new.onnx
     farm bench --device host --against onnxruntime,torch resnet18
     """
+    from farm import metrics
     from farm.pipeline import expand
     from farm.pipeline.rivals import check_rivals
 
-    before = comparing.baseline_named(baseline, fail_on)
+    before = comparing.baseline_named(session, baseline, fail_on)
 
     fleet = session.fleet()
     chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    jobs = expand(on, chosen, _plan(fleet.bench.plan, preset, plan))
+    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan))
     if dry_run:
         show_jobs(session, jobs)
         return
     check_rivals(against, jobs)
     outcome = run_jobs(session, jobs)
     contests = rivals.contests(session, jobs, outcome, against)
-    comparing.save(save_baseline, outcome.runs)
+    comparing.save(session, save_baseline, outcome.runs)
+    if prometheus:
+        write_whole(prometheus, metrics.of_runs(outcome.runs))
     pairs = comparing.against(before, outcome.runs)
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
@@ -101,32 +107,13 @@ def bench(
     raise SystemExit(exit_code(outcome))
 
 
-def _plan(plan: Plan, preset: str | None, given: dict[str, Any]) -> Plan:
-    from farm.types import PRESETS
-
-    plan = replace(plan, **PRESETS[preset]) if preset else plan  # type: ignore[arg-type]
-    changes = {name: value for name, value in given.items() if value is not None}
-    plan = replace(plan, **changes)
-    return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
-
-
 def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
     """Do the jobs under the live dashboard."""
     from farm import dashboard, interrupts
-    from farm.pipeline import execute
-    from farm.store import RunStore, Store, cache_root, data_root
 
+    farm = session.farm()
     with interrupts.deferred(), dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
-        return execute(
-            jobs,
-            host=host_profile(session.fleet()),
-            store=Store(cache_root()),
-            keep=RunStore(data_root() / "runs.sqlite"),
-            lanes=build_lanes(),
-            show=show,
-            tick=show.tick,
-            canaries=canaries,
-        )
+        return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
 
 def show_jobs(session: Session, jobs: Sequence[Job]) -> None:

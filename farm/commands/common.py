@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from farm.api.choosing import build_lanes as build_lanes
+from farm.api.choosing import host_profile as host_profile
 from farm.errors import FarmError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from farm.api import Farm
     from farm.config import Fleet
-    from farm.types import Model, Profile
+    from farm.store import RunStore
+    from farm.types import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-HOST_PROFILE = "x86"
 
 
 @dataclass
@@ -34,12 +37,21 @@ class Session:
     config: Path | None
     as_json: bool
     verbosity: int  # -1 quiet, 0, 1 verbose
+    store: str | None = None
+
+    def farm(self) -> Farm:
+        """What Python programs get too. Raises ConfigError with every mistake in the configuration."""
+        from farm.api import Farm
+
+        return Farm.load(self.config, store=self.store)
 
     def fleet(self) -> Fleet:
         """The configuration. Raises ConfigError with every mistake in it."""
-        from farm.config import load
+        return self.farm().fleet
 
-        return load(self.config)
+    def record(self) -> RunStore:
+        """Where runs are kept."""
+        return self.farm().record
 
     def out(self) -> Console:
         """Where tables for the reader go."""
@@ -70,8 +82,8 @@ def _console(*, stderr: bool) -> Console:
 def shared(command: Command) -> Command:
     """The options that every command has; it receives them as its first argument, a Session."""
 
-    def with_session(*args: Any, config: Path | None, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
-        return command(Session(config, as_json, -1 if quiet else int(verbose)), *args, **kwargs)
+    def with_session(*args: Any, config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        return command(Session(config, as_json, -1 if quiet else int(verbose), store), *args, **kwargs)
 
     with_session.__doc__, with_session.__name__ = command.__doc__, command.__name__
     with_session.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
@@ -82,6 +94,7 @@ def shared(command: Command) -> Command:
 
 _SHARED = (
     click.option("--config", type=click.Path(path_type=Path), help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]"),
+    click.option("--store", metavar="URL", help="Where runs are kept: a file, or postgresql://... [default: that of devices.toml]"),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="No progress."),
     click.option("-v", "--verbose", is_flag=True, help="More detail."),
@@ -203,20 +216,17 @@ def source_at(text: str, option: str) -> str:
         raise UsageError(f"{option} names no function", str(exc), f"{option} package.module:function") from exc
 
 
-def host_profile(fleet: Fleet) -> Profile:
-    """The profile of this machine, on which every import is checked."""
-    import platform
+def write_whole(path: Path, text: str) -> None:
+    """A file, whole or not at all. Raises UsageError where it cannot be written."""
+    from farm.errors import UsageError
 
-    from farm.types import Profile
-
-    if platform.machine() in ("x86_64", "AMD64"):
-        return fleet.profile(HOST_PROFILE)
-    return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
-
-
-def build_lanes() -> int:
-    """How many builds run at once: one a processor we may use, four at most, for each takes a gigabyte."""
-    return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as exc:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
 
 
 def show_error(error: FarmError) -> None:

@@ -23,15 +23,7 @@ def compare(session: Session, first: str, second: str, fail_on: float | None) ->
     farm compare 4f2a 91c7
     farm compare release-1 release-2 --fail-on 5%
     """
-    from farm import comparison
-    from farm.errors import UsageError
-    from farm.store import RunStore, data_root
-
-    record = RunStore(data_root() / "runs.sqlite")
-    sides = [comparing.runs_named(record, name) for name in (first, second)]
-    pairs = comparison.compare(comparison.pair_up(*sides))
-    if not pairs:
-        raise UsageError(f"{first} and {second} have nothing in common", "no model on a device is in both", "farm baseline list")
+    pairs = session.farm().compare(first, second)
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:

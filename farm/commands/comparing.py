@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from farm.api.choosing import worth_keeping
 from farm.errors import Regression, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
     from farm.comparison import Pair
-    from farm.store import RunStore
     from farm.types import Run
-
-_BAD_BASELINE = ("WRONG", "FAILED", "UNAVAILABLE", "SKIPPED")
 
 
 class Percentage(click.ParamType):  # type: ignore[type-arg]
@@ -42,46 +40,23 @@ fail_on = click.option(
 )
 
 
-def runs_named(record: RunStore, name: str) -> list[Run]:
-    """The runs of a baseline, or the one whose id begins so. Raises UsageError where there is none, or more than one."""
-    if found := record.baseline(name):
-        return found
-    found = record.starting_with(name)
-    if len(found) == 1:
-        return found
-    if found:
-        raise UsageError(f"{len(found)} runs begin with {name}", ", ".join(run.id for run in found[:5]), "give more letters of the id")
-    raise UsageError(
-        f"there is no baseline and no run {name!r}", did_you_mean(name, record.baselines()), "farm baseline list, or: farm history"
-    )
-
-
-def worth_keeping(runs: Sequence[Run]) -> list[Run]:
-    """Those that a later run can be compared with."""
-    return [run for run in runs if run.verdict.value not in _BAD_BASELINE and run.latency]
-
-
-def baseline_named(name: str | None, fail_on: float | None) -> list[Run]:
+def baseline_named(session: Session, name: str | None, fail_on: float | None) -> list[Run]:
     """The runs of the baseline that bench is given. Raises UsageError, before anything is measured, where there is none of the name."""
-    from farm.store import RunStore, data_root
-
     if name is None:
         if fail_on is not None:
             raise UsageError("--fail-on is told nothing to compare with", "", "add --baseline NAME; make one with: farm baseline save NAME")
         return []
-    record = RunStore(data_root() / "runs.sqlite")
+    record = session.record()
     if not (found := record.baseline(name)):
         known = did_you_mean(name, record.baselines())
         raise UsageError(f"there is no baseline {name!r}", known, f"farm baseline save {name}, or: farm bench --save-baseline {name}")
     return found
 
 
-def save(name: str | None, runs: Sequence[Run]) -> None:
+def save(session: Session, name: str | None, runs: Sequence[Run]) -> None:
     """Make the good ones of these runs a baseline, if it has a name."""
-    from farm.store import RunStore, data_root
-
     if name is not None and (good := worth_keeping(runs)):
-        RunStore(data_root() / "runs.sqlite").save_baseline(name, good)
+        session.record().save_baseline(name, good)
 
 
 def against(before: Sequence[Run], runs: Sequence[Run]) -> list[Pair]:

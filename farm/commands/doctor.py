@@ -37,7 +37,7 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     from farm.config import load
     from farm.pipeline.doctor import examine
     from farm.pipeline.host_check import examine_host
-    from farm.store import RunStore, Store, cache_root, data_root
+    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
@@ -48,7 +48,7 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
         _print(_HERE, found[_HERE])
     if chosen:
         with Spinner(session, "asking the devices") as spinner:
-            keep, host = RunStore(data_root() / "runs.sqlite"), host_profile(fleet)
+            keep, host = session.record(), host_profile(fleet)
             found |= examine(chosen, model=model, host=host, store=store, keep=keep, lanes=build_lanes(), show=spinner.show)
     if session.as_json:
         session.document("doctor", {"examined": findings.body(found)})

@@ -25,11 +25,11 @@ def runs() -> None:
 @click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
 @click.option("-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file.  [default: stdout]")
 @shared
-def export(_: Session, model: str | None, device: str | None, output: IO[str]) -> None:
+def export(session: Session, model: str | None, device: str | None, output: IO[str]) -> None:
     """Write kept runs, with all their samples: a run a line, oldest first."""
-    from farm.store import RunStore, data_root, run_to_json
+    from farm.store import run_to_json
 
-    for run in reversed(RunStore(data_root() / "runs.sqlite").runs(model=model, device=device)):
+    for run in reversed(session.record().runs(model=model, device=device)):
         output.write(json.dumps(run_to_json(run), allow_nan=False) + "\n")
 
 
@@ -42,7 +42,7 @@ def import_(session: Session, source: str) -> None:
     A run that is kept already is not kept twice.
     """
     from farm.errors import FarmError, UsageError
-    from farm.store import RunStore, data_root, run_from_json
+    from farm.store import run_from_json
 
     found, number = [], 0
     try:
@@ -56,7 +56,7 @@ def import_(session: Session, source: str) -> None:
     except (ValueError, AttributeError, FarmError) as exc:
         why = exc.why or exc.what if isinstance(exc, FarmError) else str(exc)
         raise UsageError(f"{source}, line {number}: no run", why, "give a file that farm runs export wrote") from exc
-    new = RunStore(data_root() / "runs.sqlite").add(found)
+    new = session.record().add(found)
     if session.as_json:
         session.document("import", {"runs": len(found), "new": new})
     else:

@@ -22,10 +22,10 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     farm history --json --limit 1000 > runs.json
     """
     from farm import views
-    from farm.store import RunStore, data_root, run_to_json
+    from farm.store import run_to_json
     from farm.views.comparing import timeline
 
-    runs = RunStore(data_root() / "runs.sqlite").runs(model=model, device=device, limit=limit)
+    runs = session.farm().history(model, device=device, limit=limit)
     if session.as_json:
         session.document("history", {"runs": [run_to_json(run) for run in runs]})
         return

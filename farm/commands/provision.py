@@ -47,7 +47,7 @@ def provision(
     from farm.commands.progress import Spinner
     from farm.config import load
     from farm.pipeline import provision as work
-    from farm.store import RunStore, Store, cache_root, data_root
+    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere)
@@ -64,7 +64,7 @@ def provision(
         if away:
             found = work.remove(chosen, tell=tell, **common)
         else:
-            model, keep = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL), RunStore(data_root() / "runs.sqlite")
+            model, keep = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL), session.record()
             found = work.provision(chosen, service=wanted, model=model, keep=keep, tell=tell, **common)
     if session.as_json:
         session.document("provision", {"provisioned": findings.body(found)})

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, says_more, shape_option, shared, with_shapes
+from farm.commands.common import Session, complete, says_more, shape_option, shared, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.types import Device, Model, Release, TensorSpec
+    from farm.api import Answer
+    from farm.types import Device, Model, TensorSpec
     from farm.views import Score
 
 _TOP = 5
@@ -56,65 +56,27 @@ def run(
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
-    answer = None
-    if not (build or says_more(shapes) or fleet.names_source(model)):
-        answer = _run_deployed(session, model, device, source, seconds)
-    answer = answer or _build_and_run(session, with_shapes(fleet.model(model), shapes), device, source, seconds)
+    answer = _ask(session, with_shapes(fleet.model(model), shapes) if says_more(shapes) else model, device, source, seconds, build)
     if output:
         _save(output, answer.specs, answer.outputs)
     _tell(session, device, answer, output)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The outputs of a run, and what is known of the model: `release` is None where it was not a deployed one."""
-
-    model: str
-    specs: tuple[TensorSpec, ...]
-    outputs: list[np.ndarray[Any, Any]]
-    labels: Sequence[str]
-    release: Release | None = None
-
-
-def _run_deployed(session: Session, name: str, device: Device, source: Path, seconds: float) -> _Answer | None:
+def _ask(session: Session, model: str | Model, device: Device, source: Path, seconds: float, build: bool) -> Answer:
     from farm.commands.progress import Spinner
-    from farm.pipeline import infer_deployed
-    from farm.store import Store, cache_root
 
+    name = model if isinstance(model, str) else model.name
     with Spinner(session, f"{name} on {device.name}") as spinner:
-        found = infer_deployed(name, device, source, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
-    if found is None:
-        return None
-    release, outputs, said = found
-    _tell_converted(session, source, said)
-    if session.verbosity >= 0:
-        when = release.installed_at[:16].replace("T", " ")
-        click.echo(
-            f"{name} as it is deployed on {device.name}: release {release.number} of {when} UTC (--build for the model as it is now)",
-            err=True,
-        )
-    return _Answer(name, release.outputs, outputs, release.labels, release)
-
-
-def _build_and_run(session: Session, model: Model, device: Device, source: Path, seconds: float) -> _Answer:
-    from farm.commands.progress import Spinner
-    from farm.importers import feed
-    from farm.pipeline import infer
-    from farm.store import Store, cache_root
-
-    host = host_profile(session.fleet())
-    with Spinner(session, f"{model.name} on {device.name}") as spinner:
-        specs, outputs, said = infer(model, device, source, host=host, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
-    _tell_converted(session, source, said)
-    return _Answer(model.name, specs, outputs, feed.read_labels(model.labels) if model.labels else ())
-
-
-def _tell_converted(session: Session, source: Path, said: Sequence[str]) -> None:
-    for words in said if session.verbosity >= 0 else ():
+        answer = session.farm().answer(model, device, source, deadline_s=seconds, build=build, show=spinner.show)
+    for words in answer.converted if session.verbosity >= 0 else ():
         click.echo(f"{source} was converted: {words}", err=True)
+    if answer.release and session.verbosity >= 0:
+        there = f"release {answer.release.number} of {answer.release.installed_at[:16].replace('T', ' ')} UTC"
+        click.echo(f"{name} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
+    return answer
 
 
-def _tell(session: Session, device: Device, answer: _Answer, output: Path | None) -> None:
+def _tell(session: Session, device: Device, answer: Answer, output: Path | None) -> None:
     best = _best(answer)
     if session.as_json:
         described = [{"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in answer.specs]
@@ -139,7 +101,7 @@ def _tell(session: Session, device: Device, answer: _Answer, output: Path | None
             click.echo(f"{spec.name}: {spec.dtype} {list(spec.shape)}, from {value.min():.4g} to {value.max():.4g}")
 
 
-def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: list[np.ndarray[Any, Any]]) -> None:
+def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
     from farm.errors import UsageError
@@ -151,7 +113,7 @@ def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: list[np.ndarray[An
         raise UsageError(f"the outputs cannot be written to {path}", str(exc), "name another file with --output") from exc
 
 
-def _best(answer: _Answer) -> list[Score]:
+def _best(answer: Answer) -> list[Score]:
     """The best classes, where the model's one output is a vector of scores."""
     from farm import views
 

@@ -63,9 +63,12 @@ def agent(
 @click.command()
 @click.option("--host", help="The address to listen on. [default: that of devices.toml, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port. [default: that of devices.toml, 9190]")
+@click.option(
+    "--metrics", "metrics_port", type=click.IntRange(1, 65535), metavar="PORT", help="Numbers for Prometheus on http://HOST:PORT/metrics."
+)
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
-def tracker(session: Session, host: str | None, port: int | None, open_to_network: bool) -> None:
+def tracker(session: Session, host: str | None, port: int | None, metrics_port: int | None, open_to_network: bool) -> None:
     """Share devices between people: TVM's tracker, until Ctrl-C.
 
     Boards register with it (farm agent --tracker HOST:PORT --key KIND), and clients ask it for a kind of board
@@ -79,7 +82,7 @@ def tracker(session: Session, host: str | None, port: int | None, open_to_networ
     refuse_open(address, open_to_network)
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
     with contextlib.suppress(interrupts.Stopped):
-        serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True))
+        serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True), metrics_port)
 
 
 def check_key(key: str, tracker: str | None) -> None:

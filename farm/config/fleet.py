@@ -33,7 +33,8 @@ class TrackerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A whole configuration. `path` is the file it is from, None for the built-in one."""
+    """A whole configuration. `path` is the file it is from, None for the built-in one. `store` is where runs are kept, a path or a
+    postgresql:// url; None for the user's own record."""
 
     path: Path | None
     devices: dict[str, Device]
@@ -41,6 +42,7 @@ class Fleet:
     models: dict[str, Model]
     bench: BenchSettings
     tracker: TrackerSettings
+    store: str | None = None
 
     def device(self, name: str) -> Device:
         """Raises UsageError for an unknown name."""

@@ -83,6 +83,7 @@ def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> 
         models=models,
         bench=BenchSettings(tuple(models if bench.models is None else dict.fromkeys(bench.models)), plan),
         tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
+        store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
     )
 
 

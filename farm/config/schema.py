@@ -251,6 +251,7 @@ class TrackerTable(Table):
 
 
 class Document(Table):
+    store: Text | None = None
     devices: dict[Name, DeviceTable] = {}
     profiles: dict[Name, ProfileTable] = {}
     models: dict[Name, ModelTable] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm import words
+from farm import stats, words
 from farm.types import Event, Job, Run, Stage, Verdict
+
+_ON_DEVICE = (Stage.CONNECTING, Stage.UPLOADING, Stage.LOADING, Stage.RUNNING, Stage.MEASURING, Stage.ACCURACY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Row:
     began: float | None = None
     ended: float | None = None
     run: Run | None = None
+    reached: float | None = None  # when its device was first spoken to
+    trend: str = ""  # its latency over the time of measuring, as a sparkline
 
     @property
     def state(self) -> str:
@@ -53,6 +58,14 @@ class Board:
     began: float
     changed: float
 
+    @property
+    def devices(self) -> dict[str, list[Row]]:
+        """The rows of each device, in the order given."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows.values():
+            found.setdefault(row.device, []).append(row)
+        return found
+
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
         return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now, now)
@@ -70,5 +83,15 @@ class Board:
             began=now if before.began is None and event.stage is not Stage.WAITING else before.began,
             ended=now if ended else None,
             run=event.run,
+            reached=now if before.reached is None and event.stage in _ON_DEVICE else before.reached,
+            trend=_trend(event.run) if event.run else "",
         )
         return Board({**self.rows, key: row}, self.began, now)
+
+
+def _trend(run: Run) -> str:
+    """The medians of the rounds of a run, oldest first. None of an emulated one."""
+    if run.samples is None or run.emulated or run.latency is None:
+        return ""
+    medians = [statistics.median(part) for part in stats.rounds(run.samples.seconds)]
+    return words.sparkline(medians) if medians and max(medians) > 0 else ""

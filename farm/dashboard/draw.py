@@ -13,21 +13,21 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from farm import words
+from farm.dashboard import remaining
 from farm.dashboard.board import Board, Row
+from farm.dashboard.devices import device_lines
+from farm.dashboard.parts import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
+from farm.dashboard.remaining import Left
 
-REFRESH_S = 1 / 8
 ERRORS_SHOWN = 3
-GAP = 2
 STATE_CELLS = 11  # UNAVAILABLE
 TIME_CELLS = 7  # 2:03:07
 LATENCY_CELLS = 15  # 0.231 ms ±12 %
 ANSWER_CELLS = 25  # top-1 97.8 % (ref 97.8 %)
 WITH_ANSWER = LATENCY_CELLS + GAP + 12  # the least width of a result that shows the answer
+TREND_CELLS = 10
 WITH_WHY = LATENCY_CELLS + GAP + ANSWER_CELLS + GAP + 36  # ... and the reason too
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-
-STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "skipped": "yellow", "running": "cyan", "waiting": "bright_black"}
-STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "skipped": "○", "waiting": "·"}
+WITH_TREND = WITH_WHY + TREND_CELLS + GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,14 @@ class Layout:
 def render(board: Board, width: int, height: int, now: float) -> Group:
     """The board as it looks at the moment `now`, in at most `height` lines (7 or more) of at most `width` cells."""
     rows = list(board.rows.values())
-    layout = _layout(rows, width)
+    by_state, devices = states(rows), board.devices
     errors = _errors(rows)[-ERRORS_SHOWN if height >= 20 else -1 :]
-    shown, rest = _choose(rows, max(2, height - 3 - len(errors) - bool(errors)))
-    lines = [_header(rows, width, now - board.began), _overall(rows, width), _titles(layout)]
-    lines += [_row(row, layout, now) for row in shown]
-    if rest:
-        lines.append(Text.assemble(("… and ", "bright_black"), _counts(rest)))
+    lines = [_header(by_state, width, now - board.began, remaining.of_all(devices, now)), shares(by_state, width)]
+    room = max(3, height - 2 - len(errors) - bool(errors))
+    if len(rows) < room or len(devices) == len(rows):
+        lines += _jobs(rows, width, room, now)
+    else:
+        lines += device_lines(devices, width, room, now)
     if errors:
         lines += [Text(), *errors]
     for line in lines:
@@ -61,18 +62,26 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
     return Group(*lines)
 
 
-def to_svg(board: Board, width: int, title: str = "farm bench") -> str:
-    """The board at its last change as an SVG picture."""
+def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+    """At most `room` lines: titles, a job a line, and what there is no room for."""
+    layout = _layout(rows, width)
+    shown, rest = _choose(rows, room - 1)
+    lines = [_titles(layout), *(_row(row, layout, now) for row in shown)]
+    return [*lines, Text.assemble(("… and ", "bright_black"), counts(states(rest)))] if rest else lines
+
+
+def to_svg(board: Board, width: int, title: str = "farm bench", height: int | None = None) -> str:
+    """The board at its last change as an SVG picture, with all its jobs or as it is in so many lines."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", no_color=False)
-    console.print(render(board, width, len(board.rows) + 20, board.changed))
+    console.print(render(board, width, height or len(board.rows) + 20, board.changed))
     return console.export_svg(title=title, unique_id="farm")
 
 
 def _layout(rows: Sequence[Row], width: int) -> Layout:
     """What comes before the result is as wide as its content; the profile goes where that leaves the result too little."""
-    device = min(16, max(map(cell_len, ["device", *(row.device for row in rows)])))
-    profile = min(14, max(map(cell_len, ["profile", *(row.profile for row in rows)])))
-    model = min(22, max(map(cell_len, ["model", *(row.model for row in rows)])))
+    device = min(16, max(map(cell_len, {"device", *(row.device for row in rows)})))
+    profile = min(14, max(map(cell_len, {"profile", *(row.profile for row in rows)})))
+    model = min(22, max(map(cell_len, {"model", *(row.model for row in rows)})))
     without = width - (1 + device + model + STATE_CELLS + TIME_CELLS) - 4 * GAP - 1
     with_profile = without - profile - GAP
     if with_profile >= LATENCY_CELLS + GAP + ANSWER_CELLS:
@@ -90,37 +99,19 @@ def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
     return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def _header(rows: Sequence[Row], width: int, elapsed_s: float) -> Text:
-    left = Text("farm", "bold")
-    left.append("  ").append(_counts(rows))
-    right = words.elapsed(elapsed_s)
-    left.truncate(max(1, width - len(right) - GAP), overflow="ellipsis", pad=True)
-    return left.append(" " * GAP).append(right)
-
-
-def _counts(rows: Sequence[Row]) -> Text:
-    """All jobs by state, in words: 9 jobs: 5 done, 2 running, 1 failed, 1 waiting."""
-    by_state = Counter(row.state for row in rows)
-    text = Text(f"{len(rows)} job{'s' * (len(rows) != 1)}: ")
-    parts = [Text(f"{by_state[state]} {state}", style) for state, style in STATE_STYLE.items() if by_state[state]]
-    return text.append(Text(", ").join(parts))
-
-
-def _overall(rows: Sequence[Row], width: int) -> Text:
-    """A bar as wide as the board: each state's share of the jobs."""
-    by_state = Counter(row.state for row in rows)
-    bar, done, drawn = Text(), 0, 0
-    for state, style in STATE_STYLE.items():
-        done += by_state[state]
-        end = width * done // max(1, len(rows))
-        bar.append(("─" if state == "waiting" else "━") * (end - drawn), style)
-        drawn = end
-    return bar
+def _header(by_state: Counter[str], width: int, elapsed_s: float, left: Left) -> Text:
+    line = Text("farm", "bold")
+    line.append("  ").append(counts(by_state))
+    right = ", ".join(
+        part for part in (left.in_words if by_state["waiting"] or by_state["running"] else "", words.elapsed(elapsed_s)) if part
+    )
+    line.truncate(max(1, width - len(right) - GAP), overflow="ellipsis", pad=True)
+    return line.append(" " * GAP).append(right)
 
 
 def _titles(layout: Layout) -> Text:
     names = {column.name: Text(column.name.upper()) for column in dataclasses.fields(layout)}
-    result = _result("LATENCY", "ANSWER", "WHY", layout.result)
+    result = _result("LATENCY", "", "ANSWER", "WHY", layout.result)
     line = _line({**names, "mark": Text(), "time": Text("TIME".rjust(layout.time)), "result": result}, layout)
     line.stylize("bright_black")
     return line
@@ -144,7 +135,7 @@ def _row(row: Row, layout: Layout, now: float) -> Text:
 def _mark(row: Row, now: float) -> tuple[str, str]:
     """The sign in front of a row, and the style of its state."""
     if row.state == "running":
-        return SPINNER[int(now / REFRESH_S) % len(SPINNER)], STATE_STYLE["running"]
+        return spinner(now), STATE_STYLE["running"]
     return STATE_MARK[row.state], words.VERDICT_STYLE[row.run.verdict] if row.run else STATE_STYLE[row.state]
 
 
@@ -156,7 +147,7 @@ def _outcome(row: Row, width: int) -> Text:
         ways = words.answers(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
         answer = next((way for way in ways if cell_len(way) <= room), ways[-1])
-        return _result(words.latency(row.run), answer, words.plain(words.why(row.run)), width)
+        return _result(words.latency(row.run), row.trend, answer, words.plain(words.why(row.run)), width)
     text = Text()
     if row.fraction is not None:
         fraction = min(1.0, max(0.0, row.fraction))
@@ -166,11 +157,13 @@ def _outcome(row: Row, width: int) -> Text:
     return text.append(words.plain(row.note), "bright_black")
 
 
-def _result(latency: str, answer: str, why: str, width: int) -> Text:
-    """Figures in columns of their own within the result; the reason where there is room for a good part of it."""
+def _result(latency: str, trend: str, answer: str, why: str, width: int) -> Text:
+    """Figures in columns of their own within the result; how the latency went and the reason where there is room for them."""
     text = Text(latency.ljust(LATENCY_CELLS + GAP))
     if width < WITH_WHY:
         return text.append(answer if width >= WITH_ANSWER else "")
+    if width >= WITH_TREND:
+        text.append(trend.ljust(TREND_CELLS + GAP), "cyan")
     return text.append(answer.ljust(ANSWER_CELLS + GAP)).append(why, "bright_black")
 
 

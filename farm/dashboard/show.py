@@ -13,9 +13,12 @@ from rich.text import Text
 
 from farm import words
 from farm.dashboard.board import Board, Row
-from farm.dashboard.draw import REFRESH_S, render
+from farm.dashboard.draw import render
+from farm.dashboard.parts import REFRESH_S
 from farm.dashboard.placing import placed
 from farm.types import Event, Job
+
+SHARE = 0.04  # of a core that drawing may take
 
 
 class Show:
@@ -43,7 +46,7 @@ class _Screen(Show):
         """Appear below what the terminal shows; a Live that was stopped would remember where it stood before."""
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live.start()
-        self._drawn = -math.inf
+        self._next = -math.inf
         self.tick()
 
     def stop(self) -> None:
@@ -56,10 +59,11 @@ class _Screen(Show):
 
     def tick(self) -> None:
         now = self.clock()
-        if self._live.is_started and now - self._drawn >= REFRESH_S:  # it makes room for a question
-            self._drawn = now
+        if self._live.is_started and now >= self._next:  # it makes room for a question
+            begin = time.process_time()
             size = self._live.console.size
             self._live.update(render(self.board, size.width, size.height - 1, now), refresh=True)
+            self._next = now + max(REFRESH_S, (time.process_time() - begin) / SHARE)
 
 
 class _Lines(Show):

@@ -4,7 +4,7 @@ from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
 from farm.stats.judging import JUDGED_COUNT, drifted, judge, settled, verdict
 from farm.stats.likeness import apart, likeness
-from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, spread
+from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, rounds, spread
 from farm.stats.scores import best
 from farm.stats.steps import Step, steps
 
@@ -26,6 +26,7 @@ __all__ = [
     "latency",
     "likeness",
     "median_interval",
+    "rounds",
     "settled",
     "spread",
     "steps",

@@ -1,4 +1,6 @@
-"""A SQLite file that several farms may use at once: made when it is first written, its schema's version known, its errors ours."""
+"""A SQLite file that several farms may use at once: made when it is first written, its schema's version known, its errors ours.
+
+`postgres` is the same over a server."""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
 
+T = TypeVar("T")
 BUSY_S = 30.0
 
 # What SQLite or the system says, and what to do about it; the first that fits.
@@ -47,6 +51,21 @@ class Database:
                 yield db
         except (sqlite3.Error, OSError) as exc:
             raise self.error(str(exc)) from exc
+
+    def ask(self, do: Callable[[sqlite3.Connection], T]) -> T:
+        """What a question gives. Raises FarmError."""
+        with self.open() as db:
+            return do(db)
+
+    def change(self, do: Callable[[sqlite3.Connection], T]) -> T:
+        """What a change gives, made as a whole and on the disk, or not at all. Raises FarmError."""
+        with self.open() as db, transaction(db):
+            return do(db)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything may have been kept yet."""
+        return self.path.exists()
 
     def error(self, why: str) -> FarmError:
         remedy = next(remedy for sign, remedy in _REMEDIES if sign in why)

@@ -1,4 +1,5 @@
-"""The record of runs: tables in SQLite. Each run is kept the moment it is known, failed ones too, by any number of processes.
+"""The record of runs: tables in SQLite, or of a PostgreSQL server. Each run is kept the moment it is known, failed ones too, by any number
+of processes.
 
 A row holds what is asked for (model, device, time), the raw samples (see `samples`), and all the rest as JSON. A baseline is a
 name for runs, one for each model on a device and way to compute there. A record of an older farm is brought up to date when it is
@@ -9,17 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sqlite3
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from farm.errors import InternalError
 from farm.store.codec import run_from_json, run_to_json
-from farm.store.database import Database, statements, text, transaction
+from farm.store.database import Database, statements, text
+from farm.store.files import data_root
+from farm.store.postgres import PostgresDatabase, is_url
 from farm.store.samples import packed, unpacked
 from farm.types import Run
 
+_TITLE = "the record of runs"
 _FIRST_SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY,
@@ -44,44 +48,65 @@ CREATE INDEX runs_by_model ON runs (model, device, started_at);
 """
 
 
-def _add_baselines_and_pack(db: sqlite3.Connection) -> None:
+def _add_baselines_and_pack(db: Any) -> None:
     """Samples were float64 without a first byte that says so."""
     statements(db, _BASELINES)
     for number, seconds in db.execute("SELECT number, seconds FROM runs").fetchall():
         db.execute("UPDATE runs SET seconds = ? WHERE number = ?", (packed(unpacked(b"\0" + seconds)), number))
 
 
-_MIGRATIONS = (_add_baselines_and_pack,)  # from version 1, 2, ... to the next
+_MIGRATIONS: tuple[Callable[[Any], None], ...] = (_add_baselines_and_pack,)  # from version 1, 2, ... to the next
 SCHEMA_VERSION = 1 + len(_MIGRATIONS)
+
+_TYPES = {"BLOB": "BYTEA", "INTEGER PRIMARY KEY": "BIGSERIAL PRIMARY KEY", "TEXT": 'TEXT COLLATE "C"'}
+_POSTGRES_FIRST = 2  # the version with which farms began to use PostgreSQL
 
 
 class RunStore:
-    """The runs in one file, which is made when the first run is kept. Raises FarmError where it cannot be read or written."""
+    """The runs in one file, which is made when the first run is kept, or of a PostgreSQL database. Raises FarmError where it cannot be
+    read or written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._database = Database(path, "the record of runs", "runs", _FIRST_SCHEMA, SCHEMA_VERSION, _MIGRATIONS)
+    def __init__(self, place: Path | str) -> None:
+        self.path = None if isinstance(place, str) and is_url(place) else Path(place)
+        self._database: Database | PostgresDatabase
+        if self.path:
+            self._database = Database(self.path, _TITLE, "runs", _FIRST_SCHEMA, SCHEMA_VERSION, _MIGRATIONS)
+        else:
+            later = _MIGRATIONS[_POSTGRES_FIRST - 1 :]
+            self._database = PostgresDatabase(str(place), _TITLE, "runs", _for_postgres(), SCHEMA_VERSION, _POSTGRES_FIRST, later)
+
+    @classmethod
+    def at(cls, place: str | None = None) -> RunStore:
+        """The record at a path or a postgresql:// url, or else that of this user."""
+        return cls(data_root() / "runs.sqlite" if place is None else place if is_url(place) else Path(place).expanduser())
+
+    def ready(self) -> None:
+        """Raise FarmError now rather than after something was measured, where runs cannot be kept."""
+        self._database.ask(lambda _: None)
 
     def keep(self, run: Run) -> None:
         """Keep a run, on the disk when this returns."""
-        with self._database.open() as db:
-            try:
-                db.execute(_INSERT, _row(run))
-            except sqlite3.IntegrityError as exc:
-                raise InternalError(f"run {run.id} is kept already", str(exc)) from exc
+        row, tries = _row(run), 0
+
+        def insert(db: Any) -> bool:
+            nonlocal tries
+            tries += 1
+            return bool(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", row).rowcount)
+
+        if not self._database.change(insert) and tries == 1:  # else the try before had been kept when the server went
+            raise InternalError(f"run {run.id} is kept already", "an id is given once")
 
     def add(self, runs: Iterable[Run]) -> int:
         """Keep the runs that are not here yet, all or none; how many those were."""
-        with self._database.open() as db, transaction(db):
-            return sum(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", _row(run)).rowcount for run in runs)
+        rows = [_row(run) for run in runs]
+        return self._database.change(lambda db: sum(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", row).rowcount for row in rows))
 
     def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
         """The runs of a model, on a device, or all; newest first."""
         wanted = [(column, text(name)) for column, name in (("model", model), ("device", device)) if name is not None]
-        where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1"
-        return self._select(
-            f"WHERE {where} ORDER BY started_at DESC, number DESC LIMIT ?", *(name for _, name in wanted), -1 if limit is None else limit
-        )
+        where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1 = 1"
+        most = "" if limit is None else f"LIMIT {limit:d}"
+        return self._select(f"WHERE {where} ORDER BY started_at DESC, number DESC {most}", *(name for _, name in wanted))
 
     def newest(self, count: int, models: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Run]:
         """The newest `count` runs of each model on each device, or of these only; newest first. But for the newest of each model, device
@@ -108,10 +133,9 @@ class RunStore:
 
     def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
         """Name these runs; of the same name, those of other models and devices stay."""
-        with self._database.open() as db, transaction(db):
-            for run in runs:
-                row = (text(name), text(run.device), text(run.title), text(run.id))
-                db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", row)
+        rows = [(text(name), text(run.device), text(run.title), text(run.id)) for run in runs]
+        put = "INSERT INTO baselines VALUES (?, ?, ?, ?) ON CONFLICT (name, device, title) DO UPDATE SET run = excluded.run"
+        self._database.change(lambda db: [db.execute(put, row) for row in rows])
 
     def baseline(self, name: str) -> list[Run]:
         """The runs of a baseline; none where there is none of the name."""
@@ -123,8 +147,7 @@ class RunStore:
 
     def remove_baseline(self, name: str) -> bool:
         """Whether there was one. Its runs stay."""
-        with self._database.open() as db:
-            return db.execute("DELETE FROM baselines WHERE name = ?", (text(name),)).rowcount > 0
+        return bool(self._database.change(lambda db: db.execute("DELETE FROM baselines WHERE name = ?", (text(name),)).rowcount))
 
     def _select(self, clause: str, *values: str | int) -> list[Run]:
         return [
@@ -133,10 +156,7 @@ class RunStore:
         ]
 
     def _ask(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
-        if not self.path.exists():
-            return []
-        with self._database.open() as db:
-            return db.execute(query, values).fetchall()
+        return list(self._database.ask(lambda db: db.execute(query, values).fetchall())) if self._database.is_there else []
 
     def _parsed(self, body: str) -> Run:
         try:
@@ -150,6 +170,14 @@ class RunStore:
         except ValueError as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
         return dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples)) if run.samples else run
+
+
+def _for_postgres() -> str:
+    """The tables of version 2, in its words."""
+    script = _FIRST_SCHEMA + _BASELINES
+    for ours, theirs in _TYPES.items():
+        script = re.sub(rf"\b{ours}\b", theirs, script)
+    return script
 
 
 def _content(body: str) -> Any:

@@ -3,26 +3,64 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from farm import metrics
 from farm.errors import DeviceError
 from farm.transports.rpc_client import tvm_rpc
 
 
-def serve(host: str, ports: Iterable[int], announce: Callable[[int], None]) -> None:
-    """Serve on the first free port until interrupted. Raises DeviceError where none is free."""
-    with _listen(host, list(ports)) as listener:
+def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metrics_port: int | None = None) -> None:
+    """Serve on the first free port until interrupted; with `metrics_port`, numbers for Prometheus on http://HOST:PORT/metrics too. Raises
+    DeviceError where no port is free."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(_listen(host, list(ports)))
+        beside = None if metrics_port is None else held.enter_context(_listen(host, [metrics_port]))
         tvm_rpc()  # without torch, which takes seconds
         from tvm.rpc.tracker import TrackerServerHandler
 
         asyncio.set_event_loop(asyncio.new_event_loop())
         handler = TrackerServerHandler(listener, "")
+        if beside:
+            _serve_metrics(beside, handler.summary)
         announce(listener.getsockname()[1])
         try:
             handler.run()
         finally:
             handler.stop()
+
+
+def of_summary(summary: Mapping[str, Any]) -> str:
+    """The tracker's summary (`queue_info`, `server_info`) as numbers for Prometheus."""
+    boards = metrics.Metric("farm_tracker_boards", "Boards that are registered, free or lent.")
+    free = metrics.Metric("farm_tracker_boards_free", "Boards that nobody has.")
+    waiting = metrics.Metric("farm_tracker_requests_waiting", "Requests for a board that wait for one.")
+    registered = Counter(str(server["key"]).partition(":")[2] for server in summary["server_info"])
+    for key in sorted({*registered, *summary["queue_info"]}):
+        queue = summary["queue_info"].get(key, {})
+        boards.values.append(({"key": key}, registered[key]))
+        free.values.append(({"key": key}, queue.get("free", 0)))
+        waiting.values.append(({"key": key}, queue.get("pending", 0)))
+    return metrics.text([boards, free, waiting])
+
+
+def _serve_metrics(listener: socket.socket, summary: Callable[[], Mapping[str, Any]]) -> None:
+    """In the loop that the tracker runs in."""
+    from tornado.httpserver import HTTPServer
+    from tornado.web import Application, RequestHandler
+
+    class Metrics(RequestHandler):  # type: ignore[misc]
+        def get(self) -> None:
+            self.set_header("Content-Type", metrics.CONTENT_TYPE)
+            self.write(of_summary(summary()))
+
+    listener.setblocking(False)
+    server = HTTPServer(Application([("/metrics", Metrics)], log_function=lambda _: None))
+    server.add_socket(listener)
 
 
 def _listen(host: str, ports: list[int]) -> socket.socket:

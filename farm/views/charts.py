@@ -106,6 +106,21 @@ def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> s
     return _svg(BAR_HEIGHT, "", drawn + f'<path class="c-mark" d="M{_n(place)} 1V{BAR_HEIGHT - 1}"/>')
 
 
+def roofline(points: Sequence[tuple[float, float, float]], roof: tuple[float, float], across: Scale, up: Scale) -> str:
+    """Kernels (operations per byte, GFLOP/s, share of the time) below a roof (GFLOP/s, GB/s); the larger the dot, the more of the time."""
+
+    def at(intensity: float, gflops: float) -> str:
+        return f"{_n(WIDTH * across.at(intensity))} {_n(HISTORY_HEIGHT * (1 - up.at(gflops)))}"
+
+    gflops, gbytes_s = roof
+    ridge = min(max(gflops / gbytes_s, across.low), across.high)
+    drawn = f'<path class="c-roof" d="M{at(across.low, gbytes_s * across.low)}L{at(ridge, gflops)}L{at(across.high, gflops)}"/>'
+    for intensity, height, share in sorted(points, key=lambda point: -point[2]):
+        size = 5 + 25 * math.sqrt(min(1.0, max(0.0, share)))
+        drawn += f'<path class="c-dot" style="stroke-width:{_n(size)}px" d="M{at(intensity, height)}h0"/>'
+    return _svg(HISTORY_HEIGHT, f"{len(points)} kernels below a roof of {gflops:.3g} GFLOP/s and {gbytes_s:.3g} GB/s", drawn)
+
+
 def history_scale(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()) -> Scale:
     """That of the chart of a history."""
     return Scale.over([*medians, *(end for ends in intervals if ends for end in ends if end > 0)])

@@ -66,7 +66,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"plain": words.plain, "digits": words.digits, "moment": words.moment, "seconds": _seconds, "count": _count}
-    made.globals |= {name: _marked(Markup, getattr(charts, name)) for name in ("spark", "history", "distribution", "stacked", "ratio")}
+    drawn = (charts.spark, charts.history, charts.distribution, charts.stacked, charts.ratio, charts.roofline)
+    made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
     made.globals |= {
         "kind": lambda run: _KIND[run.verdict],
         "sign": lambda run: _SIGN[_KIND[run.verdict]],
@@ -85,6 +86,7 @@ def _environment() -> Environment:
         "facts": facts,
         "identifier": identifier,
         "shows": _shows,
+        "points_of": lambda roof: [(point.intensity, point.gflops, point.share) for point in roof.drawn],
     }
     return made
 

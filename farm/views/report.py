@@ -10,6 +10,7 @@ from typing import Any
 from farm import comparison, stats, words
 from farm.comparison import Move, Pair
 from farm.types import Run, Verdict
+from farm.views.roofline import Roofline
 
 BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
@@ -52,6 +53,7 @@ class Report:
     devices: tuple[str, ...]
     models: tuple[str, ...]
     series: Mapping[tuple[str, str], Series]
+    rooflines: tuple[Roofline, ...] = ()
 
     @property
     def run_count(self) -> int:
@@ -103,7 +105,9 @@ class Report:
         }
 
 
-def gather(runs: Iterable[Run], *, title: str, made_at: str, baseline: str = "", before: Sequence[Run] = ()) -> Report:
+def gather(
+    runs: Iterable[Run], *, title: str, made_at: str, baseline: str = "", before: Sequence[Run] = (), rooflines: Sequence[Roofline] = ()
+) -> Report:
     """The report on these runs. `before` are the runs of the baseline; devices and models are in the order of their names."""
     found: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
@@ -114,7 +118,7 @@ def gather(runs: Iterable[Run], *, title: str, made_at: str, baseline: str = "",
         timed = comparison.timed(found[key])
         series[key] = Series(tuple(found[key]), tuple(timed), tuple(comparison.moves(timed)), pairs.get(key))
     devices, models = (tuple(sorted({key[place] for key in series})) for place in (0, 1))
-    return Report(title, made_at, baseline, devices, models, series)
+    return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))
 
 
 def _pairs(found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]) -> list[Pair]:

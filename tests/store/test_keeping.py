@@ -7,12 +7,10 @@ import json
 import math
 import random
 import sqlite3
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from hammering import hammer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,20 +18,6 @@ from farm.store import RunStore, run_to_json
 from farm.store.runs import _FIRST_SCHEMA, SCHEMA_VERSION
 from farm.store.samples import floats, packed, unpacked
 from farm.types import Agreement, Run, Samples, Verdict
-
-WRITERS, KILLS = 16, 8
-# Keeps runs until it is killed or told to stop, and says the id of each once it is kept.
-WRITER = """
-import dataclasses, sys
-from pathlib import Path
-from farm.store import RunStore, run_from_json
-import json
-store, run = RunStore(Path(sys.argv[1])), run_from_json(json.loads(sys.argv[3]))
-for number in range(int(sys.argv[4])):
-    kept = dataclasses.replace(run, id=f"{sys.argv[2]}-{number}")
-    store.keep(kept)
-    print(kept.id, flush=True)
-"""
 
 
 def a_run(id: str = "1", device: str = "host", seconds: tuple[float, ...] = (0.001, 0.002)) -> Run:  # noqa: A002
@@ -47,29 +31,11 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(store: RunStore, tmp_path: Path) -> None:
-    draw, body = random.Random(), json.dumps(run_to_json(a_run(seconds=tuple(i / 1e6 for i in range(2000)))))
-    writers: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(name: str, count: int) -> None:
-        with (tmp_path / name).open("wb") as said:
-            writers[name] = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path), name, body, str(count)], stdout=said)
-
-    for number in range(WRITERS):
-        start(f"writer{number}", 30 if number >= KILLS else 100_000)
-    for number in range(KILLS):  # at a moment that is left to chance, some runs after the first
-        victim = writers[f"writer{number}"]
-        while (tmp_path / f"writer{number}").stat().st_size < draw.randint(10, 60):
-            assert victim.poll() is None
-        victim.kill()
-    for name, writer in writers.items():
-        assert writer.wait(60) == (0 if int(name.removeprefix("writer")) >= KILLS else -9)
-
-    said = [line for name in writers for line in (tmp_path / name).read_text().splitlines()]
-    kept = Counter(run.id for run in store.runs())
-    assert set(said) <= set(kept)
-    assert len(kept) - len(set(said)) <= KILLS  # kept, and killed before it could say so
-    assert set(kept.values()) == {1}
-    assert all(len(run.samples.seconds) == 2000 for run in store.runs() if run.samples)
+    found = hammer(str(store.path), tmp_path, writers=16, each=30, kills=8)
+    assert found.lost == found.twice == found.halves == 0
+    assert found.acknowledged >= 8 * 30
+    assert found.more <= 8
+    assert store.path
     with sqlite3.connect(store.path) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -1,0 +1,211 @@
+"""farm from Python: what the commands do, as functions of a `Farm`.
+
+    from farm import Farm
+
+    farm = Farm.load("devices.toml")
+    result = farm.bench("model.onnx", device="pi5", preset="standard")
+    print(result.verdict, result.p50_ms)
+
+A device or a model that fails raises a FarmError, which says what, why, and what to do. A run that was measured is a `Result`: its figures
+are there where its verdict lets them be, else asking for them raises `UntrustedNumber`; `result.run` has everything as it was measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import errors
+from farm.api.choosing import build_lanes, host_profile, planned, runs_named
+from farm.api.results import Answer, Result
+from farm.errors import FarmError, UsageError
+from farm.types import Device, Model, Plan, Run, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from farm.comparison import Pair
+    from farm.config import Fleet
+    from farm.pipeline import Outcome
+    from farm.store import RunStore
+    from farm.types import Event, Job, Progress
+
+__all__ = ["Answer", "Farm", "Result"]
+
+
+@dataclass(frozen=True)
+class Farm:
+    """Devices, models, how to measure, and the record of what was measured. `store` is the record's url or path; the fleet's, if None.
+    `kept` hears of every run that `bench` and `deploy` make."""
+
+    fleet: Fleet
+    store: str | None = None
+    kept: Callable[[Run], object] = field(default=lambda _: None, repr=False, compare=False)
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, *, store: str | None = None, kept: Callable[[Run], object] = lambda _: None) -> Farm:
+        """The farm of a devices.toml; without a path that which `farm` would use. Raises ConfigError with every mistake in it."""
+        from farm.config import load
+
+        return cls(load(Path(path) if path is not None else None), store, kept)
+
+    @property
+    def record(self) -> RunStore:
+        """Where runs are kept."""
+        from farm.store import RunStore
+
+        return RunStore.at(self.store or self.fleet.store)
+
+    def bench(
+        self,
+        model: str | Path,
+        *,
+        device: str,
+        preset: str | None = None,
+        tries: int = 1,
+        threads: int | None = None,
+        cores: str = "",
+        pinned: bool = False,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        show: Callable[[Event], None] | None = None,
+        **plan: Any,
+    ) -> Result:
+        """Measure a model on a device, and keep the run.
+
+        `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is "quick", "standard" or "mlperf"; further
+        arguments are fields of `farm.types.Plan`, such as count=200 or minimum_s=3. While a run is NOISY or THROTTLED it is measured again,
+        up to `tries` times in all. Raises FarmError where the run fails, UsageError for what is not known.
+        """
+        options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
+        board = _asked(self.fleet.device(device), options)
+        chosen, how = _shaped(self.fleet.model(str(model)), shapes), planned(self.fleet.bench.plan, preset, plan)
+        for number in range(tries):
+            run = self._one(board, chosen, how, show)
+            if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
+                return Result(run)
+        raise UsageError(f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1")
+
+    def deploy(self, model: str | Path, *, device: str, show: Callable[[Event], None] | None = None) -> Result:
+        """Build a model for a device, push it, run it once, and where the answer is right leave it there as the current release of its
+        name. Raises WrongAnswer where it is not, FarmError where the run fails."""
+        how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
+        run = self._one(self.fleet.device(device), self.fleet.model(str(model)), how, show)
+        if run.verdict is Verdict.WRONG:
+            raise errors.WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
+        return Result(run)
+
+    def run(
+        self,
+        model: str | Path,
+        inputs: str | Path | Mapping[str, np.ndarray[Any, Any]],
+        *,
+        device: str,
+        build: bool = False,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        show: Callable[[Progress], None] | None = None,
+    ) -> Answer:
+        """What a model on a device says to an input: arrays by name, or an image, .npy or .npz file.
+
+        The deployed model of the name is run where there is one, unless `build` or `shapes` is given; else the model is built.
+        """
+        if isinstance(inputs, Mapping):
+            import numpy as np
+
+            with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
+                np.savez(path := Path(folder) / "inputs.npz", **inputs)  # type: ignore[arg-type]
+                return self.run(model, path, device=device, build=build, shapes=shapes, show=show)
+        chosen = self.fleet.device(device)
+        seconds = float(chosen.options.get("deadline_s", self.fleet.bench.plan.deadline_s))
+        asked = _shaped(self.fleet.model(str(model)), shapes) if shapes else str(model)
+        return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
+
+    def history(self, model: str | None = None, *, device: str | None = None, limit: int | None = 100) -> list[Run]:
+        """Kept runs, failed ones too, the newest first."""
+        return self.record.runs(model=model, device=device, limit=limit)
+
+    def compare(self, first: str | Result | Run, second: str | Result | Run) -> list[Pair]:
+        """Is the second slower than the first, how much, and how surely? Each is a run, or the name of a baseline, or the beginning of a
+        run's id. Raises UsageError where there is none of the name, or nothing that both have."""
+        from farm import comparison
+
+        record = self.record
+        sides = [
+            runs_named(record, one) if isinstance(one, str) else [one.run if isinstance(one, Result) else one] for one in (first, second)
+        ]
+        pairs = comparison.compare(comparison.pair_up(*sides))
+        if not pairs:
+            raise UsageError(f"{first} and {second} have nothing in common", "no model on a device is in both", "farm baseline list")
+        return pairs
+
+    def execute(
+        self,
+        jobs: Sequence[Job],
+        *,
+        show: Callable[[Event], None] | None = None,
+        tick: Callable[[], None] | None = None,
+        canaries: int = 0,
+    ) -> Outcome:
+        """Do many jobs at once, see `farm.pipeline.expand`; every run is kept. A job's failure is a run like any other."""
+        from farm.pipeline import execute
+        from farm.store import Store, cache_root
+
+        record = self.record
+        record.ready()
+        return execute(
+            jobs,
+            host=host_profile(self.fleet),
+            store=Store(cache_root()),
+            keep=record,
+            lanes=build_lanes(),
+            show=show or (lambda _: None),
+            tick=tick or (lambda: None),
+            canaries=canaries,
+        )
+
+    def answer(
+        self,
+        model: str | Model,
+        device: Device,
+        source: Path,
+        *,
+        deadline_s: float,
+        build: bool = False,
+        show: Callable[[Progress], None] | None = None,
+    ) -> Answer:
+        """As `run`, for a device as it is to compute, and an input that is a file. A Model, rather than a name, is built as it is."""
+        from farm import pipeline
+        from farm.importers import feed
+        from farm.store import Store, cache_root
+
+        store, said = Store(cache_root()), show or (lambda _: None)
+        if isinstance(model, str) and not (build or self.fleet.names_source(model)):
+            found = pipeline.infer_deployed(model, device, source, store=store, deadline_s=deadline_s, show=said)
+            if found:
+                release, outputs, words = found
+                return Answer(model, release.outputs, tuple(outputs), release.labels, release, tuple(words))
+        chosen = self.fleet.model(model) if isinstance(model, str) else model
+        host = host_profile(self.fleet)
+        specs, outputs, words = pipeline.infer(chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said)
+        labels = tuple(feed.read_labels(chosen.labels)) if chosen.labels else ()
+        return Answer(chosen.name, tuple(specs), tuple(outputs), labels, converted=tuple(words))
+
+    def _one(self, device: Device, model: Model, plan: Plan, show: Callable[[Event], None] | None) -> Run:
+        from farm.pipeline import expand
+
+        (run,) = self.execute(expand([device], [model], plan), show=show).runs
+        self.kept(run)
+        if run.failure:
+            kind = getattr(errors, run.failure.kind, FarmError)
+            raise kind(run.failure.what, run.failure.why, run.failure.fix)
+        return run
+
+
+def _asked(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
+    return replace(device, options={**device.options, **{name: value for name, value in options.items() if value is not None}})
+
+
+def _shaped(model: Model, shapes: Mapping[str, Sequence[int]] | None) -> Model:
+    return replace(model, shapes={**model.shapes, **{name: tuple(shape) for name, shape in shapes.items()}}) if shapes else model

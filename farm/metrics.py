@@ -1,0 +1,73 @@
+"""Numbers for Prometheus, in its text format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from farm.types import Latency, Run
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+@dataclass(slots=True)
+class Metric:
+    """A gauge: its values, each with what it is of."""
+
+    name: str
+    help: str
+    values: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+
+
+def text(metrics: Iterable[Metric]) -> str:
+    """The text; a metric without values is left out."""
+    return "".join(line for metric in metrics if metric.values for line in _lines(metric))
+
+
+def of_runs(runs: Sequence[Run]) -> str:
+    """What a textfile collector is given of runs: one sample of a metric for each model on a device. No latency of emulated devices."""
+    latency = {
+        name: Metric(f"farm_latency_{name}_seconds", f"Latency of an inference, {words}.")
+        for name, words in (("p50", "median"), ("p90", "90th percentile"), ("p95", "95th percentile"), ("p99", "99th percentile"))
+    }
+    verdict = Metric("farm_run_verdict", "1 for the verdict of the newest run.")
+    ended = Metric("farm_run_timestamp_seconds", "When the newest run ended.")
+    error = Metric("farm_output_error_max", "Largest absolute difference of the output from the reference's.")
+    accuracy = Metric("farm_accuracy_ratio", "Share of the labelled samples that the device gets right.")
+    for run in runs:
+        labels = {"device": run.device, "model": run.title, "profile": run.profile}
+        verdict.values.append(({**labels, "verdict": run.verdict.value}, 1.0))
+        ended.values.append((labels, datetime.fromisoformat(run.started_at).timestamp()))
+        if run.samples:
+            error.values.append((labels, run.samples.agreement.max_abs))
+            if run.samples.total and run.samples.correct is not None:
+                accuracy.values.append((labels, run.samples.correct / run.samples.total))
+        if run.latency and not run.emulated:
+            for name, metric in latency.items():
+                metric.values += [(labels, 1e-3 * value) for value in [_percentile(run.latency, name)] if value is not None]
+    return text([verdict, ended, *latency.values(), error, accuracy])
+
+
+def _percentile(latency: Latency, name: str) -> float | None:
+    value: float | None = getattr(latency, f"{name}_ms")
+    return value
+
+
+def _lines(metric: Metric) -> list[str]:
+    head = [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} gauge\n"]
+    return head + [f"{metric.name}{{{_labels(labels)}}} {_number(value)}\n" for labels, value in metric.values]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_plain(value).translate(_ESCAPES)}"' for name, value in labels.items())
+
+
+def _plain(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")

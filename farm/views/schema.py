@@ -1,0 +1,238 @@
+"""JSON Schemas of what `--json` prints and of what is exported: https://json-schema.org/draft/2020-12
+
+A shape is a type (str, int, float, bool), a dataclass, a list of one shape, a dict of shapes by key, or a `Map`, `Maybe` or `Optional` of
+one. Keys may be added to an object without its number being raised, so readers must not mind others: the schemas do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from farm.store import RECORD_SCHEMA, RUN_SCHEMA
+from farm.types import Failure, Profiled, Record, Run, Step, Verdict
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN = {str: "string", int: "integer", bool: "boolean"}
+# What JSON has no number for is text, see `store.codec`.
+_NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """An object whose keys are names of the user's: devices, models, parts."""
+
+    of: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """Something or null."""
+
+    of: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A key that may be absent."""
+
+    of: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A dataclass as a document of its own: with its schema's name, and keys beside its fields."""
+
+    schema: str
+    of: type
+    beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    """A dataclass as the shape of an object, to which keys may be added."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+RUN = Document(RUN_SCHEMA, Run, {"emulated": bool})
+RECORD = Document(RECORD_SCHEMA, Record)
+_TENSOR = {"name": str, "shape": [Maybe(int)], "dtype": str}
+_PAIR = {
+    "device": str,
+    "model": str,
+    "first": str,
+    "second": str,
+    "ratio": Maybe(float),
+    "interval": Maybe([float]),
+    "p": Maybe(float),
+    "change": str,
+    "reason": str,
+    "differences": [str],
+}
+_OUTCOME = {
+    "runs": [RUN],
+    "builds": [{"model": str, "profile": str, "digest": str, "cached": bool, "seconds": Map(float)}],
+    "ledger": {"wall_s": float, "builds_s": float, "devices_s": Map(float)},
+}
+_RELEASE = {
+    "name": str,
+    "release": int,
+    "current": bool,
+    "artifact": str,
+    "profile": str,
+    "files": Map(str),
+    "installed_at": str,
+    "versions": Map(str),
+}
+_LAYERS = [{"name": str, "layers": [{"layer": str, "holds": bool, "detail": str, "advice": str, "error": Maybe(Map(str))}]}]
+_DEVICE = {
+    "name": str,
+    "profile": str,
+    "url": str,
+    "tags": [str],
+    "state": str,
+    "usable": bool,
+    "why": str,
+    "fix": str,
+    "facts": Any,
+}
+_JOB = {
+    "device": str,
+    "model": str,
+    "profile": str,
+    "url": str,
+    "threads": Maybe(int),
+    "cores": str,
+    "pinned": bool,
+}
+_KERNEL = {
+    "workload": str,
+    "calls": int,
+    "share": float,
+    "choice": Map(Any),
+    "seconds": Maybe(float),
+    "default_s": Maybe(float),
+    "tried": int,
+    "candidates": int,
+    "skipped": Any,
+}
+_NEWEST = {"device": str, "model": str, "run": str, "verdict": Verdict, "reason": str, "p50_ms": Maybe(float)}
+
+DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "devices": {"devices": [_DEVICE]},
+    "jobs": {"jobs": [_JOB]},
+    "deploy": _OUTCOME,
+    "bench": {**_OUTCOME, "comparison": Optional([_PAIR])},
+    "outputs": {
+        "device": str,
+        "model": str,
+        "release": Maybe(int),
+        "outputs": [_TENSOR],
+        "path": str,
+        "top": [{"index": int, "label": str, "score": float}],
+    },
+    "check": {
+        "model": str,
+        "profile": str,
+        "builds": bool,
+        "outline": Maybe(Map(Any)),
+        "operations": Maybe(int),
+        "working_bytes": Maybe(int),
+        "failure": Maybe(Failure),
+    },
+    "artifact": {"path": str, "cached": bool, "engine": str},
+    "export": {"artifact": str, "profile": str, "paths": [str]},
+    "tune": {
+        "model": str,
+        "core": str,
+        "records": int,
+        "boards": Map(int),
+        "kernels": [_KERNEL],
+        "before": str,
+        "after": str,
+        "paired": Maybe({"before_s": [float], "after_s": [float], "speedup": float, "low": float, "high": float}),
+    },
+    "profile": {
+        **_fields(Profiled),
+        "steps": [{**_fields(Step), "share": float, "gflops": float, "roof_share": Maybe(float), "bound_by_memory": Maybe(bool)}],
+        **dict.fromkeys(("latency_s", "kernels_s", "between_s", "accounted", "recording_s"), float),
+    },
+    "accuracy": {"model": str, "devices": [Map(Any)], "reference": Any, "note": str, "below": [str]},
+    "records": {"records": [RECORD]},
+    "exported": {"records": int, "file": str},
+    "imported": {"new": int, "faster": int, "left": int},
+    "removed": {"records": int},
+    "history": {"runs": [RUN]},
+    "report": {
+        "path": str,
+        "title": str,
+        "made_at": str,
+        "runs": int,
+        "newest": [_NEWEST],
+        "steps": [{"device": str, "model": str, "run": str, "ratio": float}],
+        "comparison": [_PAIR],
+    },
+    "comparison": {"pairs": [_PAIR]},
+    "baseline": {"name": str, "runs": [str]},
+    "baselines": {"baselines": Map(int)},
+    "import": {"runs": int, "new": int},
+    "deployments": {"devices": [{"device": str, "error": Maybe(Failure), "releases": Optional([_RELEASE])}]},
+    "deployed": {"devices": [{"device": str, "error": Maybe(Failure), "release": Optional(_RELEASE)}]},
+    "doctor": {"examined": _LAYERS},
+    "provision": {"provisioned": _LAYERS},
+    "error": {"error": {"kind": str, "what": str, "why": str, "fix": str, "exit_code": int}},
+}
+_LINES = {"run": RUN, "record": RECORD}  # of JSON lines
+NAMES = (*DOCUMENTS, *_LINES)
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of one of `NAMES`."""
+    made = _made(_LINES[name]) if name in _LINES else _made({"schema": f"farm/{name}/1", **DOCUMENTS[name]})
+    return {"$schema": _DRAFT, "title": f"farm/{name}/1", **made}
+
+
+def _made(shape: Any) -> dict[str, Any]:
+    if isinstance(shape, str):
+        return {"const": shape}
+    if isinstance(shape, Maybe):
+        return {"anyOf": [_made(shape.of), {"type": "null"}]}
+    if isinstance(shape, Map):
+        return {"type": "object", "additionalProperties": _made(shape.of)}
+    if isinstance(shape, Document):
+        fields = _made(shape.of)
+        more = {"schema": {"const": shape.schema}, **{key: _made(of) for key, of in shape.beside.items()}}
+        return {**fields, "properties": {**more, **fields["properties"]}, "required": [*more, *fields["required"]]}
+    if isinstance(shape, list):
+        return {"type": "array", "items": _made(shape[0])}
+    if isinstance(shape, dict):
+        required = [key for key, of in shape.items() if not isinstance(of, Optional)]
+        properties = {key: _made(of.of if isinstance(of, Optional) else of) for key, of in shape.items()}
+        return {"type": "object", "properties": properties, "required": required}
+    return _typed(shape)
+
+
+def _typed(hint: Any) -> dict[str, Any]:
+    """Of a type, or of the annotation of a dataclass's field."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in (Any, object):
+        return {}
+    if hint is float:
+        return dict(_NUMBER)
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [member.value for member in hint]}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _made(_fields(hint))
+    if origin is tuple:
+        several = {} if arguments[-1] is Ellipsis else {"minItems": len(arguments), "maxItems": len(arguments)}
+        return {"type": "array", "items": _typed(arguments[0]), **several}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [{"type": "null"} if one is type(None) else _typed(one) for one in arguments]}
+    return {"type": "object", "additionalProperties": _typed(arguments[1])}  # a Mapping

@@ -1,0 +1,125 @@
+"""The record of runs on a real PostgreSQL server: as in a file, with many farms at once, and with the server restarted in the middle."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hammering import hammer
+from postgres_server import PostgresServer, binaries, postgres_server
+from report_runs import many, timed
+
+from farm.errors import FarmError, InternalError
+from farm.store import RunStore
+from farm.store.postgres import PostgresDatabase
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
+pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with (
+        tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        postgres_server(Path(folder)) as one,
+    ):
+        yield one
+
+
+@pytest.fixture
+def store(server: PostgresServer) -> RunStore:
+    server.sql("DROP TABLE IF EXISTS baselines, runs, farm_schema, boards")
+    return RunStore(server.url)
+
+
+def test_runs_survive_exactly_and_are_found_as_in_a_file(store: RunStore, tmp_path: Path) -> None:
+    beside = RunStore(tmp_path / "runs.sqlite")
+    hostile = dataclasses.replace(timed("pi5 %s ? \\ ' \"", "models/\udcff.onnx", 3), reason="a\0b 100 %")
+    for one in (store, beside):
+        assert one.runs() == []
+        assert one.add([*many(), hostile]) == len(many()) + 1
+        assert one.add(many()) == 0
+        one.save_baseline("release", many()[:2])
+        one.save_baseline("release", many()[1:3])
+    assert store.runs() == beside.runs()
+    assert store.runs("resnet18", "pi5", 3) == beside.runs("resnet18", "pi5", 3)
+    assert store.newest(2) == beside.newest(2)
+    assert store.newest(9, ["resnet18"], ["pi5", "host"]) == beside.newest(9, ["resnet18"], ["pi5", "host"])
+    assert store.get(hostile.id) == hostile
+    assert store.starting_with("pi5-resnet18-1") == beside.starting_with("pi5-resnet18-1")
+    assert store.baseline("release") == beside.baseline("release") != []
+    assert store.baselines() == {"release": 1}
+    assert (store.remove_baseline("release"), store.remove_baseline("release")) == (True, False)
+
+
+def test_a_run_is_kept_once(store: RunStore) -> None:
+    store.keep(timed("a", "b", 1))
+    with pytest.raises(InternalError, match="a-b-1 is kept already"):
+        store.keep(timed("a", "b", 1))
+
+
+def test_many_writers_one_killed_and_the_server_restarted_lose_nothing(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:
+    restart = threading.Timer(0.5, server.restart, ["immediate"])
+    restart.start()
+    found = hammer(server.url, tmp_path, writers=16, each=12, kills=1)
+    restart.join()
+    assert found.lost == found.halves == found.twice == 0
+    assert found.acknowledged >= 15 * 12
+
+
+def test_a_server_that_is_not_there_is_said_at_once_without_the_password() -> None:
+    with pytest.raises(FarmError) as caught:
+        RunStore("postgresql://me:secret@127.0.0.1:1/farm").ready()
+    assert "Connection refused" in caught.value.why
+    assert "secret" not in str(caught.value)
+    assert "psql postgresql://me@127.0.0.1:1/farm" in caught.value.fix
+
+
+def test_a_database_that_is_not_there_is_said_with_how_to_make_it(server: PostgresServer) -> None:
+    with pytest.raises(FarmError, match="the record of runs cannot be used") as caught:
+        RunStore(server.url.replace("/farm", "/other")).ready()
+    assert "createdb" in caught.value.fix
+
+
+def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore, server: PostgresServer) -> None:
+    store.ready()
+    server.sql("UPDATE farm_schema SET version = 99")
+    with pytest.raises(FarmError, match="written by a newer farm"):
+        store.runs()
+
+
+def test_a_schema_is_migrated_once_by_whoever_comes_first(store: RunStore, server: PostgresServer) -> None:
+    def place(version: int) -> PostgresDatabase:
+        def add(db: object) -> None:
+            db.execute("ALTER TABLE boards ADD COLUMN place TEXT")  # type: ignore[attr-defined]
+
+        return PostgresDatabase(server.url, "boards", "boards", "CREATE TABLE boards (name TEXT)", version, 2, (add,) * (version - 2))
+
+    place(2).change(lambda db: db.execute("INSERT INTO boards VALUES (?)", ("pi5",)))
+    found: list[list[tuple[object, ...]]] = []
+    farms = [
+        threading.Thread(target=lambda: found.append(place(3).ask(lambda db: db.execute("SELECT * FROM boards").fetchall())))
+        for _ in range(6)
+    ]
+    for one in farms:
+        one.start()
+    for one in farms:
+        one.join()
+    assert found == [[("pi5", None)]] * 6
+    assert server.sql("SELECT version FROM farm_schema") == "3"
+
+
+def test_the_command_line_keeps_its_runs_there(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:
+    import os
+    import sys
+
+    store.add([timed("pi5", "net", 1)])
+    (tmp_path / "devices.toml").write_text(f'store = "{server.url}"\n[devices.host]\nprofile = "x86"\nurl = "local:"\n')
+    command = [sys.executable, "-m", "farm", "history", "net", "--device", "pi5"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=True)
+    assert "pi5" in done.stdout and "net" in done.stdout

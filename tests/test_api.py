@@ -1,0 +1,133 @@
+"""farm from Python: what a Result lets one have, how a Farm is made. What it does on devices is in cli/test_python.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_runs import timed
+
+import farm
+from farm import Farm, Result
+from farm.api.choosing import planned
+from farm.errors import UntrustedNumber, UsageError
+from farm.store import RunStore
+from farm.types import PRESETS, Agreement, Plan, Run, Verdict
+
+STABLE = timed("pi5", "net", 1)
+
+
+def with_verdict(verdict: Verdict) -> Run:
+    return dataclasses.replace(STABLE, verdict=verdict, reason="for a reason")
+
+
+def test_importing_farm_loads_nothing_of_weight() -> None:
+    code = "import sys, farm; print(len([name for name in sys.modules if name.startswith('farm')]), *sys.modules)"
+    count, *modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert int(count) == 1
+    assert not {"numpy", "tvm", "torch", "rich", "pydantic"} & set(modules)
+
+
+def test_what_farm_has_not_is_said() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Frm'"):
+        farm.Frm  # noqa: B018
+
+
+def test_a_stable_run_has_its_figures() -> None:
+    result = Result(STABLE)
+    assert STABLE.latency
+    assert (result.p50_ms, result.p90_ms, result.verdict) == (STABLE.latency.p50_ms, STABLE.latency.p90_ms, Verdict.STABLE)
+    assert (result.right, result.accuracy) == (True, 0.9)
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.STABLE])
+def test_no_other_run_has_any(verdict: Verdict) -> None:
+    with pytest.raises(UntrustedNumber) as caught:
+        Result(with_verdict(verdict)).p50_ms  # noqa: B018
+    assert caught.value.what == f"net on pi5 is {verdict.value}: no p50_ms to rely on"
+    assert caught.value.why == "for a reason"
+    assert caught.value.wrong == (verdict is Verdict.WRONG)
+
+
+def test_a_percentile_that_the_samples_do_not_support_is_refused() -> None:
+    with pytest.raises(UntrustedNumber, match="no p99_ms, which so few samples do not support"):
+        Result(STABLE).p99_ms  # noqa: B018
+
+
+def test_the_error_survives_the_way_between_processes() -> None:
+    error = UntrustedNumber("what", "why", "fix", wrong=True)
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+
+
+def test_an_answer_that_is_wrong_says_so() -> None:
+    assert STABLE.samples
+    samples = dataclasses.replace(STABLE.samples, agreement=Agreement(1.0, 0.0, False, False))
+    assert not Result(dataclasses.replace(STABLE, samples=samples)).right
+
+
+def test_a_plan_is_changed_by_a_preset_and_then_by_what_is_given() -> None:
+    plan = planned(Plan(), "standard", {"count": 7, "minimum_s": None})
+    assert (plan.count, plan.minimum_s, plan.cooldown_s) == (7, PRESETS["standard"]["minimum_s"], PRESETS["standard"]["cooldown_s"])
+    assert planned(Plan(), None, {"minimum_s": 99.0}).maximum_s == 99.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "words"),
+    [("standart", {}, "no preset 'standart'"), (None, {"cuont": 3}, "no 'cuont'"), (None, {"install": True}, "no 'install'")],
+)
+def test_a_preset_or_a_field_that_is_not_there_is_named(preset: str | None, given: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        planned(Plan(), preset, given)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))
+    path = tmp_path / "devices.toml"
+    path.write_text('[devices.host]\nprofile = "x86"\nurl = "local:"\n')
+    return path
+
+
+def test_a_farm_has_the_history_of_its_record_and_compares_in_it(config: Path) -> None:
+    record = RunStore(config.parent / "data" / "runs.sqlite")
+    before, after = timed("pi5", "net", 1), timed("pi5", "net", 2, 12.0)
+    record.add([before, after])
+    record.save_baseline("release", [before])
+    loaded = Farm.load(config)
+    assert [run.id for run in loaded.history("net", device="pi5")] == [after.id, before.id]
+    for first, second in ((before.id, after.id), ("release", Result(after)), (before, after)):
+        [pair] = loaded.compare(first, second)
+        assert (pair.first.id, pair.second.id, pair.found.change.value) == (before.id, after.id, "slower")
+    with pytest.raises(UsageError, match="no baseline and no run 'releas'"):
+        loaded.compare("releas", after)
+
+
+@pytest.mark.parametrize(("said", "kept"), [("lab.sqlite", "lab.sqlite"), ("sub/lab.sqlite", "sub/lab.sqlite")])
+def test_the_record_of_a_configuration_lies_beside_it(config: Path, said: str, kept: str) -> None:
+    config.write_text(f'store = "{said}"\n' + config.read_text())
+    Farm.load(config).record.keep(timed("a", "b", 1))
+    assert (config.parent / kept).exists()
+    assert not (config.parent / "data").exists()
+
+
+def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_path: Path) -> None:
+    config.write_text('store = "lab.sqlite"\n' + config.read_text())
+    Farm.load(config, store=str(tmp_path / "other.sqlite")).record.keep(timed("a", "b", 1))
+    assert not (tmp_path / "lab.sqlite").exists()
+    listed = subprocess.run(
+        [sys.executable, "-m", "farm", "history", "--json", "--config", str(config), "--store", str(tmp_path / "other.sqlite")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [run["id"] for run in json.loads(listed.stdout)["runs"]] == ["a-b-1"]
+
+
+def test_tries_are_counted_from_one(config: Path) -> None:
+    with pytest.raises(UsageError, match="tries=0"):
+        Farm.load(config).bench(config, device="host", tries=0)

@@ -1,0 +1,60 @@
+"""Numbers for Prometheus: the text format, of runs and of a tracker."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import failed, timed
+
+from farm import metrics
+from farm.tracker import of_summary
+
+LINE = re.compile(r'[a-z_0-9]+\{([a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)+\} (\S+)')
+
+
+def samples(text: str) -> dict[str, float]:
+    """The values by all that is before them; every line is one of the format."""
+    lines = [line for line in text.split("\n")[:-1] if not line.startswith("#")]
+    assert text.endswith("\n")
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_a_run_gives_its_verdict_its_percentiles_and_its_moment() -> None:
+    run = timed("pi5", "net", 1)
+    found = samples(metrics.of_runs([run, failed("pi4", "net", 1)]))
+    of = 'device="pi5",model="net",profile="x86"'
+    assert run.latency
+    assert found[f"farm_latency_p50_seconds{{{of}}}"] == run.latency.p50_ms * 1e-3
+    assert found[f'farm_run_verdict{{{of},verdict="STABLE"}}'] == 1.0
+    assert found[f"farm_run_timestamp_seconds{{{of}}}"] == 1772452800.0
+    assert found[f"farm_accuracy_ratio{{{of}}}"] == 0.9
+    assert not any("p99" in name for name in found)
+    assert [name for name in found if "pi4" in name and "latency" in name] == []
+
+
+def test_an_emulated_device_has_no_latency() -> None:
+    assert "latency" not in metrics.of_runs([timed("pi3", "net", 1, url="qemu:")])
+
+
+@given(st.text())
+def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
+    assert samples(metrics.of_runs([dataclasses.replace(timed("a", "b", 1), device=name, model="models/\udcff.onnx")]))
+
+
+def test_a_trackers_summary_counts_boards_by_their_key() -> None:
+    summary = {
+        "queue_info": {"pi4": {"free": 1, "pending": 0}, "jetson": {"free": 0, "pending": 3}},
+        "server_info": [{"key": "server:pi4", "addr": ["10.0.0.1", 1]}, {"key": "server:pi4", "addr": ["10.0.0.2", 1]}],
+    }
+    assert samples(of_summary(summary)) == {
+        'farm_tracker_boards{key="jetson"}': 0.0,
+        'farm_tracker_boards{key="pi4"}': 2.0,
+        'farm_tracker_boards_free{key="jetson"}': 0.0,
+        'farm_tracker_boards_free{key="pi4"}': 1.0,
+        'farm_tracker_requests_waiting{key="jetson"}': 3.0,
+        'farm_tracker_requests_waiting{key="pi4"}': 0.0,
+    }
