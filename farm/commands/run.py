@@ -75,6 +75,10 @@ class _Answer:
     labels: Sequence[str]
     release: Release | None = None
 
+    @property
+    def named(self) -> list[tuple[TensorSpec, np.ndarray[Any, Any]]]:
+        return list(zip(self.specs, self.outputs, strict=True))
+
 
 def _run_deployed(session: Session, name: str, device: Device, source: Path, seconds: float) -> _Answer | None:
     from farm.commands.progress import Spinner
@@ -110,7 +114,7 @@ def _build_and_run(session: Session, model: Model, device: Device, source: Path,
 def _tell(session: Session, device: Device, answer: _Answer, output: Path | None) -> None:
     best = _best(answer)
     if session.as_json:
-        described = [{"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in answer.specs]
+        described = [{"name": spec.name, "shape": list(value.shape), "dtype": spec.dtype} for spec, value in answer.named]
         top = [{"index": score.index, "label": score.label, "score": score.score} for score in best]
         release = answer.release.number if answer.release else None
         body = {
@@ -128,8 +132,8 @@ def _tell(session: Session, device: Device, answer: _Answer, output: Path | None
     if output:
         click.echo(f"outputs in {output}")
     elif not best:
-        for spec, value in zip(answer.specs, answer.outputs, strict=True):
-            click.echo(f"{spec.name}: {spec.dtype} {list(spec.shape)}, from {value.min():.4g} to {value.max():.4g}")
+        for spec, value in answer.named:
+            click.echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
 
 
 def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: list[np.ndarray[Any, Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.errors import ModelError, did_you_mean
-from farm.types import Preprocess, TensorSpec
+from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -23,7 +23,7 @@ _PILLOW_MODES = {"RGB": "RGB", "BGR": "RGB", "L": "L"}
 
 
 def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess) -> dict[str, Array]:
-    """The inputs of one sample by name, of exactly the model's shapes and dtypes.
+    """The inputs of one inference by name, of exactly the model's shapes and dtypes; where its batch is open, of any one batch.
 
     `.npz` holds an array per input, by name, or a single array of any name for a model of one input; `.npy` is one array; any other
     file is an image. Raises ModelError for wrong names, shapes or dtypes (only casts that lose nothing are made), for NaN, and for files
@@ -34,7 +34,11 @@ def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess
         spec = _only(inputs, path, "an image")
         return {spec.name: read_image(path, spec, preprocess)}
     arrays = _named(_load_all(path), inputs, path) if suffix == ".npz" else {_only(inputs, path, "a .npy file").name: _load(path)}
-    return {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
+    fitted = {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
+    if len(batches := {spec.name: len(fitted[spec.name]) for spec in inputs if spec.open}) > 1 and len(set(batches.values())) > 1:
+        said = ", ".join(f"{name} {batch}" for name, batch in batches.items())
+        raise ModelError(f"{path}: the inputs are not of one batch", f"they are: {said}", "give all of them the same first axis")
+    return fitted
 
 
 def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess) -> Array:
@@ -136,10 +140,11 @@ def _named(arrays: dict[str, Array], inputs: Sequence[TensorSpec], path: Path) -
 
 
 def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
-    if array.shape != spec.shape:
+    fits = array.shape[1:] == spec.shape[1:] and array.ndim and len(array) if spec.open else array.shape == spec.shape
+    if not fits:
         raise ModelError(
             f"{path}: the array for {spec.name!r} has the wrong shape",
-            f"the model takes {list(spec.shape)}, the array is {list(array.shape)}",
+            f"the model takes {shape_in_words(spec)}, the array is {list(array.shape)}",
             f"reshape it: array.reshape({list(spec.shape)})"
             if array.size == np.prod(spec.shape)
             else "feed what the model takes, or override the shape with --shape",
@@ -189,7 +194,7 @@ def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[int, int]
     batch, *axes = spec.shape or (0,)
     if len(axes) == 3:
         count, height, width = axes if layout == "NCHW" else (axes[2], axes[0], axes[1])
-        if batch == 1 and count == channels:
+        if (batch == 1 or spec.open) and count == channels:
             return height, width
     wanted = f"[1, {channels}, H, W]" if layout == "NCHW" else f"[1, H, W, {channels}]"
     raise ModelError(
@@ -215,7 +220,7 @@ def _open_image(path: Path, mode: str, size: tuple[int, int]) -> PIL.Image.Image
 
 
 def _describe(spec: TensorSpec) -> str:
-    return f"{spec.name} {list(spec.shape)} {spec.dtype}"
+    return f"{spec.name} {shape_in_words(spec)} {spec.dtype}"
 
 
 def _listed(arrays: dict[str, Array]) -> str:

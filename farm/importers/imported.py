@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farm.types import TensorSpec
+from farm.types import Model, TensorSpec
 
 Reference = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
@@ -23,7 +23,7 @@ class Imported:
     `module` is a tvm IRModule whose "main" takes the inputs, then the weights, and returns a tensor or a tuple of tensors; its
     attribute `num_input` counts the inputs. `weights` are in the order of those parameters. `reference` runs one sample, by input
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
-    `python:` source was made of.
+    `python:` source was made of. `fixed` says why a batch that the model leaves open was given an extent.
     """
 
     module: Any
@@ -34,6 +34,17 @@ class Imported:
     example: dict[str, np.ndarray]
     reference: Reference
     files: tuple[Path, ...] = ()
+    fixed: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the module takes any batch."""
+        return any(spec.open for spec in self.inputs)
+
+
+def with_fixed_shapes(model: Model, inputs: Sequence[TensorSpec]) -> Model:
+    """The model with nothing left open: its inputs have these shapes."""
+    return replace(model, shapes={spec.name: spec.shape for spec in inputs})
 
 
 def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,17 @@ def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch
         raise ModelError(f"{what}: torch.export cannot export the module", one_line(exc), fix) from exc
 
 
-def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str) -> Imported:
-    """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example."""
+def convert(
+    program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str, batched: Sequence[str] = ()
+) -> Imported:
+    """Import a program of fixed shapes, save for the batch of the inputs `batched`.
+
+    `run(*positional, **named)` is the reference, `arguments` the example.
+    """
     names = input_names(program, what)
     values, structure = tree_flatten(arguments)
     _check_dtypes(names, values, what)
-    inputs = tuple(_spec(name, value) for name, value in zip(names, values, strict=True))
+    inputs = tuple(replace(_spec(name, value), open=name in batched) for name, value in zip(names, values, strict=True))
     reference = _reference(run, names, structure, what)
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
-from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
+from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec, batch_in_words, shape_in_words
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
@@ -38,4 +38,6 @@ __all__ = [
     "Variant",
     "Verdict",
     "Wrong",
+    "batch_in_words",
+    "shape_in_words",
 ]
