@@ -17,6 +17,7 @@ import click
 
 from farm import __version__, interrupts
 from farm.commands import (
+    accuracy,
     baseline,
     bench,
     check,
@@ -29,8 +30,10 @@ from farm.commands import (
     exchange,
     export,
     history,
+    profile,
     provision,
     records,
+    report,
     run,
     serve,
     tune,
@@ -76,8 +79,22 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    *(devices.devices, deploy.deploy, bench.bench, run.run, check.check, compile_, export.export, tune.tune, records.records),
-    *(history.history, compare.compare, baseline.baseline, exchange.runs),
+    devices.devices,
+    deploy.deploy,
+    bench.bench,
+    run.run,
+    profile.profile,
+    accuracy.accuracy,
+    check.check,
+    compile_,
+    export.export,
+    tune.tune,
+    records.records,
+    history.history,
+    compare.compare,
+    baseline.baseline,
+    report.report,
+    exchange.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, completion.completion),
 ):

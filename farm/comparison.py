@@ -1,4 +1,5 @@
-"""Two sets of runs side by side: which belong together, what their latencies say, and what else differs between them."""
+"""Two sets of runs side by side: which belong together, what their latencies say, and what else differs between them. And where a
+history of runs took a step."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from farm import stats
+from farm import stats, words
 from farm.types import Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
@@ -30,6 +31,34 @@ class Pair:
         found = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
         names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
         return {**names, **found, "differences": list(self.differences)}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A step in the latencies of a history: the runs on both sides of it, and what else differs between the two, in words."""
+
+    before: Run
+    after: Run
+    step: stats.Step
+    differences: tuple[str, ...]
+
+    @property
+    def in_words(self) -> str:
+        effect = f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms ({100 * (self.step.ratio - 1):+.0f} %)"
+        changed = "; ".join(self.differences) or "nothing that farm knows of changed there"
+        return f"step at {words.moment(self.after.started_at)}, run {self.after.id[:6]}: {effect}: {changed}"
+
+
+def timed(runs: Iterable[Run]) -> list[Run]:
+    """Those whose latency is one to show: emulated ones and those without any are left out."""
+    return [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
+
+
+def moves(runs: Sequence[Run]) -> list[Move]:
+    """The steps in the medians of `timed` runs of one model on one device, in order of time."""
+    found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
+    sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
+    return [Move(before, after, step, tuple(differences(before, after))) for before, after, step in sides]
 
 
 def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:

@@ -18,12 +18,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from farm import interrupts, process
 from farm.asking import terminal
@@ -34,7 +35,7 @@ from farm.worker import ANSWER, TASK, Desk, Kind
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["Crew", "Desk", "Kind", "Message", "together"]
+__all__ = ["Crew", "Desk", "Kind", "Message", "ahead", "together"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -257,3 +258,16 @@ def together(function: Callable[[Item], Answer], items: Sequence[Item], most: in
         return []
     with ThreadPoolExecutor(min(most, len(items))) as pool:
         return list(pool.map(function, items))
+
+
+def ahead(items: Iterable[Item], most: int) -> Iterator[Item]:
+    """The items in order, up to `most` of them made by a thread before they are asked for: what is read while a device computes."""
+    iterator, end = iter(items), object()
+    pool = ThreadPoolExecutor(1)
+    try:
+        waiting = deque(pool.submit(next, iterator, end) for _ in range(most))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, iterator, end))
+            yield cast(Item, item)
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -12,11 +12,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import importers, stats
+from farm import data, importers, stats
 from farm.clock import timed
 from farm.compiler.build import compile_error, specs, versions
 from farm.errors import BuildError, FarmError, ModelError, WrongAnswer
-from farm.importers import feed
 from farm.importers.imported import example_inputs, with_fixed_shapes
 from farm.parallel import Desk
 from farm.store import Store, digest_of
@@ -96,7 +95,7 @@ def _digest(model: Model, cache: Path) -> str | None:
     if fingerprint is None:
         return None
     try:
-        return digest_of(_FORMAT, fingerprint, model.dataset or "", versions())
+        return digest_of(_FORMAT, fingerprint, data.digest(model.dataset) if model.dataset else "", versions())
     except OSError as exc:
         raise ModelError(
             f"{model.name}: its data set cannot be read", f"{exc.strerror}: {model.dataset}", "correct `dataset` in devices.toml"
@@ -175,13 +174,12 @@ def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Arra
 def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:
     if model.dataset is None:
         return None, None
-    samples, labels = feed.read_dataset(model.dataset, imported.inputs)
-    name, correct = imported.inputs[0].name, 0
-    for index, (sample, label) in enumerate(zip(samples, labels, strict=True)):
-        correct += int(imported.reference({name: sample[None]})[0].argmax() == label)
-        if index % _EVERY_SAMPLES == 0:
-            desk.note(Progress(Stage.IMPORTING, f"{imported.engine} on {len(labels)} labelled samples", index / len(labels)))
-    return correct, len(labels)
+    samples, correct = data.labelled(model.dataset, model, imported.inputs, imported.outputs), 0
+    for sample in samples.read():
+        correct += int(imported.reference(sample.inputs)[0].argmax() == sample.label)
+        if sample.index % _EVERY_SAMPLES == 0:
+            desk.note(Progress(Stage.IMPORTING, f"{imported.engine} on {len(samples)} labelled samples", sample.index / len(samples)))
+    return correct, len(samples)
 
 
 def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]) -> list[list[Array]]:

@@ -86,7 +86,9 @@ def _release(body: Mapping[str, Any], current: bool) -> Release:
         dict(body["files"]),
         specs(body["inputs"]),
         specs(body["outputs"]),
-        Preprocess(tuple(preprocess["mean"]), tuple(preprocess["std"]), preprocess["layout"], preprocess["channels"]),
+        Preprocess(
+            tuple(preprocess["mean"]), tuple(preprocess["std"]), preprocess["layout"], preprocess["channels"], preprocess.get("crop")
+        ),
         tuple(body["labels"] or ()),
         body["installed_at"],
         dict(body["versions"]),

@@ -64,6 +64,11 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def moment(started_at: str) -> str:
+    """An ISO 8601 moment to the minute: 2026-07-01 12:34."""
+    return started_at[:16].replace("T", " ")
+
+
 def latency(run: Run) -> str:
     """The median and, after ±, the interquartile range over it. Never a number for an emulated device; empty where there is none."""
     if run.latency is None:

@@ -17,9 +17,11 @@ LAYERS = """
     types deadline clock asking
     errors
     process stats interrupts worker
-    parallel words comparison
+    parallel words
+    comparison
     config store
     importers zoo compiler transports agent
+    data
     prepare releases
     executor export
     pipeline tracker

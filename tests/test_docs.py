@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import farm
 from farm import config, errors, transports
 from farm.cli import cli
-from farm.importers.feed import read_image
+from farm.importers.images import read_image
 from farm.interrupts import Stopped
 from farm.types import Model, Preprocess, TensorSpec, Verdict
 

@@ -19,7 +19,7 @@
 namespace farm {
 namespace {
 
-constexpr int kProtocol = 3;  // of the farm.* functions; goes up when one of them changes
+constexpr int kProtocol = 4;  // of the farm.* functions; goes up when one of them changes
 const char kNull[] = "null";
 const char kCpus[] = "/sys/devices/system/cpu/";
 
@@ -143,6 +143,9 @@ std::string CpuWait() {
   return known ? NumberOrNull(std::to_string(nanoseconds * 1e-9)) : kNull;
 }
 
+// The most memory that this process, which is the session's, has had at once.
+std::string MemoryPeak() { return NumberOrNull(Field(ReadText("/proc/self/status"), "VmHWM"), 1024); }
+
 std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText("/proc/meminfo"), name), 1024); }
 
 }  // namespace
@@ -169,6 +172,7 @@ std::string FactsAsJson() {
       {"threads_pinned", threads.pinned ? "true" : "false"},
       {"memory_total_bytes", Memory("MemTotal")},
       {"memory_available_bytes", Memory("MemAvailable")},
+      {"memory_peak_bytes", MemoryPeak()},
       {"cpu_wait_s", CpuWait()},
       {"load_1m", NumberOrNull(ReadText("/proc/loadavg"))},
       {"time_s", Clock()},

@@ -13,6 +13,7 @@
 #include "facts.h"
 #include "io.h"
 #include "paths.h"
+#include "profile.h"
 #include "store.h"
 #include "threads.h"
 #include "work_directory.h"
@@ -97,6 +98,9 @@ void RegisterFunctions(const std::string& work, const SessionOptions& options) {
   RegisterStoreFunctions(store);
   RegisterDeploymentFunctions(std::make_shared<Deployments>(store));
   Register("farm.agent.facts", [] { return FactsAsJson(); });
+  Register("farm.agent.profile", [](const tvm::ffi::Module& machine, const std::string& function, int64_t pairs, double seconds) {
+    return Profile(machine, function, pairs, seconds);
+  });
   Register("farm.agent.threads", [](int64_t count, const std::string& cores, bool pinned) { ChangeThreads(count, cores, pinned); });
 }
 

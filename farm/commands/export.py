@@ -41,6 +41,11 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
     profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
     if kind == FOLDER and output.exists():
         raise UsageError(f"{output} exists already", "an export is never mixed with other files", "name a new folder, or remove it")
+    if kind == FOLDER and profile.on_gpu:
+        fix = f"write its parts, for a program of your own with TVM's runtime for GPUs: --format {PARTS}"
+        raise UsageError(
+            f"{profile.name} is for GPUs, and the runtime of the folder for CPUs", "its runner would not find the kernels", fix
+        )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         _, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
     written = [output]

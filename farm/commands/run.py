@@ -89,7 +89,8 @@ def _run_deployed(session: Session, name: str, device: Device, source: Path, sec
         found = infer_deployed(name, device, source, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
     if found is None:
         return None
-    release, outputs = found
+    release, outputs, said = found
+    _tell_converted(session, source, said)
     if session.verbosity >= 0:
         when = release.installed_at[:16].replace("T", " ")
         click.echo(
@@ -107,8 +108,14 @@ def _build_and_run(session: Session, model: Model, device: Device, source: Path,
 
     host = host_profile(session.fleet())
     with Spinner(session, f"{model.name} on {device.name}") as spinner:
-        specs, outputs = infer(model, device, source, host=host, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
+        specs, outputs, said = infer(model, device, source, host=host, store=Store(cache_root()), deadline_s=seconds, show=spinner.show)
+    _tell_converted(session, source, said)
     return _Answer(model.name, specs, outputs, feed.read_labels(model.labels) if model.labels else ())
+
+
+def _tell_converted(session: Session, source: Path, said: Sequence[str]) -> None:
+    for words in said if session.verbosity >= 0 else ():
+        click.echo(f"{source} was converted: {words}", err=True)
 
 
 def _tell(session: Session, device: Device, answer: _Answer, output: Path | None) -> None:

@@ -51,7 +51,7 @@ def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records
     digest = _digest_with(base, made.choices, made.lowered.decisions)
     if not store.find(KIND, digest):
         with store.publish(KIND, digest) as folder, _our_errors(prepared, profile):
-            _write(folder, desk, prepared, profile, digest, made)
+            _write(folder, desk, prepared, profile, digest, made, store)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
     return _named(load(kept, cached=False), prepared, profile)
@@ -93,6 +93,8 @@ def artifact_digest(prepared: Prepared, profile: Profile) -> str:
     target: dict[str, object] = {**profile.target, "linker": list(profile.linker)}
     if "native" in json.dumps(target):
         target["this_cpu"] = this_cpu()
+    if profile.target.get("kind") == "cuda":
+        target["compiler"] = cuda_version()
     module = prepared.directory / "module.json"
     return digest_of(module, prepared.directory / "weights.npz", target, compiler_digest(), versions())
 
@@ -107,6 +109,15 @@ def compiler_digest() -> str:
 def versions() -> Mapping[str, str]:
     """Versions of the packages that decide what the code looks like."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+@lru_cache
+def cuda_version() -> str:
+    """The version of the compiler of CUDA code; empty where it is not installed."""
+    try:
+        return importlib.metadata.version("nvidia-cuda-nvrtc")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @lru_cache
@@ -171,15 +182,16 @@ def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
         raise error from exc
 
 
-def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made) -> None:
+def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
     from farm.compiler.code import compiled
+    from farm.compiler.cuda import device_code
     from farm.compiler.graph import graph_of
     from farm.compiler.link import linker
 
     lowered, seconds = made.lowered, made.seconds
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
     graph = graph_of(lowered.module)
-    with timed(seconds, "code"):
+    with timed(seconds, "code"), device_code(made.target, store):
         executable = compiled(lowered.module, made.target)
     with timed(seconds, "link"):
         executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))

@@ -30,12 +30,12 @@ def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, flo
     for tile, cycles in tiles:
         weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
-        memory = _memory_cycles(core, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        memory = memory_cycles(core, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
         found += [(Choice(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)]
     return found
 
 
-def _memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
+def memory_cycles(core: Core, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
     """What waiting for memory adds in the two orders, given bytes of all three, blocks of channels, and rows of tiles.
 
     By pixels, all weights are read for each row of tiles, from memory at least the first time. By channels a block of them is read once,

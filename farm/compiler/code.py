@@ -27,9 +27,14 @@ def _planned_at_one(module: tvm.IRModule) -> tvm.IRModule:
     """The module with its planner told to take a batch for one."""
     result = module.clone()
     for variable, function in module.functions_items():
-        if isinstance(function, relax.Function) and (batch := relax.analysis.defined_symbolic_vars(function)):
-            result[variable] = function.with_attr(_UPPER_BOUND, {str(one.name): 1 for one in batch})
+        if isinstance(function, relax.Function) and (batch := _given(function)):
+            result[variable] = function.with_attr(_UPPER_BOUND, dict.fromkeys(batch, 1))
     return result
+
+
+def _given(function: relax.Function) -> set[str]:
+    """The open extents that are known when a function begins: those of its parameters, not those that depend on values."""
+    return {str(variable.name) for parameter in function.params for variable in relax.analysis.tir_vars_in_type(parameter.ty)}
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.StorageOfOpenBatches")
@@ -73,10 +78,10 @@ def _nbytes(extents: Sequence[Any], dtype: str) -> Any:
 
 
 def _larger(one: Any, other: Any) -> Any:
-    """The larger of two sizes, or an expression of it where that depends on the batch, which is at least 1."""
+    """The larger of two sizes, or an expression of it where that depends on the batch."""
     analyzer = Analyzer()
     for variable in tirx.analysis.undefined_vars(tirx.Evaluate(one + other)):
-        analyzer.bind(variable, tvm.ir.Range(tirx.const(1, "int64"), tirx.const(1 << 31, "int64")))
+        analyzer.bind(variable, tvm.ir.Range(tirx.const(0, "int64"), tirx.const(1 << 31, "int64")))
     if analyzer.can_prove(one >= other):
         return one
     return other if analyzer.can_prove(other >= one) else tirx.max(one, other)

@@ -36,6 +36,7 @@ class Core:
     l2_bytes: int = 512 * _KIB
     l2_speed: float = math.inf  # bytes in a cycle, from the L2 cache
     stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
+    dot: str = "plain"  # how products of 8-bit integers are computed: see `dots`
     prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
@@ -80,19 +81,22 @@ def core_of(target: tvm.target.Target) -> Core:
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):
-        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, prefetches=True)
+        dot = "vnni" if has("avx512vnni", "avx512vl") else "pairs"
+        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, dot=dot, prefetches=True)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, prefetches=True)
-    return Core("sse", 4, 16, 2, 2, 4, stream=4)
+        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, dot="pairs", prefetches=True)
+    return Core("sse", 4, 16, 2, 2, 4, stream=4, dot="pairs")
 
 
 def core_key(target: tvm.target.Target) -> str:
-    """The core that records are for, for example "aarch64 cortex-a72" or "x86_64 znver4 avx512": the architecture, LLVM's name of the CPU
-    that code is for, and where that leaves it open, what is used of it.
+    """What records are for, for example "aarch64 cortex-a72", "x86_64 znver4 avx512" or "cuda sm_90": the architecture, LLVM's name of
+    the CPU that code is for, and where that leaves it open, what is used of it.
 
     `native` has been resolved to the CPU's model. Code for a level of an architecture (x86-64-v3) has to suit many models: its records are
     kept under the level, wherever they were measured, and say by which CPU.
     """
+    if target.kind.name != "llvm":
+        return f"{target.kind.name} {target.attrs.get('arch') or target.attrs.get('device')}"
     architecture = str(target.attrs.get("mtriple", "")).split("-")[0] or platform.machine()
     cpu, used = str(target.attrs.get("mcpu") or "generic"), core_of(target).name
     return f"{architecture} {cpu}" if used.startswith(cpu) else f"{architecture} {cpu} {used}"

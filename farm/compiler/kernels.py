@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, loops, rows, windows, winograd, winograd_costs
+from farm.compiler import functions, integer, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.extents import Extent, at_one, is_open, same
@@ -41,10 +41,10 @@ def _legalizer(name: str, own: Own, chooser: Chooser) -> Legalizer:
     return legalize
 
 
-def shape_at_one(expression: relax.Expr, known: int) -> tuple[int, ...] | None:
-    """The extents of a float32 tensor at a batch of one, None where one of the last `known` axes is open or the type is another."""
+def shape_at_one(expression: relax.Expr, known: int, dtype: str = "float32") -> tuple[int, ...] | None:
+    """The extents of a tensor at a batch of one, None where one of the last `known` axes is open or the type is another."""
     shape = getattr(expression.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr) or str(expression.ty.dtype) != "float32":
+    if not isinstance(shape, relax.ShapeExpr) or str(expression.ty.dtype) != dtype:
         return None
     if known and any(map(is_open, shape.values[-known:])):
         return None
@@ -52,6 +52,8 @@ def shape_at_one(expression: relax.Expr, known: int) -> tuple[int, ...] | None:
 
 
 def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    if str(call.ty.dtype) == "int32":
+        return _integer_convolution(builder, call, chooser)
     attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE)
     if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
         return None
@@ -79,6 +81,14 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(loops.convolution, workload, choice)
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
+
+
+def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE, str(call.args[0].ty.dtype))
+    if weight is None or data is None or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+        return None
+    workload = Workload(loops.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
+    return integer.convolution(builder, call, chooser, weight, workload)
 
 
 def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
@@ -147,6 +157,8 @@ def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    if str(call.ty.dtype) == "int32":
+        return _integer_dense(builder, call, chooser)
     weight = constant(call.args[1])
     dense = weight is not None and weight.ndim == 2
     left, right = shape_at_one(call.args[0], 1 if dense else 2), shape_at_one(call.args[1], 2)
@@ -168,6 +180,13 @@ def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
     return len(left) == len(right) and all(
         same([one], [other]) or any(not is_open(each) and each == 1 for each in (one, other)) for one, other in pairs
     )
+
+
+def _integer_dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
+    weight, data = constant(call.args[1]), shape_at_one(call.args[0], 1, str(call.args[0].ty.dtype))
+    if weight is None or data is None or weight.ndim != 2 or len(data) < 2 or 0 in (*data, *weight.shape):
+        return None
+    return integer.dense(builder, call, chooser, weight, Workload(loops.DENSE, data, weight.shape))
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:

@@ -26,7 +26,7 @@ TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main
 def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution; in one of several groups, each output sees the channels of its own group."""
     source = padded(data, workload.padding)
-    blocks, kernel_h, kernel_w, depth, block = _extents(weight)
+    blocks, kernel_h, kernel_w, depth, block = extents(weight)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
@@ -35,11 +35,11 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
-        row, column = y * stride_y + ry * dilation_y, _within(x, out_w, shape[2]) * stride_x + rx * dilation_x
+        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
         return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
     main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
-    return _cropped(main, (count, out_h, out_w, workload.channels))
+    return cropped(main, (count, out_h, out_w, workload.channels))
 
 
 def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -53,7 +53,7 @@ def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: t
     (top, left, _, _), (stride_y, stride_x) = workload.padding, workload.strides
     out_h, out_w, _ = image
     count, height, width, depth = plain(data.shape)
-    blocks, filled_h, filled_w, _, block = _extents(weight)
+    blocks, filled_h, filled_w, _, block = extents(weight)
     taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
     columns = (out_w - 1 + left) // stride_x + 1
     below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
@@ -62,7 +62,7 @@ def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: t
     covered = up_to_multiple(columns, choice.tile.pixels)
 
     def value(n: te.Var, y: te.Var, phase: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = (y + top) // stride_y - ry + taps_y - 1, _within(x, columns, covered) - rx + taps_x - 1
+        row, column = (y + top) // stride_y - ry + taps_y - 1, within(x, columns, covered) - rx + taps_x - 1
         kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
         return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
 
@@ -73,15 +73,15 @@ def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: t
 def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """[..., M, K] by a packed weight: [..., M, N]."""
     *outer, rows, depth = plain(data.shape)
-    blocks, _, block = _extents(weight)
+    blocks, _, block = extents(weight)
     k = te.reduce_axis((0, depth), name="k")
     shape = (*outer, covering(rows, choice.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        return te.sum(data(*batch, _within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
+        return te.sum(data(*batch, within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
 
-    return _cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
+    return cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
 
 
 def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tensor) -> te.Tensor:
@@ -98,15 +98,15 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        first = left(*_broadcast(batch, outer_left), _within(i, rows, shape[-2]), k)
+        first = left(*_broadcast(batch, outer_left), within(i, rows, shape[-2]), k)
         batch = _broadcast(batch, outer_right)
         second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return _cropped(te.compute(shape, value, name=PRODUCT, attrs=notes_of(workload, choice)), (*outer, rows, width))
+    return cropped(te.compute(shape, value, name=PRODUCT, attrs=notes_of(workload, choice)), (*outer, rows, width))
 
 
-def _extents(tensor: te.Tensor) -> list[int]:
+def extents(tensor: te.Tensor) -> list[int]:
     """Those of a weight, which are known."""
     return [int(extent) for extent in tensor.shape]
 
@@ -116,7 +116,7 @@ def notes_of(workload: Workload, choice: Choice) -> dict[str, Any]:
     return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: choice.order, WORKLOAD: workload.key}
 
 
-def _within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
+def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
     """The index, the last one for those beyond: to compute a pixel twice costs less than to ask whether it is there."""
     return index if same([limit], [covered]) else te.min(index, limit - 1)
 
@@ -125,7 +125,7 @@ def _broadcast(indices: Sequence[te.Var], extents: Sequence[Extent]) -> list[Any
     return [index if is_open(extent) or extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
 
 
-def _cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
+def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     if same(main.shape, shape):
         return main
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)

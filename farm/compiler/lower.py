@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ import tvm
 from tvm import relax
 
 from farm.clock import timed
-from farm.compiler import passes, schedules
+from farm.compiler import gpu, passes, schedules
 from farm.compiler.choices import NO_RECORDS, Chooser, Decision, Records
 from farm.compiler.core import core_of
 from farm.errors import BuildError
 from farm.types import Kernel, Profile
 
 # In every library: a model that needs no kernels at all would be exported as C source, which takes a C compiler to link.
-NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "no_kernel")
+NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attrs({"global_symbol": "no_kernel", "tirx.is_scheduled": True})
 _ON_EVERY_DEVICE = "vm.builtin."
 
 
@@ -39,10 +40,10 @@ class Lowered:
 def resolve_target(profile: Profile) -> tvm.target.Target:
     """The profile's target, `native` replaced by the CPU of this machine."""
     content: dict[str, Any] = dict(profile.target)
-    if content.get("kind") != "llvm":
+    if content.get("kind") not in ("llvm", *gpu.KINDS):
         raise BuildError(
-            f"{profile.name}: code for {content.get('kind')} cannot be built yet",
-            "this version builds for CPUs; the profile is there so that configurations can name it",
+            f"{profile.name}: code for {content.get('kind')} cannot be built",
+            f"farm builds for llvm, which is CPUs, and for {' and '.join(gpu.KINDS)}",
             "use the CPU of the same board, for example --profile rk3399 or --profile rasp4-64",
         )
     if content.get("mcpu") == "native":
@@ -66,21 +67,22 @@ def lower(
     records: Records = NO_RECORDS,
 ) -> Lowered:
     """Graph passes, schedules, parameters out of the code. Adds what each took to `seconds`. `records` are those of the target's core."""
-    core = core_of(target)
-    chooser = Chooser(core, records)
+    chooser = None if gpu.is_gpu(target) else Chooser(core_of(target), records)
+    schedule_one = schedules.for_core(chooser.core) if chooser else partial(gpu.schedule_one, target=target)
     with target:
         with timed(seconds, "graph"):
             module = passes.optimize(passes.bind(module, weights), chooser)
         _check_functions(module)
         with timed(seconds, "schedule"):
-            module, kernels = schedules.schedule(module, core)
+            module, kernels = schedules.schedule(module, schedule_one)
         module, parameters = passes.lift_parameters(module)
-    module["no_kernel"] = NOTHING
-    return Lowered(module, parameters, tuple(_with_choice(kernel, chooser) for kernel in kernels), chooser.decisions)
+    module["no_kernel"] = NOTHING if chooser else NOTHING.with_attr("target", target.host)
+    decisions = chooser.decisions if chooser else {}
+    return Lowered(module, parameters, tuple(_with_choice(kernel, decisions) for kernel in kernels), decisions)
 
 
-def _with_choice(kernel: Kernel, chooser: Chooser) -> Kernel:
-    made = chooser.decisions.get(kernel.workload)
+def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:
+    made = decisions.get(kernel.workload)
     return kernel if made is None else replace(kernel, choice=str(made.choice), recorded=made.recorded)
 
 

@@ -14,8 +14,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
+from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
+from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 
@@ -46,8 +48,8 @@ def at_one(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module) if batch else module
 
 
-def optimize(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
-    """From the imported operators to fused loop nests. The target must be the current one."""
+def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
+    """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
     return loop_nests(simplified(module), chooser)
 
 
@@ -61,6 +63,7 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
         rewriting("farm.Simplify", _Simplifier),
         FoldConstants(),
         transform.DeadCodeElimination(),
+        Integers(),
         _ChannelsLast(),
         transform.Normalize(),
         rewriting("farm.SinkTransposes", TransposeSinker),
@@ -73,11 +76,12 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def loop_nests(module: tvm.IRModule, chooser: Chooser) -> tvm.IRModule:
-    """Operators as fused loop nests, by the choices of the chooser."""
+def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
+    """Operators as fused loop nests: ours, by the choices of the chooser, or without one TVM's, which other schedules than ours expect."""
     transform = relax.transform
     passes = [
-        transform.LegalizeOps(legalization(chooser)),
+        *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
+        transform.LegalizeOps(legalization(chooser) if chooser else None),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

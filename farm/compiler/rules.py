@@ -10,17 +10,19 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
+from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, ORDER, PRODUCT, TILE, TRANSPOSED
 from farm.compiler.prefetch import PREFETCH
 from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
 from farm.compiler.tiles import Tile, divisor
 
+_PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, which it unrolls, would keep too many inputs in registers
 
 
 def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
-    main = main_block(work, (CONVOLUTION, DENSE, PRODUCT))
+    main = main_block(work, _PRODUCTS)
     before = work.get_producers(main)
     _tile_product(work, core, main, inline_epilogue(work, main))
     for block in before:
@@ -41,12 +43,14 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     """Tile the last two axes of the main block, and compute the one block that takes its result on each tile."""
     tile, axes = tile_of(work, main), len(work.get(main).writes[0].source.shape)
     spatial, reduced = work.get_loops(main)[:axes], work.get_loops(main)[axes:]
+    instruction = str(work.get(main).annotations.get(INSTRUCTION, ""))
+    inside = [reduced.pop()] if instruction else []
     if not core.from_memory and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
         reduced = [work.fuse(*reduced[:2]), reduced[2]]
     *outer, row, column = spatial
     rows, tile_rows = work.split(row, [None, tile.pixels])
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
-    work.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes)
+    work.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes, *inside)
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
@@ -58,9 +62,11 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
         shared, place = _fused(work, [*outer, rows]), columns
     _follow(work, last, place, tile)
     in_parallel(work, shared, [main], core)
-    _unroll_vectorize(work, [tile_rows, vectors], lanes)
+    _unroll_vectorize(work, [tile_rows, vectors], None if instruction else lanes)
     initial = work.get_loops(work.decompose_reduction(main, reduced[0]))
     _unroll_vectorize(work, initial[-3:-1], initial[-1])
+    if instruction:
+        work.tensorize(lanes, instruction)
 
 
 def main_block(work: Schedule, names: tuple[str, ...]) -> SBlockRV:
@@ -91,9 +97,12 @@ def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
 
 
 def _begin_with_bias(work: Schedule, main: SBlockRV) -> None:
-    """Where all that is made of the main block's sums is to add something to them, begin them with that."""
+    """Where all that is made of the main block's sums is to add something to them, begin them with that.
+
+    Not those of an instruction: the block would not match it any more.
+    """
     consumers = work.get_consumers(main)
-    if len(consumers) != 1 or work.get(main).init is None:
+    if len(consumers) != 1 or work.get(main).init is None or work.get(main).annotations.get(INSTRUCTION):
         return
     added = getattr(work.get(consumers[0]).body, "value", None)
     sums = work.get(main).writes[0].source
@@ -110,8 +119,9 @@ def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
     _unroll_vectorize(work, [pixels, vectors], lanes)
 
 
-def _unroll_vectorize(work: Schedule, loops: list[LoopRV], lanes: LoopRV) -> None:
-    work.vectorize(lanes)
+def _unroll_vectorize(work: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:
+    if lanes is not None:
+        work.vectorize(lanes)
     for loop in loops:
         work.unroll(loop)
 
@@ -120,5 +130,7 @@ RULES = {
     CONVOLUTION: schedule_product,
     DENSE: schedule_product,
     PRODUCT: schedule_product,
+    CONVOLUTION_INT8: schedule_product,
+    DENSE_INT8: schedule_product,
     TRANSPOSED: schedule_transposed,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,18 +40,26 @@ _RULES = {
 }
 
 
-def schedule(module: tvm.IRModule, core: Core) -> tuple[tvm.IRModule, list[Kernel]]:
-    """Schedule every kernel of a module for a core."""
+ScheduleOne = Callable[[str, tirx.PrimFunc], tuple[tirx.PrimFunc, Kernel]]
+
+
+def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRModule, list[Kernel]]:
+    """Schedule every kernel of a module."""
     kernels: list[Kernel] = []
     calls = _calls(module)
     scheduled: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
-            scheduled[variable], kernel = _schedule_one(variable.name_hint, function, core)
+            scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             kernels.append(replace(kernel, operations=calls[variable] * _operations(function), workload=_workload(function)))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
+
+
+def for_core(core: Core) -> ScheduleOne:
+    """What schedules a kernel for a core."""
+    return lambda name, function: _schedule_one(name, function, core)
 
 
 def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:

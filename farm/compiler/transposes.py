@@ -29,6 +29,7 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
             "relax.reshape": self._shuffle,
             "relax.strided_slice": self._slice,
             "relax.concat": self._concat,
+            "relax.nn.pad": self._pad,
         }
         rule = rules.get(getattr(call.op, "name", ""))
         moved = rule(call) if rule else None
@@ -58,6 +59,14 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
             return None
         axes, *bounds = ([int(number.value) for number in argument] for argument in call.args[1:])
         return self._first(relax.op.strided_slice(source, [_last_axis(axis) for axis in axes], *bounds))
+
+    def _pad(self, call: Call) -> relax.Expr | None:
+        source = self._last(call.args[0])
+        if source is None:
+            return None
+        widths = [int(width) for width in call.attrs.pad_width]
+        turned = [width for axis in NHWC for width in widths[2 * axis : 2 * axis + 2]]
+        return self._first(relax.op.nn.pad(source, turned, call.attrs.pad_mode, call.attrs.pad_value))
 
     def _concat(self, call: Call) -> relax.Expr | None:
         parts = call.args[0]

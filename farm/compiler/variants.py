@@ -162,7 +162,7 @@ def _module(chain: Sequence[relax.VarBinding]) -> tvm.IRModule:
 
 def _variant(module: tvm.IRModule, records: Records, core: Core) -> tuple[tvm.IRModule, list[Array]]:
     """A piece, built by a choice, and its constants, which are its last parameters."""
-    scheduled, _ = schedules.schedule(passes.loop_nests(module, Chooser(core, records)), core)
+    scheduled, _ = schedules.schedule(passes.loop_nests(module, Chooser(core, records)), schedules.for_core(core))
     return passes.lifted(scheduled)
 
 

@@ -20,7 +20,7 @@ from farm.errors import did_you_mean
 from farm.types import Preprocess
 
 KINDS: Mapping[str, Preprocess] = {
-    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),  # torchvision's, for its trained models
+    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
     "unit": Preprocess(),
     "grey": Preprocess(channels="L"),
     "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
@@ -73,6 +73,10 @@ def _file(text: str, info: ValidationInfo) -> str:
     return str(file_at(text, _around(info).folder))
 
 
+def _data(text: str, info: ValidationInfo) -> str:
+    return str(file_at(text, _around(info).folder, or_folder=True))
+
+
 def _source(text: str, info: ValidationInfo) -> str:
     return source_at(text, _around(info).folder)
 
@@ -98,6 +102,7 @@ def _target_value(value: object) -> object:
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name)]
 File = Annotated[Text, AfterValidator(_file)]
+Data = Annotated[Text, AfterValidator(_data)]
 KnownProfile = Annotated[str, AfterValidator(_known("profile"))]
 KnownModel = Annotated[str, AfterValidator(_known("model"))]
 Count = Annotated[int, Field(ge=0)]
@@ -147,6 +152,8 @@ class PreprocessTable(Table):
     std: list[PositiveSeconds] | None = None
     layout: Literal["NCHW", "NHWC"] | None = None
     channels: Literal["RGB", "BGR", "L"] | None = None
+    crop: Annotated[float, Field(gt=0, le=1)] | None = None
+    range: Literal[1, 255] = 1
 
     @model_validator(mode="after")
     def _values_per_channel(self) -> PreprocessTable:
@@ -161,10 +168,11 @@ class PreprocessTable(Table):
     def made(self) -> Preprocess:
         kind = KINDS[self.kind]
         return Preprocess(
-            mean=kind.mean if self.mean is None else tuple(self.mean),
-            std=kind.std if self.std is None else tuple(self.std),
+            mean=kind.mean if self.mean is None else tuple(value / self.range for value in self.mean),
+            std=kind.std if self.std is None else tuple(value / self.range for value in self.std),
             layout=self.layout or kind.layout,
             channels=self.channels or kind.channels,
+            crop=kind.crop if self.crop is None else self.crop,
         )
 
 
@@ -173,7 +181,7 @@ class ModelTable(Table):
     shapes: dict[str, list[Positive]] = {}
     preprocess: Annotated[PreprocessTable, BeforeValidator(_kind)] = PreprocessTable()
     labels: File | None = None
-    dataset: File | None = None
+    dataset: Data | None = None
 
 
 class BenchTable(Table):

@@ -17,15 +17,15 @@ SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", "
 _PYTHON = re.compile(r"python:[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def file_at(text: str, folder: Path) -> Path:
-    """The absolute path of an existing file, named relative to `folder` or as `package:path`."""
+def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
+    """The absolute path of an existing file, or a folder where that is allowed, named relative to `folder` or as `package:path`."""
     if text.startswith("package:"):
         path = PACKAGE / text.removeprefix("package:").lstrip("/")
     else:
         path = Path(_expanded(text))
         path = path if path.is_absolute() else folder / path
     try:
-        if path.is_dir():
+        if path.is_dir() and not or_folder:
             raise ValueError(f"{path} is a folder, not a file")
         if not path.exists():
             raise ValueError(f"no file {path}{_near(path)}")

@@ -35,19 +35,21 @@ def infer(
 
 def infer_deployed(
     desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
-) -> tuple[Release, list[Array]] | None:
-    """The outputs of a deployed model for the input in a file, and its release; None where no model of the name is deployed."""
+) -> tuple[Release, list[Array], list[str]] | None:
+    """The outputs of a deployed model for the input in a file, its release, and how an image was converted; None where none of the name is
+    deployed."""
     with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
         if not link.native or all(release.name != name for release in releases.listed(link)):
             return None
         compute_as_asked(link, device)
         release = releases.opened(link, name)
-        inputs = feed.read_inputs(source, release.inputs, release.preprocess)
+        said: list[str] = []
+        inputs = feed.read_inputs(source, release.inputs, release.preprocess, said.append)
         desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
         loaded = load(link, release.inputs, SHARD in release.files)
         loaded.feed(inputs)
         loaded.run()
-        return release, loaded.outputs()
+        return release, loaded.outputs(), said
 
 
 def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import prepare, releases, stats
+from farm import data, prepare, releases, stats
 from farm.clock import timed
 from farm.deadline import Deadline
 from farm.executor.loading import Loaded, facts_of, open_and_load
-from farm.importers import feed
 from farm.parallel import Desk
 from farm.transports import Link
 from farm.types import Agreement, Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
@@ -47,9 +46,9 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         loaded, link, uploaded = open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
         meter = _Meter(desk, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = _first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, prepared, inputs, expected, ledger)
         meter.sample(first_s)
-        correct, total = _classify(desk, loaded, model, plan, ledger)
+        correct, total = _classify(desk, loaded, model, prepared, plan, ledger)
         with timed(ledger, "install"):
             release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
         after = meter.facts()
@@ -74,10 +73,11 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         measured_s=meter.measured_s,
         facts_during=tuple(meter.during),
         wall_s=end - begin,
+        memory_peak_bytes=int(float(after["memory_peak_bytes"])) if "memory_peak_bytes" in after else None,
     )
 
 
-def _first_answer(
+def first_answer(
     desk: Desk, loaded: Loaded, prepared: Prepared, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
 ) -> tuple[float, Agreement]:
     """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference."""
@@ -212,17 +212,18 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
     return max(json.loads(facts.get("temperatures_c", "{}")).values(), default=None)
 
 
-def _classify(desk: Desk, loaded: Loaded, model: Model, plan: Plan, ledger: dict[str, float]) -> tuple[int | None, int | None]:
+def _classify(
+    desk: Desk, loaded: Loaded, model: Model, prepared: Prepared, plan: Plan, ledger: dict[str, float]
+) -> tuple[int | None, int | None]:
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
-    samples, labels = feed.read_dataset(model.dataset, loaded.inputs)
-    samples, labels = samples[: plan.dataset_limit], labels[: plan.dataset_limit]
-    name, correct = loaded.inputs[0].name, 0
+    samples, correct = data.labelled(model.dataset, model, prepared.inputs, prepared.outputs), 0
+    total = len(samples) if plan.dataset_limit is None else min(plan.dataset_limit, len(samples))
     with timed(ledger, "accuracy"):
-        for index, (sample, label) in enumerate(zip(samples, labels, strict=True)):
-            if index % _NOTE_EVERY == 0:
-                desk.note(Progress(Stage.ACCURACY, f"{index} of {len(labels)}", index / len(labels)))
-            loaded.feed({name: sample[None]})
+        for sample in samples.read(range(total)):
+            if sample.index % _NOTE_EVERY == 0:
+                desk.note(Progress(Stage.ACCURACY, f"{sample.index} of {total}", sample.index / total))
+            loaded.feed(sample.inputs)
             loaded.run()
-            correct += int(loaded.outputs()[0].argmax() == label)
-    return correct, len(labels)
+            correct += int(loaded.outputs()[0].argmax() == sample.label)
+    return correct, total

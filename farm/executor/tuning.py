@@ -40,12 +40,12 @@ def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, 
         compute_as_asked(link, device)
         desk.note(facts_of(link))
         desk.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
-        _send(link, batch.library)
+        send(link, batch.library, batch.library.name)
         cpu = link.session.cpu(0)
         machine = relax.VirtualMachine(link.session.load_module(batch.library.name), cpu)
         tensors = {name: tvm.runtime.tensor(value, device=cpu) for name, value in _arrays(batch).items()}
         desk.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
-        with _quiet(desk, device):
+        with quiet(desk, device):
             race = _Race(desk, batch, machine, cpu, tensors)
             for _ in range(_ROUNDS):
                 desk.note(Round({index: race.block(index) for index in race.counts}))
@@ -110,7 +110,7 @@ def compare(
             loaded.append(load(link, artifact.inputs, has_parameters(artifact)))
             loaded[-1].feed(inputs)
         seconds: list[list[float]] = [[], []]
-        with _quiet(desk, device):
+        with quiet(desk, device):
             counts = [max(1, int(_PAIR_S / max(min(one.time(3)), 1e-6))) for one in loaded]
             for number in range(pairs):
                 desk.note(Progress(Stage.MEASURING, "before and after", number / pairs))
@@ -125,13 +125,15 @@ def _median(loaded: Loaded, count: int) -> float:
     return times[len(times) // 2]
 
 
-def _send(link: Link, path: Path) -> None:
+def send(link: Link, path: Path, name: str) -> None:
+    """Have a file in the session's folder, under a name."""
     if link.native:
         digest = file_digest(path)
-        link.put(path, digest, lambda _: None)
-        link.call("farm.store.link", digest, path.name)
+        if link.call("farm.store.has", digest) < 0:
+            link.put(path, digest, lambda _: None)
+        link.call("farm.store.link", digest, name)
     else:
-        link.session.upload(str(path))
+        link.session.upload(str(path), name)
 
 
 def _arrays(batch: Batch) -> dict[str, Array]:
@@ -151,7 +153,7 @@ def _differs(answer: Array, first: Array) -> str:
 
 
 @contextlib.contextmanager
-def _quiet(desk: Desk, device: Device) -> Iterator[None]:
+def quiet(desk: Desk, device: Device) -> Iterator[None]:
     """While nothing else of ours runs here, if the device is this machine."""
     with desk.quiet() if device.scheme == "local" else contextlib.nullcontext():
         yield

@@ -21,6 +21,7 @@ from farm.importers.imported import Imported, Reference, example_inputs, with_fi
 from farm.importers.onnx_converters import installed
 from farm.importers.onnx_folding import folded
 from farm.importers.onnx_operators import check_operators, has_converter
+from farm.importers.onnx_quantized import plainly
 from farm.importers.onnx_shapes import input_specs, user_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import Model, TensorSpec
@@ -74,7 +75,7 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
             raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
-    return model, folded(model, inputs, has_converter), inputs
+    return model, folded(plainly(model), inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:

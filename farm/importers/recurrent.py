@@ -33,7 +33,7 @@ class _Recurrent(OnnxOpConverter):  # type: ignore[misc]
     @classmethod
     def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Tuple:
         given = {name: inputs[index] for index, name in enumerate(_INPUTS)}
-        return _convert(builder, _layer(cls.cell, given, attributes), _Math(builder), given, bool(attributes.get("layout", 0)))
+        return convert(builder, _layer(cls.cell, given, attributes), Math(builder), given, bool(attributes.get("layout", 0)))
 
 
 class Lstm(_Recurrent):
@@ -88,7 +88,7 @@ def _activations(cell: str, attributes: dict[str, Any], directions: int) -> tupl
     return tuple(tuple(names[index * each : (index + 1) * each]) for index in range(directions))
 
 
-def _convert(builder: relax.BlockBuilder, layer: Layer, math: _Math, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
+def convert(builder: relax.BlockBuilder, layer: Layer, math: Math, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
     data = builder.emit(relax.op.permute_dims(given["X"], [1, 0, 2])) if batch_first else given["X"]
     operands = [_shares(builder, layer, math, data, given), math.packed(layer, _value(given["R"]))]
     states = [given["initial_h"], given["initial_c"]][: 2 if layer.cell == LSTM else 1]
@@ -108,7 +108,7 @@ def _convert(builder: relax.BlockBuilder, layer: Layer, math: _Math, given: dict
     return relax.Tuple([builder.emit(one) for one in (output, *states)])
 
 
-def _shares(builder: relax.BlockBuilder, layer: Layer, math: _Math, data: relax.Expr, given: dict[str, Any]) -> relax.Expr:
+def _shares(builder: relax.BlockBuilder, layer: Layer, math: Math, data: relax.Expr, given: dict[str, Any]) -> relax.Expr:
     """The gates' share of the inputs, and all biases but the one that GRU's reset gate scales: [T, B, D, N, G, L]."""
     directions, depth = len(layer.backwards), int(data.ty.shape[2])
     weights = math.packed(layer, _value(given["W"]))  # [D, N, I, G, L]
@@ -137,7 +137,7 @@ def _unfilled(builder: relax.BlockBuilder, layer: Layer, value: relax.Expr) -> r
     return builder.emit(relax.op.strided_slice(value, [len(value.ty.shape) - 1], [0], [layer.hidden]))
 
 
-class _Math:
+class Math:
     """Changes of layout, at once in numpy where a value is constant: so that weights are packed here and nowhere else."""
 
     def __init__(self, builder: relax.BlockBuilder) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,15 +116,14 @@ def _output_names(returned: Any) -> list[str]:
 def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
-    from farm.importers.negative_index import converters
+    from farm.importers import negative_index, recurrent_torch
 
     try:
         with hushed():
-            program = program.run_decompositions()
-            _check_operators(program, what)
-            module = from_exported_program(
-                program, unwrap_unit_return_tuple=True, custom_convert_map=converters(), run_ep_decomposition=False
-            )
+            program = program.run_decompositions(recurrent_torch.decompositions(program))
+            ours = {**negative_index.converters(), **recurrent_torch.converters(program)}
+            _check_operators(program, ours, what)
+            module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)
             return own_kernels.compiled(module)
     except ModelError:
         raise
@@ -133,11 +132,11 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         raise ModelError(f"{what}: TVM cannot import the module", one_line(exc), fix) from exc
 
 
-def _check_operators(program: torch.export.ExportedProgram, what: str) -> None:
-    """Name all operators that TVM's torch importer has no converter for, and how often each occurs."""
+def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str], what: str) -> None:
+    """Name all operators that neither TVM's torch importer nor we have a converter for, and how often each occurs."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    known = ExportedProgramImporter().convert_map
+    known = {*ExportedProgramImporter().convert_map, *ours}
     called = Counter(node.target.__name__ for node in program.graph.nodes if node.op == "call_function")
     if unknown := {name: count for name, count in sorted(called.items()) if name not in known}:
         raise ModelError(

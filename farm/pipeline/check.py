@@ -66,7 +66,7 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         try:
-            operations, working = _cost(imported, profile)
+            operations, working = _cost(imported, profile, Store(cache))
         except FarmError:
             raise
         except Exception as exc:  # TVM raises whatever its passes raise
@@ -76,10 +76,13 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
     return replace(report, operations=operations, working_bytes=working)
 
 
-def _cost(imported: Any, profile: Profile) -> tuple[int, int]:
+def _cost(imported: Any, profile: Profile, store: Store) -> tuple[int, int]:
+    from farm.compiler.cuda import device_code
     from farm.compiler.lower import lower, resolve_target
 
-    lowered = lower(imported.module, imported.weights, resolve_target(profile), {})
+    target = resolve_target(profile)
+    with device_code(target, store):
+        lowered = lower(imported.module, imported.weights, target, {})
     return sum(kernel.operations for kernel in lowered.kernels), _most_at_once(lowered.module["main"])
 
 

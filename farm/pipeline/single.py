@@ -34,36 +34,40 @@ _TICK_S = 0.1
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
     """The checked model and its library for a profile. `host` is the profile of this machine."""
     with crew_of(store) as crew:
-        prepared = _prepare(crew, model, host, store, show)
-        return prepared, _build(crew, prepared, profile, store, show)
+        prepared = prepare(crew, model, host, store, show)
+        return prepared, build(crew, prepared, profile, store, show)
 
 
 def infer(
     model: Model, device: Device, source: Path, *, host: Profile, store: Store, deadline_s: float, show: Show
-) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]]]:
-    """The outputs, and their specifications, of a model on a device for the input in a file."""
+) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]], list[str]]:
+    """The outputs' specifications and the outputs of a model on a device for the input in a file, and how an image was converted."""
     from farm.importers.feed import read_inputs
 
-    _check_usable(device)
+    check_usable(device)
     with crew_of(store) as crew:
-        prepared = _prepare(crew, model, host, store, show)
-        inputs = read_inputs(source, prepared.inputs, model.preprocess)
-        artifact = _build(crew, prepared, device.profile, store, show)
+        prepared = prepare(crew, model, host, store, show)
+        said: list[str] = []
+        inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
+        artifact = build(crew, prepared, device.profile, store, show)
         agent = ensure_agent(crew, device, store, show)
         arguments = (device, artifact, agent, inputs, deadline_s, store.root)
         outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
-        return prepared.outputs, outputs
+        return prepared.outputs, outputs, said
 
 
 def infer_deployed(
     name: str, device: Device, source: Path, *, store: Store, deadline_s: float, show: Show
-) -> tuple[Release, list[np.ndarray[Any, Any]]] | None:
-    """The release and the outputs of a model that is deployed on a device, for the input in a file; None where none of the name is."""
-    _check_usable(device)
+) -> tuple[Release, list[np.ndarray[Any, Any]], list[str]] | None:
+    """The release and the outputs of a model that is deployed on a device, for the input in a file, and how an image was converted; None
+    where none of the name is deployed."""
+    check_usable(device)
     with crew_of(store) as crew:
         agent = ensure_agent(crew, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
-        found: tuple[Release, list[Any]] | None = do(crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}")
+        found: tuple[Release, list[Any], list[str]] | None = do(
+            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}"
+        )
         return found
 
 
@@ -99,7 +103,7 @@ def agent_for(machine: str, *, store: Store, show: Show) -> Path:
         return path
 
 
-def _check_usable(device: Device) -> None:
+def check_usable(device: Device) -> None:
     there = transports.state(device)
     if not there.usable:
         raise _not_usable(device, there)
@@ -109,12 +113,12 @@ def _not_usable(device: Device, there: transports.State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def _prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
+def prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
     prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
     return prepared
 
 
-def _build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     task = f"compiling {prepared.model} for {profile.name}"
     artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
     return artifact

@@ -21,6 +21,7 @@ from farm.types import (
     Plan,
     Prepared,
     Profile,
+    Profiled,
     Progress,
     Release,
     Samples,
@@ -83,6 +84,30 @@ def whole(samples: Samples, made: tuple[Prepared, Artifact], lane_s: float) -> S
     return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + lane_s)
 
 
+def probe_task(desk: Desk, profile: Profile, cache: Path) -> Any:
+    """What measures the most that a core of a profile can do."""
+    from farm.compiler import probe
+
+    return probe.build(desk, profile, cache)
+
+
+def profile_task(
+    desk: Desk,
+    device: Device,
+    prepared: Prepared,
+    artifact: Artifact,
+    probe: Any,
+    agent: Path | None,
+    seconds: float,
+    deadline_s: float,
+    cache: Path,
+) -> Profiled:
+    """A model's profile on a device."""
+    from farm.executor import profiling
+
+    return profiling.profile(desk, device_at_home(device, cache), prepared, artifact, probe, agent, seconds, deadline_s)
+
+
 def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:
     """The core of a profile, and the workloads of a model for which there is something to choose."""
     from farm.compiler import variants
@@ -139,8 +164,8 @@ def infer_task(
 
 def infer_deployed_task(
     desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
-) -> tuple[Release, list[Any]] | None:
-    """The release and the outputs of a deployed model for the input in a file; None where there is none of the name."""
+) -> tuple[Release, list[Any], list[str]] | None:
+    """The release and the outputs of a deployed model for the input in a file, and how that was converted; None without one."""
     from farm import executor
 
     return executor.infer_deployed(desk, device, agent, name, source, deadline_s)

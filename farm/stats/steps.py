@@ -59,11 +59,17 @@ def steps(values: Sequence[float]) -> list[Step]:
 def _deviations(logs: Sequence[float], begin: int) -> list[tuple[int, float]]:
     """For each end, the sum of absolute deviations of logs[begin:end] from their median."""
     ordered: list[float] = []
-    low = high = 0.0  # sums of the lower and of the upper half; an odd one's middle counts in neither
+    low = total = 0.0  # sums of the lower half, without an odd one's middle, and of all
     found = []
     for end in range(begin + 1, len(logs) + 1):
-        bisect.insort(ordered, logs[end - 1])
-        half = len(ordered) // 2
-        low, high = sum(ordered[:half]), sum(ordered[-half:]) if half else 0.0
-        found.append((end, high - low))
+        value, half = logs[end - 1], len(ordered) // 2
+        place = bisect.bisect_right(ordered, value)
+        ordered.insert(place, value)
+        total += value
+        if place < half:
+            low += value - ordered[half]  # which the new one has pushed out
+        odd = len(ordered) % 2
+        if not odd:
+            low += ordered[half]
+        found.append((end, max(0.0, total - 2 * low - (ordered[half] if odd else 0.0))))
     return found

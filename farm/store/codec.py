@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from enum import Enum
@@ -12,6 +13,7 @@ from farm.errors import FarmError
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SCHEMA = "farm/run/1"
+_WHOLE = ("count", "block")
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
@@ -54,20 +56,24 @@ def _samples(body: Mapping[str, Any]) -> Samples:
 
 
 def _latency(body: Mapping[str, Any]) -> Latency:
-    whole = ("count", "block")
-    return Latency(**{name: value if name in whole else _numbers(value) for name, value in _known(Latency, body).items()})
+    return Latency(**{name: value if name in _WHOLE else _numbers(value) for name, value in _known(Latency, body).items()})
 
 
 def _numbers(value: Any) -> Any:
     """A number, an interval, or None."""
-    if isinstance(value, (list, tuple)):
-        return tuple(float(item) for item in value)
-    return None if value is None else float(value)
+    if value is None or isinstance(value, float):
+        return value
+    return tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value)
 
 
 def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(kind)}
+    names = _names(kind)
     return {name: value for name, value in body.items() if name in names}
+
+
+@functools.cache
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(kind))
 
 
 def _strict(value: Any) -> Any:

@@ -15,7 +15,7 @@ from farm import __version__
 from farm.errors import DeviceError
 from farm.types import Device
 
-PROTOCOL = 3  # of the agent's own functions
+PROTOCOL = 4  # of the agent's own functions
 
 
 def ours() -> dict[str, str]:

@@ -1,7 +1,9 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
+from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec, batch_in_words, shape_in_words
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
+from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
@@ -9,7 +11,9 @@ from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Var
 
 __all__ = [
     "PRESETS",
+    "Accuracy",
     "Agreement",
+    "Answered",
     "Artifact",
     "Batch",
     "Candidate",
@@ -25,13 +29,17 @@ __all__ = [
     "Prepared",
     "Preprocess",
     "Profile",
+    "Profiled",
     "Progress",
     "Record",
     "Release",
+    "Roof",
     "Round",
     "Run",
     "Samples",
+    "Span",
     "Stage",
+    "Step",
     "Task",
     "TensorSpec",
     "Trying",

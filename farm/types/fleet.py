@@ -24,6 +24,11 @@ class Profile:
     linker: tuple[str, ...] = ()
     source: str = ""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its code is for a GPU, with a CPU as the host."""
+        return self.target.get("kind") != "llvm"
+
 
 def computing_in_words(threads: object, cores: object, pinned: object) -> str:
     """2 threads, cores big, pinned; what is not set is left out."""
@@ -94,21 +99,23 @@ def batch_in_words(inputs: Sequence[TensorSpec], fixed: str) -> str:
 class Preprocess:
     """How an image becomes an input: resized to the input's height and width, scaled to [0, 1], then (x - mean) / std.
 
-    `mean` and `std` hold one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey).
+    With a `crop`, an image keeps its proportions, and that share of it, in the middle, is what becomes the input. `mean` and `std` hold
+    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey).
     """
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: str = "NCHW"
     channels: str = "RGB"
+    crop: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
 
-    `shapes` overrides input shapes by name. `labels` is a text file, a label a line. `dataset` is an .npz with
-    `inputs` (N x one sample) and `labels` (N integers).
+    `shapes` overrides input shapes by name. `labels` is a text file, a label a line. `dataset` is labelled samples:
+    an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class (see farm.data).
     """
 
     name: str

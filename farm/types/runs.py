@@ -88,6 +88,7 @@ class Samples:
     Each of `seconds` is the mean of a `block` of inferences, which is one but for models of less than a millisecond. `warm` is whether
     the latency had settled when they began. `measured_s` is the time they took by our clock, what was said on the way included.
     `facts_during` are the facts that change, read between samples, and `host_s`, our clock then. `wall_s` is all the time of the job.
+    `memory_peak_bytes` is the most memory that the session's process on the device has had at once, of an emulated device the emulator's.
     """
 
     seconds: tuple[float, ...]
@@ -106,6 +107,7 @@ class Samples:
     measured_s: float | None = None
     facts_during: tuple[Mapping[str, str], ...] = ()
     wall_s: float | None = None
+    memory_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
 def history_table(runs: Sequence[Run], width: int) -> Table:
     """Runs in the order given, a line each. The digest is the artifact's, as much as tells it apart."""
     columns: list[Column[Run]] = [
-        Column("date (UTC)", lambda run: run.started_at[:16].replace("T", " "), style="bright_black"),
+        Column("date (UTC)", lambda run: words.moment(run.started_at), style="bright_black"),
         Column("device", lambda run: run.device, style="bold"),
         Column("model", lambda run: run.model),
         Column("threads", _threads, right=True, rare=True),
@@ -202,12 +202,10 @@ def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5) -> list[Score]:
     """The k largest of a vector of scores (N, or 1 x N), the largest first, the lower index first among equals; NaN last."""
-    import numpy as np
-
     if scores.size != scores.shape[-1]:
         raise ValueError(f"no vector of scores: shape {scores.shape}")
-    values = scores.reshape(-1).astype(np.float64)
-    order = [int(index) for index in np.argsort(-values, kind="stable")[:k]]
+    values = scores.reshape(-1)
+    order = stats.best(scores, k)
     return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
 
 

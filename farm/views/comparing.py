@@ -42,7 +42,7 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
 def timeline(runs: Sequence[Run]) -> list[str]:
     """The medians of runs of one model on one device, in order of time, as a sparkline; and a line for each step in them, with what else
     changed there. Emulated runs and those without a latency are left out."""
-    timed = [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
+    timed = comparison.timed(runs)
     medians = [run.latency.p50_ms for run in timed if run.latency]
     if len(medians) < 2:
         return []
@@ -50,10 +50,4 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     lines = [
         f"{words.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {words.digits(min(medians))} to {words.digits(max(medians))}"
     ]
-    for step in stats.steps(medians):
-        before, after = timed[step.index - 1], timed[step.index]
-        changed = "; ".join(comparison.differences(before, after)) or "nothing that farm knows of changed there"
-        when = after.started_at[:16].replace("T", " ")
-        effect = f"{words.digits(step.before)} → {words.digits(step.after)} ms ({100 * (step.ratio - 1):+.0f} %)"
-        lines.append(f"step at {when}, run {after.id[:6]}: {effect}: {changed}")
-    return [words.plain(line) for line in lines]
+    return [words.plain(line) for line in [*lines, *(move.in_words for move in comparison.moves(timed))]]

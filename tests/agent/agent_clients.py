@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ def start_vm(session: Any, library: str) -> Any:
     return relax.VirtualMachine(session.load_module("model.so"), session.cpu(0))
 
 
-def run(session: Any, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
-    """The small model, fed from the device's tensor cache, against numpy's numbers."""
+def fed(session: Any, library: str, parameters: str, x: str) -> Any:
+    """The machine of the small model, its inputs set, fed from the device's tensor cache."""
     device = session.cpu(0)
     vm = start_vm(session, library)
     for file in Path(parameters).iterdir():
@@ -54,12 +55,35 @@ def run(session: Any, library: str, parameters: str, x: str, expected: str) -> d
     session.get_function("vm.builtin.tensor_cache.load")(folder, device.dlpack_device_type() % rpc.base.RPC_SESS_MASK, 0)
     cached = [session.get_function("vm.builtin.tensor_cache.get")(name) for name in ("param_0", "param_1")]
     vm.set_input("main", tvm.runtime.tensor(np.load(x), device=device), *cached)
+    return vm
+
+
+def run(session: Any, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
+    """The small model against numpy's numbers."""
+    device, vm = session.cpu(0), fed(session, library, parameters, x)
     vm.invoke_stateful("main")
     out = vm.get_outputs("main").numpy()
     samples = vm.time_evaluator("invoke_stateful", device, number=1, repeat=5)("main").results
     error = float(np.abs(out - np.load(expected)).max())
     params = session.get_function("vm.builtin.param_module_from_cache")("param", 2)
     return {"max_abs": error, "samples": list(samples), "kind": params.type_key if hasattr(params, "type_key") else "module"}
+
+
+def profiled(port: int, pairs: int, seconds: float, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
+    """What the agent records of the small model, as farm reads it, and how far an inference after that is from numpy."""
+    from farm.executor.recordings import parsed
+
+    session = connect(port)
+    vm = fed(session, library, parameters, x)
+    profile = session.get_function("farm.agent.profile")
+    plain, recorded = parsed(bytes(profile(vm.module, "main", pairs, seconds)))
+    vm.invoke_stateful("main")
+    error = float(np.abs(vm.get_outputs("main").numpy() - np.load(expected)).max())
+    wrong = error_of(profile, vm.module, "no_such_function", 1, 1.0)
+    facts = json.loads(session.get_function("farm.agent.facts")())
+    close(session)
+    inferences = [{"seconds": one.seconds, "spans": [asdict(span) for span in one.spans], "own_s": one.own_s} for one in recorded]
+    return {"plain": plain, "recorded": inferences, "max_abs": error, "wrong": wrong, "memory_peak_bytes": facts["memory_peak_bytes"]}
 
 
 def everything(port: int, **model: str) -> dict[str, Any]:

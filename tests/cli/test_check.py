@@ -73,3 +73,11 @@ def test_what_is_no_model_is_an_error_in_words_and_json_all_the_same(check, tmp_
 def test_a_profile_that_is_not_there_is_refused(check, tmp_path):
     path = save(tmp_path / "net.onnx", node("Relu", ["x"], ["y"]))
     assert isinstance(check(str(path), "--profile", "raspberry").exception, FarmError)
+
+
+def test_a_gpu_that_nothing_can_be_built_for_is_named(check, tmp_path):
+    path = save(tmp_path / "net.onnx", node("Relu", ["x"], ["y"]))
+    said = json.loads(check(str(path), "--profile", "jetson-nano", "--json").stdout)
+    assert said["builds"] is False
+    assert "sm_53" in said["failure"]["what"]
+    assert json.loads(check(str(path), "--profile", "jetson-orin-nano", "--json").stdout)["builds"] is True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farm_running import Farm
+from farm_running import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
 
 from farm import process
@@ -78,6 +78,14 @@ def test_an_exported_folder_builds_and_computes_what_python_does(
     shown = farm.run("run", "--device", "host", "digits", "--input", str(IMAGE)).out.splitlines()
     assert [line.split() for line in best] == [line.split() for line in shown[: len(best)]]
 
+    if not emulator:
+        farm.configure(DEVICES + DIGITS.replace('"grey"', '{ kind = "grey", crop = 0.75 }') + QUICK)
+        image.resize((41, 24)).save(tmp_path / "wide.ppm")
+        (folder / "model" / "model.json").write_text((folder / "model" / "model.json").read_text().replace('"crop": null', '"crop": 0.75'))
+        best = subprocess.run([*run, str(tmp_path / "wide.ppm")], capture_output=True, text=True, check=True).stdout.splitlines()
+        shown = farm.run("run", "--device", "host", "digits", "--input", str(tmp_path / "wide.ppm")).out.splitlines()
+        assert [line.split() for line in best] == [line.split() for line in shown[: len(best)]]
+
     for arguments, words in (((str(IMAGE),), "no binary PPM"), ((str(IMAGE), "x"), "image has 256 bytes, not")):
         refused = subprocess.run([*run, *arguments], capture_output=True, text=True, check=False)
         assert refused.returncode == 1 and words in refused.stderr
@@ -103,3 +111,9 @@ def test_parts_are_the_library_the_graph_and_the_parameters(farm: Farm, tmp_path
 def test_an_export_is_never_mixed_with_other_files(farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     assert "exists already" in farm.run("export", "digits", "-o", str(tmp_path / "there")).error["error"]
+
+
+def test_a_folder_for_a_gpu_is_refused_as_its_runtime_is_for_cpus(farm: Farm, tmp_path: Path) -> None:
+    done = farm.run("export", "digits", "-p", "cuda-sm90", "-o", str(tmp_path / "out"))
+    assert "--format parts" in done.error["fix"]
+    assert not (tmp_path / "out").exists()

@@ -129,7 +129,7 @@ def test_where_the_model_is_slower_as_a_whole_the_records_are_as_they_were(
     monkeypatch.setattr("farm.pipeline.tuning.compare_task", compare_reversed)
     shown: list[Tuning] = []
     host = Device("host", profile, "local:")
-    tuned = tune(model, [host], host=profile, store=store, records=records, minutes=0.3, show=lambda work, _: shown.append(work))
+    tuned = tune(model, [host], host=profile, store=store, records=records, minutes=0.15, show=lambda work, _: shown.append(work))
     assert tuned.slower and "the records are as they were before" in verdict(tuned)
     assert any(kernel.recorded for kernel in shown[-1].search.kernels) and shown[-1].kept == 0
     assert records.records() == before

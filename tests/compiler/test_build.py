@@ -227,14 +227,6 @@ def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, wor
     assert nothing_left(cache)
 
 
-@pytest.mark.parametrize("kind", ["cuda", "opencl"])
-def test_a_gpu_profile_is_an_error_that_names_what_can_be_used(kind, desk, prepared, cache):
-    with pytest.raises(BuildError, match=f"{kind} cannot be built") as caught:
-        build(desk, prepared, Profile("jetson", {"kind": kind}, "aarch64-linux-gnu"), cache)
-    assert "--profile" in caught.value.fix
-    assert nothing_left(cache)
-
-
 def test_what_tvm_cannot_compile_is_an_error_with_its_reason(desk, kept, cache):
     model = kept({"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x)))  # TVM has no code for it on a CPU
     with pytest.raises(BuildError) as caught:

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from farm.errors import ModelError
-from farm.importers.feed import read_dataset, read_image, read_inputs, read_labels
+from farm.importers.feed import read_inputs, read_labels
+from farm.importers.images import read_image
 from farm.types import Preprocess, TensorSpec
 
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
@@ -147,33 +148,68 @@ def test_labels_are_a_line_each(tmp_path):
     assert "cannot be read" in failure(read_labels, tmp_path / "nothing.txt")
 
 
-def test_samples_come_without_their_batch_axis(tmp_path):
-    samples = np.arange(2 * 72, dtype=np.float32).reshape(2, 3, 4, 6)
-    for shape in ((2, 3, 4, 6), (2, 1, 3, 4, 6)):
-        np.savez(tmp_path / "d.npz", inputs=samples.reshape(shape), labels=np.array([1, 0], np.uint8))
-        read, labels = read_dataset(tmp_path / "d.npz", (IMAGE,))
-        np.testing.assert_array_equal(read, samples)
-        assert labels.tolist() == [1, 0] and labels.dtype == np.int64
+def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
+    """As torchvision's Resize(16), CenterCrop(14) of a 40 x 20 image: 32 x 16, from 9 to 23 across and 1 to 15 down."""
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
+    for turned, shape in ((pixels, (20, 40)), (pixels.transpose(1, 0, 2), (40, 20))):
+        Image.fromarray(turned).save(tmp_path / "x.png")
+        fed = read_image(tmp_path / "x.png", TensorSpec("x", (1, 14, 14, 3), "uint8"), Preprocess(layout="NHWC", crop=0.875))[0]
+        small = np.asarray(Image.fromarray(turned).resize((32, 16) if shape[1] == 40 else (16, 32), Image.Resampling.BILINEAR))
+        expected = small[1:15, 9:23] if shape[1] == 40 else small[9:23, 1:15]
+        np.testing.assert_array_equal(fed, expected)
+    wide = read_image(tmp_path / "x.png", TensorSpec("x", (1, 4, 30, 3), "uint8"), Preprocess(layout="NHWC", crop=1.0))
+    assert wide.shape == (1, 4, 30, 3)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("mode", "said"),
     [
-        ({"inputs": np.zeros((2, 3, 4, 6), np.float32)}, "no array 'labels'"),
-        ({"inputs": np.zeros((2, 3, 4, 6), np.float32), "labels": np.zeros(3, int)}, "2 samples and 3 labels"),
-        ({"inputs": np.zeros((0, 3, 4, 6), np.float32), "labels": np.zeros(0, int)}, "0 samples"),
-        ({"inputs": np.zeros((2, 4, 6, 3), np.float32), "labels": np.zeros(2, int)}, "the samples are [4, 6, 3]"),
-        ({"inputs": np.zeros((2, 3, 4, 6), np.float32), "labels": np.zeros(2)}, "class numbers"),
-        ({"inputs": np.zeros((2, 3, 4, 6), np.float32), "labels": np.array([0, -1])}, "class numbers"),
-        ({"inputs": np.zeros((2, 3, 4, 6)), "labels": np.zeros(2, int)}, "float64"),
+        ("L", "grey to colour"),
+        ("LA", "grey with transparency to colour, transparency left out"),
+        ("RGBA", "RGBA to colour, transparency left out"),
+        ("P", "palette to colour"),
+        ("CMYK", "CMYK to colour"),
+        ("1", "black and white to colour"),
     ],
 )
-def test_a_data_set_that_does_not_fit_is_refused(arrays, words, tmp_path):
-    np.savez(tmp_path / "d.npz", **arrays)
-    assert words in failure(read_dataset, tmp_path / "d.npz", (IMAGE,))
+def test_images_of_other_channels_are_converted_and_it_is_said(mode, said, tmp_path):
+    path = tmp_path / ("x.tif" if mode == "CMYK" else "x.png")
+    Image.new("RGB", (6, 4), (200, 200, 200)).convert(mode).save(path)
+    told = []
+    fed = read_image(path, IMAGE, PLAIN, told.append)
+    assert told == [said] and fed.shape == IMAGE.shape and abs(float(fed.mean()) - 200 / 255) < (0.3 if mode == "1" else 0.02)
 
 
-def test_a_data_set_needs_a_model_of_one_input_and_a_batch_of_one(tmp_path):
-    np.savez(tmp_path / "d.npz", inputs=np.zeros((2, 4), np.float32), labels=np.zeros(2, int))
-    assert "the model has 2" in failure(read_dataset, tmp_path / "d.npz", (IMAGE, TOKENS))
-    assert "one sample at a time" in failure(read_dataset, tmp_path / "d.npz", (TensorSpec("x", (2, 4), "float32"),))
+def test_an_image_in_the_models_channels_is_not_said_to_be_converted(picture):
+    told = []
+    read_image(picture[0], IMAGE, PLAIN, told.append)
+    assert told == []
+
+
+def test_sixteen_bits_become_eight_and_are_not_cut_off(tmp_path):
+    deep = np.full((4, 6), 0x8000, np.uint16)
+    Image.fromarray(deep).save(tmp_path / "x.png")
+    told = []
+    fed = read_image(tmp_path / "x.png", IMAGE, PLAIN, told.append)
+    np.testing.assert_allclose(fed, 0x80 / 255, atol=1e-6)
+    assert "16 bits to 8" in told[0]
+
+
+def test_pixels_without_a_white_are_refused(tmp_path):
+    for dtype in (np.float32, np.int32):
+        Image.fromarray(np.zeros((4, 6), dtype)).save(tmp_path / "x.tif")
+        assert "nobody says where white is" in failure(read_image, tmp_path / "x.tif", IMAGE, PLAIN)
+
+
+def test_an_empty_and_a_cut_image_are_refused_by_name(picture, tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    assert "empty.jpg cannot be read as an image\nwhy: it is empty" in failure(read_image, tmp_path / "empty.jpg", IMAGE, PLAIN)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "cut.jpg")
+    whole = (tmp_path / "cut.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    assert "cut.jpg cannot be read as an image" in failure(read_image, tmp_path / "cut.jpg", IMAGE, PLAIN)
+
+
+def test_an_image_without_pixels_is_refused(tmp_path):
+    (tmp_path / "none.pgm").write_bytes(b"P5\n0 4\n255\n")
+    assert "none.pgm cannot be read as an image" in failure(read_image, tmp_path / "none.pgm", IMAGE, PLAIN)

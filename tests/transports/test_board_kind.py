@@ -91,4 +91,4 @@ def test_64_bit_code_on_a_32_bit_system_can_be_meant() -> None:
 def test_profiles_are_named_by_likeness() -> None:
     assert fitting("armv7", "rasp4-64")[0] == "rasp4"
     assert fitting("aarch64", "rasp3b")[0] == "rasp3b-64"
-    assert not {"cuda", "mali"} & set(fitting("x86_64", "cuda") + fitting("aarch64", "mali"))
+    assert not {"cuda-sm80", "mali"} & set(fitting("x86_64", "cuda-sm80") + fitting("aarch64", "mali"))

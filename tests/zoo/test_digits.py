@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from farm import importers, zoo
-from farm.importers.feed import read_dataset, read_labels
+from farm import data, importers, zoo
+from farm.importers.feed import read_labels
 
 CORRECT, TOTAL = 357, 360  # by ONNX Runtime, as recorded in farm/zoo/digits/README.md
 
@@ -23,9 +23,9 @@ def imported(tmp_path_factory):
 
 def test_onnxruntime_gets_as_many_right_as_is_recorded(imported):
     model = zoo.digits()
-    samples, labels = read_dataset(model.dataset, imported.inputs)
-    found = [imported.reference({"image": sample[None]})[0].argmax() for sample in samples]
-    assert (int((np.array(found) == labels).sum()), len(labels)) == (CORRECT, TOTAL)
+    samples = data.labelled(model.dataset, model, imported.inputs, imported.outputs)
+    found = [imported.reference(sample.inputs)[0].argmax() == sample.label for sample in samples.read()]
+    assert (sum(found), len(found)) == (CORRECT, TOTAL)
     assert f"{CORRECT} of the {TOTAL}" in (Path(model.source).parent / "README.md").read_text()
 
 

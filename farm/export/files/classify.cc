@@ -108,9 +108,29 @@ Image Resized(const Image& image, size_t to) {
   return result;
 }
 
+// The image of height x width: stretched to it or, with a crop, that share of it from its middle, in its own proportions.
+Image Fitted(const Image& image, double crop, size_t height, size_t width) {
+  if (crop <= 0) return Resized(Resized(image, width), height);
+  auto wide = static_cast<size_t>(static_cast<double>(width) / crop), high = static_cast<size_t>(static_cast<double>(height) / crop);
+  if (wide * image.height >= high * image.width) {  // the width is what is short
+    high = std::max(height, wide * image.height / image.width);
+  } else {
+    wide = std::max(width, high * image.width / image.height);
+  }
+  const Image resized = Resized(Resized(image, wide), high);
+  const auto left = static_cast<size_t>(std::nearbyint(static_cast<double>(wide - width) / 2));
+  const auto top = static_cast<size_t>(std::nearbyint(static_cast<double>(high - height) / 2));
+  Image result{width, height, image.channels, {}};
+  for (size_t y = top; y < top + height; ++y) {
+    const auto begin = resized.pixels.begin() + static_cast<std::ptrdiff_t>((y * wide + left) * image.channels);
+    result.pixels.insert(result.pixels.end(), begin, begin + static_cast<std::ptrdiff_t>(width * image.channels));
+  }
+  return result;
+}
+
 // The image as the model's input, of height x width: resized, scaled to [0, 1], normalised.
 std::vector<float> InputOf(const Image& image, const farm::ImageRules& rules, size_t height, size_t width) {
-  const Image resized = Resized(Resized(Converted(image, rules.channels), width), height);
+  const Image resized = Fitted(Converted(image, rules.channels), rules.crop, height, width);
   const size_t count = resized.channels;
   std::vector<float> input;
   for (size_t i = 0; i < count * height * width; ++i) {

@@ -39,18 +39,22 @@ std::vector<TensorInfo> InfosOf(const std::vector<TensorSpec>& specs) {
   return infos;
 }
 
+double NumberOr(const tvm::ffi::Any& number, double otherwise) {
+  if (number.as<double>().has_value()) return *number.as<double>();
+  return number.as<int64_t>().has_value() ? static_cast<double>(*number.as<int64_t>()) : otherwise;
+}
+
 std::vector<double> NumbersAt(const json::Object& rules, const char* key) {
   std::vector<double> numbers;
-  for (const tvm::ffi::Any& number : rules.at(tvm::ffi::String(key)).cast<json::Array>()) {
-    numbers.push_back(number.as<double>().has_value() ? *number.as<double>() : static_cast<double>(number.cast<int64_t>()));
-  }
+  for (const tvm::ffi::Any& number : rules.at(tvm::ffi::String(key)).cast<json::Array>()) numbers.push_back(NumberOr(number, 0));
   return numbers;
 }
 
 ImageRules RulesOf(const Manifest& manifest) {
   const auto rules = manifest.json().at(tvm::ffi::String("preprocess")).cast<json::Object>();
   auto text = [&rules](const char* key) { return std::string(rules.at(tvm::ffi::String(key)).cast<tvm::ffi::String>()); };
-  return {NumbersAt(rules, "mean"), NumbersAt(rules, "std"), text("layout"), text("channels")};
+  const tvm::ffi::Any crop = rules.count(tvm::ffi::String("crop")) ? rules.at(tvm::ffi::String("crop")) : tvm::ffi::Any();
+  return {NumbersAt(rules, "mean"), NumbersAt(rules, "std"), text("layout"), text("channels"), NumberOr(crop, 0)};
 }
 
 // The place of a name. `bytes` must be its size.

@@ -29,6 +29,7 @@ struct ImageRules {
   std::vector<double> mean, std;  // one for each channel, or one for all
   std::string layout;             // "NCHW" or "NHWC"
   std::string channels;           // "RGB", "BGR" or "L" (grey)
+  double crop = 0;                // the share of the image that is kept, from its middle; 0 where it is stretched to the input's size
 };
 
 class Runner {

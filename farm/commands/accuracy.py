@@ -1,0 +1,152 @@
+"""farm accuracy: how many labelled samples devices get right, beside the reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, on_devices, shape_option, shared, show_error, with_shapes
+
+if TYPE_CHECKING:
+    from farm.pipeline.accuracy import Measured
+    from farm.types import Accuracy, Device, Model
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@on_devices
+@click.option(
+    "--data",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="DIR|NPZ",
+    help="Images in folders by class, or an .npz with inputs and labels. [default: the model's `dataset`]",
+)
+@click.option("--samples", "count", type=click.IntRange(1), metavar="N", help="So many, spread evenly over the set. [default: all]")
+@click.option("--min-top1", type=click.FloatRange(0, 100), metavar="PERCENT", help="Less than this on a device, and the exit code is 7.")
+@click.option("--fresh", is_flag=True, help="Begin anew; forget the answers of an earlier run.")
+@click.option(
+    "--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest to wait for a device's next answers."
+)
+@shape_option
+@shared
+def accuracy(
+    session: Session,
+    model: str,
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+    path: Path | None,
+    count: int | None,
+    min_top1: float | None,
+    fresh: bool,
+    deadline_s: float | None,
+    shapes: tuple[str, ...],
+) -> None:
+    """Measure top-1 and top-5 of a classifier on devices, and of its reference on this machine, all at once, on the same samples.
+
+    The folders of DIR are named after the model's labels, or after their numbers; where neither fits and there are as many folders as
+    classes, they are the classes in order of name. Images are prepared as the model's `preprocess` says. The set may be larger than
+    memory. Answers are kept as they come: after Ctrl-C, or whatever else ends it, the same command goes on.
+
+    \b
+    farm accuracy --device pi3 digits
+    farm accuracy --device pi5 --device rk3399 net.onnx --data imagenet/val --samples 5000
+    farm accuracy --all net --data test.npz --min-top1 75
+    """
+    from farm.pipeline.accuracy import as_json
+
+    fleet = session.fleet()
+    chosen = with_shapes(fleet.model(model), shapes)
+    measured = _count(session, chosen, fleet.select_devices(devices, tags, everywhere), _path(chosen, path), count, fresh, deadline_s)
+    found = measured.found
+    failed = [one for one in found if one.failure]
+    low = [one.name for one in found[:-1] if min_top1 is not None and one.answered and 100 * one.top1 < min_top1 * one.answered]
+    if session.as_json:
+        *on_devices, reference = map(as_json, found)
+        session.document(
+            "accuracy", {"model": chosen.name, "devices": on_devices, "reference": reference, "note": measured.note, "below": low}
+        )
+    else:
+        _show(session, measured)
+    _end(failed, low, min_top1)
+
+
+def _path(model: Model, path: Path | None) -> Path:
+    from farm.errors import UsageError
+
+    if path is None and model.dataset is None:
+        why = "it has no `dataset` in devices.toml"
+        raise UsageError(f"there are no data for {model.name}", why, f"farm accuracy {model.name} --data DIR")
+    return path.absolute() if path else model.dataset  # type: ignore[return-value]
+
+
+def _count(
+    session: Session, model: Model, devices: Sequence[Device], path: Path, count: int | None, fresh: bool, deadline_s: float | None
+) -> Measured:
+    from farm import dashboard, interrupts
+    from farm.pipeline.accuracy import Counting
+    from farm.pipeline.accuracy import accuracy as measure
+    from farm.store import AnswerStore, Store, cache_root
+
+    fleet = session.fleet()
+    last: list[Counting] = []
+    with interrupts.deferred(), dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display:
+
+        def show(counting: Counting) -> None:
+            last[:] = [counting]
+            display(counting)
+
+        try:
+            return measure(
+                model,
+                devices,
+                path,
+                host=host_profile(fleet),
+                store=Store(cache_root()),
+                keep=AnswerStore.of_user(),
+                deadline_s=deadline_s or fleet.bench.plan.deadline_s,
+                count=count,
+                fresh=fresh,
+                told=display.told,
+                show=show,
+            )
+        except BaseException:
+            kept = sum(len(lane.best) for lane in last[0].lanes) if last else 0
+            if kept:
+                click.echo(f"{kept} answers kept: the same command goes on", err=True)
+            raise
+
+
+def _show(session: Session, measured: Measured) -> None:
+    from farm.views.counting import accuracy_table
+
+    console, found = session.out(), measured.found
+    console.print(accuracy_table(found, measured.classes, console.width))
+    converted = Counter[str]()
+    for one in found:
+        converted |= Counter(one.converted)  # each device reads the same images
+    for words, count in sorted(converted.items()):
+        click.echo(f"{count} images converted: {words}")
+    if measured.note:
+        click.echo(measured.note)
+    if kept := max(one.kept for one in found):
+        click.echo(f"up to {kept} answers are from an earlier run (--fresh begins anew)")
+
+
+def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
+    """Say what went wrong, each failure once, and exit with its code."""
+    from farm.errors import FarmError, WrongAnswer
+
+    failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}
+    for failure in failures.values():
+        show_error(FarmError(failure.what, failure.why, failure.fix))
+    if failures:
+        raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
+    if low:
+        show_error(WrongAnswer(f"top-1 is below {min_top1:g} % on {', '.join(low)}", "that is what --min-top1 asks for", ""))
+        raise SystemExit(WrongAnswer.exit_code)

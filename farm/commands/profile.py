@@ -1,0 +1,88 @@
+"""farm profile: where the time of an inference goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.computing import Asked, settings, with_threads
+
+if TYPE_CHECKING:
+    from farm.types import Profiled
+
+_MOST = 20  # kernels, without -v
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@click.option("-d", "--device", "device_name", required=True, metavar="NAME", help="The device.", shell_complete=complete("devices"))
+@click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long to record, about.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or about:tracing.")
+@with_threads(several=False)
+@shape_option
+@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
+@shared
+def profile(
+    session: Session,
+    model: str,
+    device_name: str,
+    seconds: float,
+    trace: Path | None,
+    shapes: tuple[str, ...],
+    deadline_s: float | None,
+    asked: Asked,
+) -> None:
+    """Where the time of an inference on a device goes: kernel by kernel, each with its share of what the device can do.
+
+    Inferences that are recorded and such that are not take turns, inside the device's own run: so the kernels' medians can be held against
+    the latency, and what lies between them is shown. The roof is measured beside, with the same threads. -v shows every kernel.
+
+    \b
+    farm profile --device host mobilenet_v2
+    farm profile --device pi3 model.onnx --threads 1 --trace trace.json
+    """
+    from farm import views
+    from farm.commands.progress import Spinner
+    from farm.pipeline.profiling import profile as profile_on
+    from farm.store import Store, cache_root
+    from farm.views.profiling import profile_table, profile_to_json
+
+    fleet = session.fleet()
+    (device,) = settings(session, [fleet.device(device_name)], asked)
+    chosen = with_shapes(fleet.model(model), shapes)
+    deadline_s = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
+        profiled = profile_on(
+            chosen,
+            device,
+            host=host_profile(fleet),
+            store=Store(cache_root()),
+            seconds=seconds,
+            deadline_s=deadline_s,
+            show=spinner.show,
+        )
+    if trace:
+        _write(trace, profiled)
+    if session.as_json:
+        session.document("profile", profile_to_json(profiled))
+        return
+    console = session.out()
+    console.print(profile_table(profiled, console.width, None if session.verbosity > 0 else _MOST))
+    if session.verbosity > 0:
+        console.print(views.ledger_table({device.name: profiled.ledger}, console.width))
+    if trace:
+        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or chrome://tracing")
+
+
+def _write(path: Path, profiled: Profiled) -> None:
+    from farm.errors import UsageError
+    from farm.views.profiling import trace_of
+
+    try:
+        path.write_text(json.dumps(trace_of(profiled), allow_nan=False) + "\n")
+    except OSError as exc:
+        raise UsageError(f"the trace cannot be written to {path}", exc.strerror or str(exc), "name another file with --trace") from exc

@@ -1,0 +1,68 @@
+"""Which loops compute an operator of 8-bit integers: convolutions, each channel by itself too, and products by a constant weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from farm.compiler import integer_loops
+from farm.compiler.candidates import memory_cycles
+from farm.compiler.choices import CHANNELS, PIXELS, Choice, Chooser, Workload
+from farm.compiler.core import Core
+from farm.compiler.dots import Dot, dot_of
+from farm.compiler.tiles import Tile, grouped_tile, product_tiles, up_to_multiple
+
+Array = np.ndarray[Any, Any]
+_DATA = ("uint8", "int8")
+
+
+def convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
+    """Of NHWC by HWIO; None where the outputs of a group fill no vectors."""
+    return _product(builder, call, chooser, weight, replace(workload, operator=integer_loops.CONVOLUTION_INT8))
+
+
+def dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
+    return _product(builder, call, chooser, weight, replace(workload, operator=integer_loops.DENSE_INT8))
+
+
+def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
+    data, dot = call.args[0], dot_of(chooser.core.dot)
+    given = str(data.ty.dtype)
+    if weight.dtype != np.int8 or given not in _DATA or str(call.ty.dtype) != "int32":
+        return None
+    candidates = _candidates(workload, chooser.core, dot)
+    if not candidates:
+        return None
+    choice = chooser.best(workload, candidates)
+    operands = [data, relax.const(integer_loops.packed(weight, choice.tile, dot))]
+    offsets = integer_loops.offsets(weight, given, dot)
+    if offsets is not None:
+        operands.append(relax.const(offsets))
+    loops = integer_loops.dense if workload.operator == integer_loops.DENSE_INT8 else integer_loops.convolution
+    body = partial(loops, workload, choice, dot)
+    return builder.call_te(body, *operands, primfunc_name_hint=workload.operator)
+
+
+def _candidates(workload: Workload, core: Core, dot: Dot) -> list[tuple[Choice, float]]:
+    """Tiles and orders, by the account of products of float32, with an instruction in place of each multiply-add."""
+    image = (workload.data[0], workload.output(0), workload.output(1)) if workload.operator == integer_loops.CONVOLUTION_INT8 else None
+    *outer, pixels = image or workload.data[:-1]
+    rows, (*window, depth, channels) = int(np.prod(outer)), workload.weight
+    steps = int(np.prod(window)) * -(-depth // dot.depth)
+    core = replace(core, multiply_adds=core.multiply_adds / dot.cycles)
+    if workload.groups > 1:
+        tile = grouped_tile(core, pixels, channels // workload.groups)
+        tiles: list[tuple[Tile, float]] = [] if tile is None else [(tile, 1.0)]
+    else:
+        tiles = product_tiles(core, pixels, channels, steps)
+    found = []
+    for tile, cycles in tiles:
+        weights, inputs = steps * dot.depth * up_to_multiple(channels, tile.block), int(np.prod(workload.data))
+        blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
+        memory = memory_cycles(core, weights, inputs, rows * pixels * channels, blocks, tasks)
+        found += [(Choice(dot.name, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)]
+    return found

@@ -1,0 +1,329 @@
+"""Quantized models compute in integers: what lies between dequantize and quantize becomes sums of int32 and one rescaling.
+
+    dequantize -> conv2d, matmul, mean, average pool, add, multiply, concat, clamp -> quantize
+
+Whatever quantized the model says it in this one form (QDQ). Convolutions and products of constant weights become those of int8 with int32
+sums, zero points and biases become a constant that is added to the sums, and clamps the bounds of the result. Where a result is not
+quantized again, the sums become float32. What stands between and is none of these stays float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler import requantize
+from farm.compiler.folding import FoldConstants, constant, rewriting
+from farm.compiler.requantize import Quantized, Scale, Sums
+
+Array = np.ndarray[Any, Any]
+QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
+_MOVES = (  # they take a tensor of any type, and give elements of it
+    *("relax.reshape", "relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.strided_slice"),
+    *("relax.nn.max_pool2d", "relax.broadcast_to"),
+)
+_BYTES = ("uint8", "int8")
+_MOST_PRODUCTS = 1 << 16  # of an unsigned and a signed byte, whose sum is sure to be an int32
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.Integers")
+class Integers:
+    """Integer arithmetic for what is quantized; what is left of quantize and dequantize in terms of arithmetic."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        if not is_quantized(module):
+            return module
+        transform = relax.transform
+        stages = [
+            one
+            for name, rewriter in (("Biases", _Biases), ("Sums", _Folder), ("Rest", _Rest))
+            for one in (rewriting(f"farm.{name}", rewriter), FoldConstants(), transform.DeadCodeElimination())
+        ]
+        return tvm.transform.Sequential(stages)(module)
+
+
+def is_quantized(module: tvm.IRModule) -> bool:
+    """Whether a module quantizes, or reads what was quantized."""
+    found: set[str] = set()
+    relax.analysis.post_order_visit(module["main"], lambda node: found.add(getattr(getattr(node, "op", None), "name", "")))
+    return not found.isdisjoint((QUANTIZE, DEQUANTIZE))
+
+
+class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    """What the rewriters share: looking behind variables."""
+
+    def bound(self, expression: relax.Expr) -> relax.Expr:
+        """What a variable was bound to; what is none, itself."""
+        while isinstance(expression, relax.Var):
+            found = self.lookup_binding(expression)
+            if found is None:
+                break
+            expression = found
+        return expression
+
+    def called(self, expression: relax.Expr) -> tuple[str, Call | None]:
+        """The name of an operator and its call; "" and None for what is no call of one."""
+        call = self.bound(expression)
+        return (call.op.name, call) if isinstance(call, Call) and hasattr(call.op, "name") else ("", None)
+
+    def value(self, expression: relax.Expr) -> Array | None:
+        return constant(self.bound(expression))
+
+    def numbers(self, call: Call) -> tuple[Array, Array] | None:
+        """Scale and zero point of a quantize or dequantize, where they are known."""
+        scale, zero = self.value(call.args[1]), self.value(call.args[2])
+        known = scale is not None and zero is not None and scale.dtype == np.float32 and np.isfinite(scale).all() and (scale > 0).all()
+        return (scale, zero) if known else None  # type: ignore[return-value]
+
+    def scale(self, call: Call, dtype: str) -> Scale | None:
+        """That of a whole tensor of bytes."""
+        numbers = self.numbers(call)
+        if numbers is None or numbers[0].size != 1 or numbers[1].size != 1 or dtype not in _BYTES:
+            return None
+        return Scale(float(numbers[0].reshape(())), int(numbers[1].reshape(())), dtype)
+
+    def quantized(self, expression: relax.Expr) -> Quantized | None:
+        """What a dequantized tensor was before."""
+        name, call = self.called(expression)
+        if name != DEQUANTIZE or self.value(call.args[0]) is not None or str(call.ty.dtype) != "float32":  # type: ignore[union-attr]
+            return None
+        scale = self.scale(call, str(call.args[0].ty.dtype))  # type: ignore[union-attr]
+        return None if scale is None else Quantized(call.args[0], scale)  # type: ignore[union-attr]
+
+
+@mutator
+class _Biases(_Rewriter):
+    """Dequantized constants of one axis or none, which are biases and no weights, as float32."""
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if getattr(call.op, "name", "") != DEQUANTIZE or str(call.ty.dtype) != "float32":
+            return call
+        value, numbers = self.value(call.args[0]), self.numbers(call)
+        if value is None or numbers is None or value.ndim > 1:
+            return call
+        scale, zero = numbers
+        return relax.const(((value.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)).astype(np.float32), "float32")
+
+
+@mutator
+class _Folder(_Rewriter):
+    """Puts integer arithmetic in the place of float32's; what it leaves behind is dead code."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._sums: dict[relax.Expr, Sums] = {}  # by the sums as float32, before they are multiplied
+        self._rules: dict[str, Callable[[Call], relax.Expr | None]] = {
+            "relax.nn.conv2d": self._convolution,
+            "relax.matmul": self._product,
+            "relax.mean": self._mean,
+            "relax.nn.adaptive_avg_pool2d": self._global_pool,
+            "relax.add": self._bias,
+            QUANTIZE: self._quantize,
+            **dict.fromkeys(_MOVES, self._move),
+        }
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rule = self._rules.get(getattr(call.op, "name", ""))
+        integers = rule(call) if rule else None
+        return call if integers is None else integers
+
+    def _convolution(self, call: Call) -> relax.Expr | None:
+        given, data, weight = call.attrs, self.quantized(call.args[0]), self._weight(call.args[1], 0)
+        plain = given.data_layout == "NCHW" and given.kernel_layout == "OIHW" and given.out_layout in ("", "NCHW")
+        if data is None or weight is None or not plain or str(call.ty.dtype) != "float32":
+            return None
+        values, scale = weight
+        value, padding, zero = data.value, [int(extent) for extent in given.padding], data.scale.zero
+        if zero and any(padding):
+            top, left, bottom, right = padding
+            value, padding = self.builder_.emit(relax.op.nn.pad(value, [0, 0, 0, 0, top, bottom, left, right], "constant", zero)), [0] * 4
+        sums = relax.op.nn.conv2d(
+            value, relax.const(values, "int8"), given.strides, padding, given.dilation, given.groups, "NCHW", "OIHW", out_dtype="int32"
+        )
+        offset = -zero * values.astype(np.int64).sum((1, 2, 3))
+        return self._noted(sums, offset.reshape(1, -1, 1, 1), data.scale.scale * scale.reshape(1, -1, 1, 1))
+
+    def _product(self, call: Call) -> relax.Expr | None:
+        data, weight = self.quantized(call.args[0]), self._weight(call.args[1], 1)
+        if data is None or weight is None or weight[0].ndim != 2 or str(call.ty.dtype) != "float32":
+            return None
+        values, scale = weight
+        sums = relax.op.matmul(data.value, relax.const(values, "int8"), out_dtype="int32")
+        return self._noted(sums, -data.scale.zero * values.astype(np.int64).sum(0), data.scale.scale * scale.reshape(-1))
+
+    def _weight(self, expression: relax.Expr, axis: int) -> tuple[Array, Array] | None:
+        """A constant weight as int8 and its scales, one or one for each of the axis; None for any other, or zero points that are not 0."""
+        name, call = self.called(expression)
+        values = self.value(call.args[0]) if call is not None and name == DEQUANTIZE else None
+        numbers = self.numbers(call) if values is not None else None
+        if call is None or values is None or numbers is None or str(values.dtype) not in _BYTES or values.ndim < 2:
+            return None
+        scale, zero = numbers[0].astype(np.float64), numbers[1].astype(np.int64)
+        if values.dtype == np.uint8:
+            values, zero = (values.astype(np.int16) - 128).astype(np.int8), zero - 128
+        own_axis = scale.size == 1 or int(call.attrs.axis) % values.ndim == axis
+        few = values.size // values.shape[axis] < _MOST_PRODUCTS
+        return (values, scale) if own_axis and few and not zero.any() else None
+
+    def _mean(self, call: Call) -> relax.Expr | None:
+        axes = call.attrs.axis
+        return None if axes is None else self._averaged(call, [int(axis) for axis in axes], bool(call.attrs.keepdims))
+
+    def _global_pool(self, call: Call) -> relax.Expr | None:
+        one = call.attrs.layout == "NCHW" and [int(extent) for extent in call.attrs.output_size or ()] == [1, 1]
+        return self._averaged(call, [2, 3], True) if one else None
+
+    def _averaged(self, call: Call, axes: list[int], keep: bool) -> relax.Expr | None:
+        data, shape = self.quantized(call.args[0]), getattr(call.args[0].ty, "shape", None)
+        if data is None or shape is None or not all(isinstance(shape[axis], tvm.tirx.IntImm) for axis in axes):
+            return None
+        count = int(np.prod([int(shape[axis]) for axis in axes]))
+        if count >= _MOST_PRODUCTS:
+            return None
+        wide = self.builder_.emit(relax.op.astype(data.value, "int32"))
+        return self._noted(
+            relax.op.sum(wide, axes, keep), np.asarray(-count * data.scale.zero), np.asarray(data.scale.scale / count, np.float64)
+        )
+
+    def _noted(self, sums: relax.Expr, offset: Array, factor: Array) -> relax.Expr:
+        return self._real(Sums(self.builder_.emit(sums), np.asarray(offset, np.int32), np.asarray(factor, np.float64)))
+
+    def _real(self, sums: Sums) -> relax.Expr:
+        result = requantize.real(self.builder_, sums)
+        self._sums[result.args[0]] = sums
+        return result
+
+    def _sums_of(self, expression: relax.Expr) -> Sums | None:
+        name, call = self.called(expression)
+        return self._sums.get(call.args[0]) if call is not None and name == "relax.multiply" else None
+
+    def _bias(self, call: Call) -> relax.Expr | None:
+        for one, other in (call.args, reversed(call.args)):
+            sums, summand = self._sums_of(one), self.value(other)
+            if sums is None or summand is None or summand.dtype != np.float32 or not np.isfinite(summand).all():
+                continue
+            by_channel = np.broadcast_shapes(summand.shape, sums.factor.shape) in (sums.factor.shape, summand.shape)
+            if by_channel and summand.size in (1, sums.factor.size) and (total := sums.plus(summand.astype(np.float64))) is not None:
+                return self._real(total)
+        return None
+
+    def _move(self, call: Call) -> relax.Expr | None:
+        weight, data = self._moved_weight(call), self.quantized(call.args[0])
+        if weight is not None or data is None:
+            return weight
+        moved = self.builder_.emit(_with_data(call, data.value))
+        return _dequantized(moved, data.scale)
+
+    def _moved_weight(self, call: Call) -> relax.Expr | None:
+        name, inner = self.called(call.args[0])
+        if call.op.name != "relax.permute_dims" or inner is None or name != DEQUANTIZE or (values := self.value(inner.args[0])) is None:
+            return None
+        axes = [*range(values.ndim)][::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+        turned = relax.const(np.ascontiguousarray(values.transpose(axes)), str(values.dtype))
+        return relax.op.dequantize(turned, inner.args[1], inner.args[2], axes.index(int(inner.attrs.axis) % values.ndim))
+
+    def _quantize(self, call: Call) -> relax.Expr | None:
+        to = self.scale(call, str(call.ty.dtype))
+        return None if to is None or str(call.args[0].ty.dtype) != "float32" else self._as(call.args[0], to)
+
+    def _as(self, expression: relax.Expr, to: Scale) -> relax.Expr:
+        """A tensor of float32 as integers of a scale, from integers where it is made of such."""
+        inner, low, high = self._clamped(expression)
+        arguments = (to, low, high)
+        if (sums := self._sums_of(inner)) is not None:
+            return requantize.of_sums(self.builder_, sums, *arguments)
+        if (data := self.quantized(inner)) is not None:
+            return self._requantized(data, *arguments)
+        name, call = self.called(inner)
+        if call is not None and name in ("relax.add", "relax.subtract", "relax.multiply"):
+            left, right = (self.quantized(argument) for argument in call.args)
+            if left is not None and right is not None:
+                if name == "relax.multiply":
+                    return requantize.of_product(self.builder_, left, right, *arguments)
+                return requantize.of_terms(self.builder_, [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)], *arguments)
+        if call is not None and name == "relax.nn.avg_pool2d" and (data := self.quantized(call.args[0])) is not None:
+            pooled = self.builder_.emit(_with_data(call, requantize.steps(self.builder_, data)))  # sums of whole numbers: exact
+            return requantize.scaled(self.builder_, pooled, data.scale.scale, *arguments)
+        if (low, high) == (-np.inf, np.inf) and call is not None and name in (*_MOVES, "relax.concat"):
+            return self._moved(call, to)
+        return requantize.of_real(self.builder_, expression, to)
+
+    def _moved(self, call: Call, to: Scale) -> relax.Expr:
+        """Quantized first, and then moved."""
+        if call.op.name != "relax.concat":
+            return _with_data(call, self.builder_.emit(self._as(call.args[0], to)))
+        parts = [self.builder_.emit(self._as(part, to)) for part in self.bound(call.args[0]).fields]
+        return relax.op.concat(parts, call.attrs.axis)
+
+    def _requantized(self, data: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
+        if data.scale != to:
+            return requantize.of_terms(self.builder_, [(data, 1.0)], to, low, high)
+        value, (first, last) = data.value, to.bounds(low, high)
+        if first > to.limits[0]:
+            value = self.builder_.emit(relax.op.maximum(relax.const(first, to.dtype), value))
+        if last < to.limits[1]:
+            value = self.builder_.emit(relax.op.minimum(relax.const(last, to.dtype), value))
+        return value
+
+    def _clamped(self, expression: relax.Expr) -> tuple[relax.Expr, float, float]:
+        """What is behind clamps, and their bounds together."""
+        low, high = -np.inf, np.inf
+        while (found := self._clamp(expression)) is not None:
+            expression, first, last = found
+            low, high = min(max(first, low), high), max(min(last, high), low)
+        return expression, low, high
+
+    def _clamp(self, expression: relax.Expr) -> tuple[relax.Expr, float, float] | None:
+        name, call = self.called(expression)
+        if call is not None and name == "relax.nn.relu":
+            return call.args[0], 0.0, np.inf
+        if call is None or name not in ("relax.maximum", "relax.minimum"):
+            return None
+        for one, other in (call.args, reversed(call.args)):
+            bound = self.value(other)
+            if bound is not None and bound.size == 1 and not np.isnan(bound).any():
+                number = float(bound.reshape(()))
+                return (one, number, np.inf) if name == "relax.maximum" else (one, -np.inf, number)
+        return None
+
+
+@mutator
+class _Rest(_Rewriter):
+    """What is left of quantize and dequantize as arithmetic, which TVM's layout pass can take apart from its neighbours."""
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        name = getattr(call.op, "name", "")
+        if name == QUANTIZE and (to := self.scale(call, str(call.ty.dtype))) is not None and str(call.args[0].ty.dtype) == "float32":
+            return requantize.of_real(self.builder_, call.args[0], to)
+        if name != DEQUANTIZE or (numbers := self.numbers(call)) is None or str(call.ty.dtype) != "float32":
+            return call
+        if str(call.args[0].ty.dtype) not in (*_BYTES, "int16", "uint16"):
+            return call
+        rank = int(call.args[0].ty.ndim)
+        scale, zero = (_along(number.astype(np.float32), int(call.attrs.axis), rank) for number in numbers)
+        value = self.builder_.emit(relax.op.astype(call.args[0], "float32"))
+        if zero.any():
+            value = self.builder_.emit(relax.op.subtract(value, relax.const(zero, "float32")))
+        return relax.op.multiply(value, relax.const(scale, "float32"))
+
+
+def _along(value: Array, axis: int, rank: int) -> Array:
+    """One number, or one for each of an axis, in a shape that goes with a tensor of that rank."""
+    return value.reshape(()) if value.size == 1 else value.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
+
+
+def _with_data(call: Call, data: relax.Expr) -> Call:
+    return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
+
+
+def _dequantized(value: relax.Expr, scale: Scale) -> relax.Expr:
+    return relax.op.dequantize(value, relax.const(scale.scale, "float32"), relax.const(scale.zero, scale.dtype))

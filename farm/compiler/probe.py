@@ -1,0 +1,95 @@
+"""What a core can do at the most: two kernels for a profile that are timed beside a model, for the roof of its profile.
+
+The roofline model is Williams, Waterman and Patterson's, https://doi.org/10.1145/1498765.1498785.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+from farm.compiler.build import LIBRARY, compiler_digest, this_cpu, versions, workspace
+from farm.compiler.core import Core, core_of
+from farm.compiler.link import linker
+from farm.compiler.lower import resolve_target
+from farm.parallel import Desk
+from farm.store import Store, digest_of
+from farm.types import Profile
+
+ARITHMETIC, MEMORY = "farm_probe_arithmetic", "farm_probe_memory"
+BLOCK_BYTES = 1 << 16  # what one turn of the memory's kernel copies
+_TASKS = 240  # as much work each, and a multiple of the threads that boards have
+_STEPS = 512
+_FLOAT = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """ARITHMETIC(factors [2, lanes], sums [tasks, tile * lanes]) does so many `operations` in registers. MEMORY(from [n, floats],
+    to [n, floats]) copies n blocks of BLOCK_BYTES."""
+
+    library: Path
+    lanes: int
+    sums: tuple[int, int]
+    operations: int
+
+
+def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
+    """The probes for a profile, kept like any other library."""
+    store, target = Store(cache), resolve_target(profile)
+    core = core_of(target)
+    digest = digest_of("probe", str(target), str(profile.linker), this_cpu(), compiler_digest(), versions())
+    tile = core.tile_budget(core.lanes)
+    if not (kept := store.find("probes", digest)):
+        with store.publish("probes", digest) as folder:
+            functions = {ARITHMETIC: _arithmetic(core, tile), MEMORY: _memory(core)}
+            module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in functions.items()})
+            executable = tvm.compile(module, target=target)
+            executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
+            (folder / "probe.json").write_text(json.dumps({"core": core.name, "tile": tile}))
+        kept = store.find("probes", digest)
+        assert kept is not None, "published, and not there"
+    sums = (_TASKS, tile * core.lanes)
+    return Probe(kept / LIBRARY, core.lanes, sums, 2 * _STEPS * sums[0] * sums[1])
+
+
+def _arithmetic(core: Core, tile: int) -> tirx.PrimFunc:
+    """Multiply-adds, each on what it gave before: as many side by side as hide how long one takes, and as stay in registers."""
+    lanes = core.lanes
+    factors = te.placeholder((2, lanes), _FLOAT, "factors")
+
+    def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as made, T.parallel(0, _TASKS) as task:
+            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
+            sums = T.buffer_proxy(T.alloc_buffer((tile, lanes), _FLOAT, scope="local"))
+            with T.unroll(0, tile) as row, T.vectorized(0, lanes) as lane:
+                sums[row, lane] = given[1, lane]
+            with T.serial(0, _STEPS), T.unroll(0, tile) as row, T.vectorized(0, lanes) as lane:
+                sums[row, lane] = sums[row, lane] * given[0, lane] + given[1, lane]
+            with T.unroll(0, tile) as row, T.vectorized(0, lanes) as lane:
+                result[task, row * lanes + lane] = sums[row, lane]
+        return made.get()
+
+    sums = te.extern((_TASKS, tile * lanes), [factors], program, name=ARITHMETIC, dtype=_FLOAT)
+    return te.create_prim_func([factors, sums])
+
+
+def _memory(core: Core) -> tirx.PrimFunc:
+    blocks, floats, lanes = tirx.Var("blocks", "int64"), BLOCK_BYTES // 4, core.lanes
+    source = te.placeholder((blocks, floats), _FLOAT, "source")
+
+    def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as made, T.parallel(0, blocks) as block:
+            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
+            with T.serial(0, floats // lanes) as step, T.vectorized(0, lanes) as lane:
+                result[block, step * lanes + lane] = given[block, step * lanes + lane]
+        return made.get()
+
+    copied = te.extern((blocks, floats), [source], program, name=MEMORY, dtype=_FLOAT)
+    return te.create_prim_func([source, copied])

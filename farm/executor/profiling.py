@@ -1,0 +1,135 @@
+"""A model's profile on a device: inferences plain and recorded, in turns, inside the virtual machine there; and the roof of the device."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import prepare
+from farm.clock import timed
+from farm.compiler.build import GRAPH
+from farm.deadline import Deadline
+from farm.errors import DeviceError, WrongAnswer
+from farm.executor.loading import Loaded, facts_of, open_and_load
+from farm.executor.measuring import first_answer
+from farm.executor.recordings import Inference, median_one, parsed, steps_of
+from farm.executor.tuning import quiet, send
+from farm.parallel import Desk
+from farm.transports import Link
+from farm.types import Artifact, Device, Prepared, Profiled, Progress, Roof, Stage
+
+if TYPE_CHECKING:
+    from farm.compiler.probe import Probe
+
+_BATCH_S = 0.25  # of recorded inferences between two notes of progress
+_WARM_S = 0.5
+_LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
+_LONGEST = 10.0  # times the seconds asked for, where a few inferences take that long
+_MEMORY_SHARE = 8  # of what the device has free, for each of the two blocks that are copied from one to the other
+_MOST_BYTES = 128 << 20
+_REPEATS = 5
+
+
+def profile(
+    desk: Desk, device: Device, prepared: Prepared, artifact: Artifact, probe: Probe, agent: Path | None, seconds: float, deadline_s: float
+) -> Profiled:
+    """Profile a model for about so many `seconds`. Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer."""
+    ledger: dict[str, float] = {}
+    started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        with timed(ledger, "reference"):
+            inputs, expected = prepare.reference(prepared)
+        loaded, link, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, ledger)
+        if not link.native:
+            why = "TVM's own RPC server answers there, which does not tell one kernel from another"
+            raise DeviceError(f"{device.name} cannot be profiled", why, f"start farm's agent there: farm agent, for {device.url}")
+        first_s, agreement = first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        if not agreement.right:
+            what = f"{prepared.model} on {device.name}: the answer is off by up to {agreement.max_abs:.2g}"
+            raise WrongAnswer(what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {prepared.model}")
+        with timed(ledger, "wait for quiet"):
+            stack.enter_context(quiet(desk, device))
+        plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)
+        with timed(ledger, "roof"):
+            desk.note(Progress(Stage.MEASURING, "what the device can do at the most"))
+            roof = _roof(link, probe)
+        facts = facts_of(link)
+        closing = time.perf_counter()
+    ledger["close"] = time.perf_counter() - closing
+    steps, runtime_s, calls = steps_of(recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text()))
+    return Profiled(
+        device=device.name,
+        model=artifact.model,
+        profile=artifact.profile,
+        url=device.url,
+        artifact_digest=artifact.digest,
+        started_at=started,
+        agreement=agreement,
+        steps=tuple(steps),
+        runtime_s=runtime_s,
+        runtime_calls=calls,
+        plain_s=tuple(plain),
+        recorded_s=tuple(inference.seconds for inference in recorded),
+        trace=median_one(recorded).spans,
+        roof=roof,
+        threads=int(facts["threads"]) if "threads" in facts else None,
+        cores=facts.get("thread_cores", ""),
+        emulated=device.emulated,
+        facts=facts,
+        ledger=ledger,
+        wall_s=time.perf_counter() - begin,
+        versions=artifact.versions,
+    )
+
+
+def _record(
+    desk: Desk, device: Device, link: Link, loaded: Loaded, typical: float, seconds: float, ledger: dict[str, float]
+) -> tuple[list[float], list[Inference]]:
+    """Seconds of plain inferences, and as many recorded ones, taken in turns."""
+    desk.note(Progress(Stage.MEASURING, "warming up"))
+    with timed(ledger, "warm-up"):
+        times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
+    typical = sorted(times)[len(times) // 2]
+    plain: list[float] = []
+    recorded: list[Inference] = []
+    least, enough, limit = _LEAST_EMULATED if device.emulated else _LEAST, Deadline(seconds), Deadline(_LONGEST * seconds)
+    with timed(ledger, "recording"):
+        while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
+            desk.note(Progress(Stage.MEASURING, f"{len(recorded)} inferences recorded", min(1.0, len(recorded) / least)))
+            pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
+            more = parsed(bytes(link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)))
+            plain += more[0]
+            recorded += more[1]
+    return plain, recorded
+
+
+def _roof(link: Link, probe: Probe) -> Roof:
+    """What the device can do at the most with the session's threads: the best of some tries of each probe."""
+    import numpy as np
+    import tvm
+
+    from farm.compiler.probe import ARITHMETIC, BLOCK_BYTES, MEMORY
+
+    cpu = link.session.cpu(0)
+    send(link, probe.library, "probe.so")
+    library = link.session.load_module("probe.so")
+
+    def best(name: str, *arguments: Any) -> float:
+        return float(min(library.time_evaluator(name, cpu, number=1, repeat=_REPEATS)(*arguments).results))
+
+    factors = tvm.runtime.tensor(np.repeat([[0.5], [1.0]], probe.lanes, axis=1).astype("float32"), device=cpu)
+    arithmetic_s = best(ARITHMETIC, factors, tvm.runtime.empty(probe.sums, "float32", cpu))
+    free = int(float(facts_of(link).get("memory_available_bytes", 0))) or _MOST_BYTES
+    blocks = max(1, min(_MOST_BYTES, free // _MEMORY_SHARE) // BLOCK_BYTES)
+    one, other = (tvm.runtime.empty((blocks, BLOCK_BYTES // 4), "float32", cpu) for _ in range(2))
+    library[MEMORY](one, other)  # the system gives memory when it is first written; what was only read is one page of zeros
+    library[MEMORY](other, one)
+    memory_s = best(MEMORY, one, other)
+    size = f"{blocks * BLOCK_BYTES >> 20} MiB"
+    source = f"measured on the device: multiply-adds in registers, and {size} copied"
+    return Roof(1e-9 * probe.operations / arithmetic_s, 1e-9 * 2 * blocks * BLOCK_BYTES / memory_s, source)

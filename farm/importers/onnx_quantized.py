@@ -1,0 +1,177 @@
+"""ONNX's quantized operators said as what they mean: DequantizeLinear, the operator, QuantizeLinear.
+
+The QLinear operators of ONNX and of ONNX Runtime (QOperator models) then go the way of QDQ models, and of those that farm quantized.
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html, and ContribOperators.md of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+_MICROSOFT = "com.microsoft"
+_ELEMENTWISE = {"QLinearAdd": "Add", "QLinearMul": "Mul"}
+_OF_ONE = {
+    "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearSigmoid": "Sigmoid",
+}
+_SAME = ("QuantizeLinear", "DequantizeLinear")  # as ONNX's own, but for the axis of what has none
+
+
+def plainly(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without QLinear operators, a copy where it has any. Those that cannot be said otherwise stay, to be refused by name."""
+    if not any(_rule(node) for node in model.graph.node):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    writer = _Writer(result.graph)
+    for node in model.graph.node:
+        rule = _rule(node)
+        if rule is None or not rule(writer, node):
+            writer.nodes.append(node)
+    del result.graph.node[:]
+    result.graph.node.extend(writer.nodes)
+    return result
+
+
+class _Writer:
+    """Collects nodes, and knows the weights."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._graph = graph
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._made = 0
+
+    def constant(self, name: str) -> np.ndarray | None:
+        return numpy_helper.to_array(self._weights[name]) if name in self._weights else None
+
+    def real(self, node: onnx.NodeProto, first: int, axis: int = 0) -> str:
+        """The numbers that a tensor stands for: three inputs of a node, of which the last may be left out."""
+        value, scale = node.input[first : first + 2]
+        zero = node.input[first + 2] if len(node.input) > first + 2 else ""
+        return self._linear("DequantizeLinear", [value, scale, zero], axis)
+
+    def real_of(self, value: str, scale: np.ndarray, axis: int) -> str:
+        """The same with a scale that is computed here, and no zero point."""
+        name = self._name("scale")
+        self._graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), name))
+        return self._linear("DequantizeLinear", [value, name, ""], axis)
+
+    def quantize(self, value: str, node: onnx.NodeProto, first: int) -> None:
+        """The node's output, by the scale and zero point among its inputs."""
+        zero = node.input[first + 1] if len(node.input) > first + 1 else ""
+        self.nodes.append(helper.make_node("QuantizeLinear", _given([value, node.input[first], zero]), node.output, node.name))
+
+    def compute(self, operator: str, inputs: Sequence[str], node: onnx.NodeProto, without: Sequence[str] = ()) -> str:
+        """An operator with the attributes of a node."""
+        output = self._name(operator)
+        made = helper.make_node(operator, inputs, [output], f"{node.name}_{operator}")
+        made.attribute.extend(attribute for attribute in node.attribute if attribute.name not in without)
+        self.nodes.append(made)
+        return output
+
+    def _linear(self, operator: str, inputs: Sequence[str], axis: int) -> str:
+        output = self._name(operator)
+        scale = self.constant(inputs[1])
+        along = {} if scale is None or scale.size == 1 else {"axis": axis}
+        self.nodes.append(helper.make_node(operator, _given(inputs), [output], **along))
+        return output
+
+    def _name(self, what: str) -> str:
+        self._made += 1
+        return f"farm/{what}/{self._made}"
+
+
+def _given(inputs: Sequence[str]) -> list[str]:
+    return [name for name in inputs if name]
+
+
+def _convolution(writer: _Writer, node: onnx.NodeProto) -> bool:
+    inputs = [writer.real(node, 0), writer.real(node, 3, axis=0)]
+    if len(node.input) > 8 and node.input[8]:
+        data, weight = writer.constant(node.input[1]), writer.constant(node.input[4])
+        if data is None or weight is None:
+            return False
+        inputs.append(writer.real_of(node.input[8], data.reshape(()) * _plain(weight), axis=0))
+    writer.quantize(writer.compute("Conv", inputs, node), node, 6)
+    return True
+
+
+def _plain(scale: np.ndarray) -> np.ndarray:
+    """A scale of one number without axes."""
+    return scale.reshape(()) if scale.size == 1 else scale
+
+
+def _product(writer: _Writer, node: onnx.NodeProto) -> bool:
+    for first in (1, 4):
+        scale = writer.constant(node.input[first])
+        if scale is None or (scale.size > 1 and (first == 1 or scale.ndim != 1)):
+            return False
+    writer.quantize(writer.compute("MatMul", [writer.real(node, 0), writer.real(node, 3, axis=1)], node), node, 6)
+    return True
+
+
+def _gemm(writer: _Writer, node: onnx.NodeProto) -> bool:
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    data, weight = writer.constant(node.input[1]), writer.constant(node.input[4])
+    if data is None or weight is None:
+        return False
+    inputs = [writer.real(node, 0), writer.real(node, 3, axis=0 if attributes.get("transB") else 1)]
+    if len(node.input) > 6 and node.input[6]:
+        inputs.append(writer.real_of(node.input[6], attributes.get("alpha", 1.0) * data.reshape(()) * _plain(weight), axis=0))
+    result = writer.compute("Gemm", inputs, node)
+    if len(node.input) > 7 and node.input[7]:
+        writer.quantize(result, node, 7)
+    else:
+        writer.nodes.append(helper.make_node("Identity", [result], node.output, node.name))
+    return True
+
+
+def _elementwise(writer: _Writer, node: onnx.NodeProto) -> bool:
+    writer.quantize(writer.compute(_ELEMENTWISE[node.op_type], [writer.real(node, 0), writer.real(node, 3)], node), node, 6)
+    return True
+
+
+def _of_one(writer: _Writer, node: onnx.NodeProto) -> bool:
+    if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
+        return False
+    writer.quantize(writer.compute(_OF_ONE[node.op_type], [writer.real(node, 0)], node, ["channels_last"]), node, 3)
+    return True
+
+
+def _concat(writer: _Writer, node: onnx.NodeProto) -> bool:
+    parts = [writer.real(node, first) for first in range(2, len(node.input), 3)]
+    writer.quantize(writer.compute("Concat", parts, node), node, 0)
+    return True
+
+
+def _same(writer: _Writer, node: onnx.NodeProto) -> bool:
+    made = helper.make_node(node.op_type, node.input, node.output, node.name)
+    made.attribute.extend(node.attribute)
+    writer.nodes.append(made)
+    return True
+
+
+_RULES: Mapping[str, Callable[[_Writer, onnx.NodeProto], bool]] = {
+    "QLinearConv": _convolution,
+    "QLinearMatMul": _product,
+}
+_MICROSOFT_RULES: Mapping[str, Callable[[_Writer, onnx.NodeProto], bool]] = {
+    "QGemm": _gemm,
+    "QLinearConcat": _concat,
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(_OF_ONE, _of_one),
+    **dict.fromkeys(_SAME, _same),
+}
+
+
+def _rule(node: onnx.NodeProto) -> Callable[[_Writer, onnx.NodeProto], bool] | None:
+    if node.domain == _MICROSOFT:
+        return _MICROSOFT_RULES.get(node.op_type)
+    return _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None

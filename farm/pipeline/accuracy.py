@@ -1,0 +1,242 @@
+"""How many samples of a labelled set devices and the reference get right, all of them at once; what was answered is kept, and goes on.
+
+prepare ─> build, agent of each device ─> [ samples that have no answer yet ─> a sitting on the device ─> answers kept ]...
+
+A sitting ends after half of a device's deadline, so that a device that hangs is found, however long the whole takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import transports
+from farm.errors import DeviceError, FarmError, ModelError
+from farm.parallel import Crew, Kind, Message
+from farm.pipeline.single import do, ensure_agent
+from farm.pipeline.tasks import BUILD_S, PREPARE_S, build_task, crew_of, device_at_home, prepare_task
+from farm.store import AnswerStore, Store, digest_of
+from farm.types import Accuracy, Answered, Artifact, Device, Model, Prepared, Profile, Progress
+
+if TYPE_CHECKING:
+    from farm.data import DataSet
+
+REFERENCE = "reference"
+_TICK_S = 0.1
+_REFERENCE_S = 600.0  # its deadline; a sitting is half of it
+
+
+@dataclass
+class Lane:
+    """A device, or the reference, at work: what it has answered, by the samples' keys, and since when it has been answering."""
+
+    name: str
+    subject: str
+    sit: Callable[[Sequence[int]], None]  # gives the lane samples to answer
+    best: dict[str, tuple[int, ...]]
+    kept: int
+    note: str = "starting"
+    since: float | None = None
+    converted: Counter[str] = field(default_factory=Counter)
+    failure: FarmError | None = None
+
+    @property
+    def new(self) -> int:
+        return len(self.best) - self.kept
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The state of a run, for who shows it: the samples wanted, by key, the class of each, and the lanes."""
+
+    wanted: Mapping[str, tuple[int, int]]  # key: index, class
+    lanes: Sequence[Lane]
+
+    def remaining_s(self, lane: Lane, now: float) -> float | None:
+        """Seconds that are left, by the rate since the first answer; None while that is not known."""
+        if lane.since is None or not lane.new or now <= lane.since:
+            return None
+        return (len(self.wanted) - len(lane.best)) * (now - lane.since) / lane.new
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What each device, in their order, and at last the reference made of a set; the number of classes, and what to say of the set."""
+
+    found: list[Accuracy]
+    classes: int
+    note: str
+
+
+Show = Callable[[Counting], None]
+
+
+def accuracy(
+    model: Model,
+    devices: Sequence[Device],
+    path: Path,
+    *,
+    host: Profile,
+    store: Store,
+    keep: AnswerStore,
+    deadline_s: float,
+    count: int | None = None,
+    fresh: bool = False,
+    told: Callable[[Progress], None],
+    show: Show,
+) -> Measured:
+    """What they make of the set at a path, or of `count` samples spread over it; with `fresh`, of nothing that was answered before.
+
+    Raises what keeps all of them from beginning; the failure of one device is in its Accuracy.
+    """
+    from farm import data
+
+    with crew_of(store) as crew:
+        prepared: Prepared = do(crew, prepare_task, (model, host, store.root), told, PREPARE_S, f"importing {model.name}")
+        samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
+        work = _Work(model, prepared, path, samples, keep, crew, store, fresh)
+        lanes = [_device_lane(work, device, deadline_s, told) for device in devices]
+        lanes.append(_reference_lane(work))
+        assert samples.labels is not None
+        wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
+        for lane in lanes:
+            lane.best = {key: best for key, best in lane.best.items() if key in wanted}
+            lane.kept = len(lane.best)
+        _run(crew, Counting(wanted, lanes), keep, show)
+        found = [_accuracy(lane, lanes[-1], wanted) for lane in lanes]
+        return Measured(found, prepared.outputs[0].shape[-1], samples.note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    model: Model
+    prepared: Prepared
+    path: Path
+    samples: DataSet
+    keep: AnswerStore
+    crew: Crew
+    store: Store
+    fresh: bool
+
+    def lane(self, name: str, subject: str, sit: Callable[[Sequence[int]], None]) -> Lane:
+        """A lane that goes on where it was ended."""
+        if self.fresh:
+            self.keep.forget(subject)
+        return Lane(name, subject, sit, self.keep.answers(subject), 0)
+
+    def subject(self, *parts: str) -> str:
+        """What, beside the sample, the answers of a lane depend on."""
+        return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
+
+    def sitting(self, indices: Sequence[int]) -> tuple[Path, Model, Prepared, Sequence[int]]:
+        return self.path, self.model, self.prepared, indices
+
+
+def _device_lane(work: _Work, device: Device, deadline_s: float, told: Callable[[Progress], None]) -> Lane:
+    from farm.executor.counting import classify_on
+
+    name, task = device.name, f"{work.model.name} on {device.name}"
+    try:
+        there = transports.state(device)
+        if not there.usable:
+            raise DeviceError(f"{name} is {there.word}", there.why, there.fix)
+        build = f"compiling {work.model.name} for {device.profile.name}"
+        artifact: Artifact = do(work.crew, build_task, (work.prepared, device.profile, work.store.root), told, BUILD_S, build)
+        agent = ensure_agent(work.crew, device, work.store, told)
+    except FarmError as error:
+        lane = Lane(name, "", lambda _: None, {}, 0)
+        lane.failure = error
+        return lane
+    seconds = float(device.options.get("deadline_s", deadline_s))
+
+    def sit(indices: Sequence[int]) -> None:
+        arguments = (device_at_home(device, work.store.root), artifact, agent, work.sitting(indices), seconds / 2, seconds)
+        work.crew.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
+
+    return work.lane(name, work.subject("device", name, device.url, artifact.digest), sit)
+
+
+def _reference_lane(work: _Work) -> Lane:
+    from farm.executor.counting import classify_here
+
+    def sit(indices: Sequence[int]) -> None:
+        arguments = (work.sitting(indices), work.store.root, _REFERENCE_S / 2)
+        work.crew.assign(
+            "reference", classify_here, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
+        )
+
+    return work.lane(work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit)
+
+
+def _run(crew: Crew, counting: Counting, keep: AnswerStore, show: Show) -> None:
+    """Until every lane has answered every sample, or failed."""
+    lanes = {("reference" if lane is counting.lanes[-1] else f"device-{lane.name}"): lane for lane in counting.lanes}
+    sitting: dict[str, int] = {}  # lanes at work, and how many answers they had when they sat down
+    while True:
+        for name, lane in lanes.items():
+            left = [index for key, (index, _) in counting.wanted.items() if key not in lane.best] if name not in sitting else []
+            if left and lane.failure is None:
+                sitting[name] = len(lane.best)
+                lane.sit(left)
+        show(counting)
+        if not sitting:
+            return
+        for message in crew.messages(_TICK_S):
+            _hear(lanes[message.lane], message, counting, keep)
+            if message.kind is not Kind.NOTE and sitting.pop(message.lane) == len(lanes[message.lane].best):
+                lane = lanes[message.lane]
+                lane.failure = lane.failure or ModelError("the data changed while they were read", "", "run the command again")
+
+
+def _hear(lane: Lane, message: Message, counting: Counting, keep: AnswerStore) -> None:
+    if message.kind is Kind.FAILED:
+        lane.failure = message.value
+    elif isinstance(message.value, Answered):
+        best = {key: classes for key, classes in message.value.best.items() if key in counting.wanted}
+        if best:
+            keep.keep(lane.subject, best)
+        lane.best.update(best)
+        lane.converted = Counter(message.value.converted) | lane.converted
+    elif isinstance(message.value, Progress):
+        lane.note = f"{message.value.stage.value} {message.value.note}".strip()
+        lane.since = time.monotonic() if lane.since is None and message.value.stage.value == "accuracy" else lane.since
+
+
+def _accuracy(lane: Lane, reference: Lane, wanted: Mapping[str, tuple[int, int]]) -> Accuracy:
+    right = Counter[str]()
+    for key, best in lane.best.items():
+        label = wanted[key][1]
+        right["top1"] += label in best[:1]
+        right["top5"] += label in best
+        right["nan"] += not best
+        if key in reference.best:
+            right["compared"] += 1
+            right["same"] += best[:1] == reference.best[key][:1]
+    return Accuracy(
+        name=lane.name,
+        total=len(wanted),
+        answered=len(lane.best),
+        top1=right["top1"],
+        top5=right["top5"],
+        same=right["same"],
+        compared=right["compared"],
+        nan=right["nan"],
+        kept=lane.kept,
+        converted=dict(lane.converted),
+        failure=lane.failure.as_failure() if lane.failure else None,
+    )
+
+
+def as_json(found: Accuracy) -> dict[str, Any]:
+    """All of it, with shares and their intervals of 95 % confidence."""
+    from farm import stats
+
+    shares = {
+        name: {"share": right / found.answered, "interval": stats.wilson_interval(right, found.answered)} if found.answered else None
+        for name, right in (("top1", found.top1), ("top5", found.top5))
+    }
+    return {**asdict(found), "shares": shares}

@@ -1,0 +1,22 @@
+"""A model's profile on a device: built like any other, then recorded in a lane that can be killed."""
+
+from __future__ import annotations
+
+from farm.pipeline.single import Show, build, check_usable, do, ensure_agent, prepare
+from farm.pipeline.tasks import BUILD_S, crew_of, probe_task, profile_task
+from farm.store import Store
+from farm.types import Device, Model, Profile, Profiled
+
+
+def profile(model: Model, device: Device, *, host: Profile, store: Store, seconds: float, deadline_s: float, show: Show) -> Profiled:
+    """Where the time of an inference goes. `seconds` is about how long to record. Raises FarmError."""
+    check_usable(device)
+    with crew_of(store) as crew:
+        prepared = prepare(crew, model, host, store, show)
+        artifact = build(crew, prepared, device.profile, store, show)
+        what = f"compiling what measures {device.profile.name}"
+        probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what)
+        agent = ensure_agent(crew, device, store, show)
+        arguments = (device, prepared, artifact, probe, agent, seconds, deadline_s, store.root)
+        profiled: Profiled = do(crew, profile_task, arguments, show, deadline_s, f"the profile of {model.name} on {device.name}")
+        return profiled

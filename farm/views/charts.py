@@ -1,0 +1,145 @@
+"""Charts as inline SVG: pure functions of numbers, without text. Colours are classes of the page's style, so that they suit light and dark;
+what a chart says is also in the text beside it, and in the label that a screen reader gets.
+
+Each is drawn in a box of `WIDTH` by its height, and stretched to the room that the page gives it: lines keep their width, and
+nothing is round. Values on a logarithmic scale are above 0.
+"""
+
+from __future__ import annotations
+
+import bisect
+import html
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+WIDTH = 400
+HISTORY_HEIGHT, SPARK_HEIGHT, STRIP_HEIGHT, BAR_HEIGHT = 120, 28, 28, 16
+_BINS = 40
+_LEAST_ROOM = 0.1  # of the values: what differs by less shall not look like a mountain
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values from `low` to `high` on a logarithmic axis."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Iterable[float], room: float = 0.03) -> Scale:
+        """A scale with all the values on it, and some room at both ends. Raises ValueError where there are none."""
+        found = sorted(values)
+        if not found:
+            raise ValueError("no values")
+        low, high = found[0], max(found[-1], found[0] * (1 + _LEAST_ROOM))
+        margin = (high / low) ** room
+        return cls(low / margin, high * margin)
+
+    def at(self, value: float) -> float:
+        """Where a value is, from 0 to 1."""
+        return min(1.0, max(0.0, math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)))
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round values on the scale, fewest digits first: 1, 2, 5 times powers of ten, or closer together where that gives too few."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        decades = [10.0**power for power in range(first, last + 1)]
+        for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+            found = [step * decade for decade in decades for step in steps if self.low <= step * decade <= self.high]
+            if len(found) >= 3:
+                return found[:: -(-len(found) // most)]
+        step = 10.0 ** math.floor(math.log10(self.high - self.low))
+        step *= next(times for times in (0.1, 0.2, 0.5, 1, 2, 5) if (self.high - self.low) / (step * times) <= most)
+        return [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+
+
+def distribution(seconds: Sequence[float], scale: Scale) -> str:
+    """The samples of a run as a density over a scale of milliseconds, the middle half darker, the median as a line."""
+    ordered = sorted(1e3 * s for s in seconds)
+    edges = [scale.low * (scale.high / scale.low) ** (number / _BINS) for number in range(_BINS + 1)]
+    ranks = [bisect.bisect_left(ordered, edge) for edge in edges]
+    counts = [after - before for before, after in itertools.pairwise(ranks)]
+    most, step = max(counts) or 1, WIDTH / _BINS
+    points = [f"{_n(index * step)},{_n(STRIP_HEIGHT - (STRIP_HEIGHT - 4) * count / most)}" for index, count in _outline(counts)]
+    quarter, half, three = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    left, right, middle = (WIDTH * scale.at(value) for value in (quarter, three, half))
+    label = f"{len(ordered)} samples, from {ordered[0]:.3g} to {ordered[-1]:.3g} ms, half of them from {quarter:.3g} to {three:.3g}"
+    return _svg(
+        STRIP_HEIGHT,
+        label,
+        f'<polygon class="c-area" points="0,{STRIP_HEIGHT} {" ".join(points)} {WIDTH},{STRIP_HEIGHT}"/>'
+        f'<rect class="c-box" x="{_n(left)}" width="{_n(max(1, right - left))}" y="{STRIP_HEIGHT - 6}" height="6"/>'
+        f'<path class="c-mark" d="M{_n(middle)} 0V{STRIP_HEIGHT}"/>',
+    )
+
+
+def spark(medians: Sequence[float], steps: Sequence[int] = ()) -> str:
+    """A history as a line, with a mark at each index where it took a step."""
+    return _series(medians, (), steps, SPARK_HEIGHT)
+
+
+def history(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None], steps: Sequence[int] = ()) -> str:
+    """A history as a line within the band of its intervals, with a mark at each index where it took a step."""
+    return _series(medians, intervals, steps, HISTORY_HEIGHT)
+
+
+def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
+    """A bar of parts (their class, how much of the whole)."""
+    begin, drawn = 0.0, []
+    for kind, value in parts:
+        width = WIDTH * value / whole if whole > 0 else 0.0
+        if width >= 0.2:
+            drawn.append(f'<rect class="{html.escape(kind)}" x="{_n(begin)}" width="{_n(width)}" height="{BAR_HEIGHT}"/>')
+        begin += width
+    return _svg(BAR_HEIGHT, "", "".join(drawn))
+
+
+def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> str:
+    """A ratio with its interval on a scale around 1, which is a line."""
+    one, place = WIDTH * scale.at(1.0), WIDTH * scale.at(value)
+    drawn = f'<path class="c-axis" d="M{_n(one)} 0V{BAR_HEIGHT}"/>'
+    if interval:
+        low, high = (WIDTH * scale.at(end) for end in interval)
+        drawn += f'<rect class="c-band" x="{_n(low)}" width="{_n(max(1, high - low))}" y="5" height="{BAR_HEIGHT - 10}"/>'
+    return _svg(BAR_HEIGHT, "", drawn + f'<path class="c-mark" d="M{_n(place)} 1V{BAR_HEIGHT - 1}"/>')
+
+
+def history_scale(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()) -> Scale:
+    """That of the chart of a history."""
+    return Scale.over([*medians, *(end for ends in intervals if ends for end in ends if end > 0)])
+
+
+def _series(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None], steps: Sequence[int], height: int) -> str:
+    scale, last = history_scale(medians, intervals), max(1, len(medians) - 1)
+
+    def at(index: float, value: float) -> str:
+        return f"{_n(WIDTH * index / last)},{_n((height - 4) * (1 - scale.at(value)) + 2)}"
+
+    drawn = "".join(f'<path class="c-step" d="M{_n(WIDTH * (index - 0.5) / last)} 0V{height}"/>' for index in steps)
+    ends = [(index, *interval) for index, interval in enumerate(intervals) if interval]
+    if len(ends) > 1:
+        band = [at(index, high) for index, _, high in ends] + [at(index, low) for index, low, _ in reversed(ends)]
+        drawn += f'<polygon class="c-area" points="{" ".join(band)}"/>'
+    line = [at(index, value) for index, value in enumerate(medians)] * (2 if len(medians) == 1 else 1)
+    drawn += f'<polyline class="c-line" points="{" ".join(line)}"/>'
+    return _svg(height, f"{len(medians)} runs, from {medians[0]:.3g} to {medians[-1]:.3g} ms, {len(steps)} steps", drawn)
+
+
+def _outline(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The corners of a histogram; those on a straight line are left out."""
+    corners = [(place, count) for index, count in enumerate(counts) for place in (index, index + 1)]
+    inner = [b for a, b, c in zip(corners, corners[1:], corners[2:], strict=False) if not a[1] == b[1] == c[1]]
+    return [corners[0], *inner, corners[-1]]
+
+
+def _svg(height: int, label: str, drawn: str) -> str:
+    """Without a label it says nothing that the text beside it does not."""
+    role = f'role="img" aria-label="{html.escape(label)}"' if label else 'aria-hidden="true"'
+    return f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" {role}>{drawn}</svg>'
+
+
+def _n(value: float) -> str:
+    """A coordinate in as few characters as tell it."""
+    return f"{value:.1f}".removesuffix(".0")

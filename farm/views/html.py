@@ -1,0 +1,180 @@
+"""A report as one HTML page that needs nothing else: no network, no framework. The templates are in `templates/`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from farm import stats, words
+from farm.types import Run, Verdict
+from farm.views import charts
+from farm.views.report import Report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_KIND = {
+    **dict.fromkeys((Verdict.RIGHT, Verdict.STABLE), "good"),
+    **dict.fromkeys((Verdict.NOISY, Verdict.THROTTLED, Verdict.UNAVAILABLE, Verdict.SKIPPED), "warn"),
+    **dict.fromkeys((Verdict.WRONG, Verdict.FAILED), "bad"),
+    Verdict.EMULATED: "none",
+}
+_SIGN = {"good": "✓", "warn": "!", "bad": "✗", "none": "–"}
+_PARTS = 9  # of a ledger that get a colour; the others are one
+_FACTS = ("cpu", "kernel", "governor", "cores", "threads", "frequency_khz", "temperatures_c", "load_1m", "memory_available_bytes", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A value on a scale: where, in % of its length, and in words."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the time of each device's newest runs went: columns of parts, and rows of a device, its seconds by part and their sum."""
+
+    parts: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[float, ...], float], ...]
+
+    @property
+    def longest_s(self) -> float:
+        return max((total for _, _, total in self.rows), default=0.0)
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    return _environment().get_template("report.html").render(report=report, transposed=len(report.devices) < len(report.models))
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=PackageLoader("farm.views"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"plain": words.plain, "digits": words.digits, "moment": words.moment, "seconds": _seconds, "count": _count}
+    made.globals |= {name: _marked(Markup, getattr(charts, name)) for name in ("spark", "history", "distribution", "stacked", "ratio")}
+    made.globals |= {
+        "kind": lambda run: _KIND[run.verdict],
+        "sign": lambda run: _SIGN[_KIND[run.verdict]],
+        "verdict_kind": _KIND.__getitem__,
+        "why": words.why,
+        "p50": lambda run: words.digits(run.latency.p50_ms) if _shows(run) else "",
+        "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
+        "interval": lambda ends: "–".join(map(words.digits, ends)) if ends else "",
+        "answer": lambda run: words.answers(run)[0],
+        "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],
+        "history_scale": charts.history_scale,
+        "model_scale": model_scale,
+        "ratio_scale": ratio_scale,
+        "ticks": ticks,
+        "ledger": ledger,
+        "facts": facts,
+        "identifier": identifier,
+        "shows": _shows,
+    }
+    return made
+
+
+def model_scale(report: Report, model: str) -> charts.Scale | None:
+    """One for all devices that run a model, of the newest runs' samples; None where none was timed."""
+    runs = [report.series[device, model].newest for device in report.devices if (device, model) in report.series]
+    ends = [1e3 * end for run in runs if _shows(run) and run.samples for end in _ends(run.samples.seconds) if end > 0]
+    return charts.Scale.over(ends) if ends else None
+
+
+def ratio_scale(report: Report) -> charts.Scale:
+    """One for all comparisons, the same to both sides of 1."""
+    values = [value for pair in report.pairs for value in (pair.found.ratio, *(pair.found.interval or ())) if value > 0]
+    furthest = max([1.05, *(max(value, 1 / value) for value in values)])
+    return charts.Scale(1 / min(furthest, 4.0), min(furthest, 4.0))
+
+
+def ticks(scale: charts.Scale, most: int = 6) -> list[Tick]:
+    return [Tick(round(100 * scale.at(value), 2), f"{value:.4g}") for value in scale.ticks(most)]
+
+
+def ledger(report: Report) -> Ledger:
+    """The parts that took the most time by themselves, in the order in which they happen; the others together."""
+    spent: dict[str, dict[str, float]] = {}
+    for one in report.series.values():
+        mine = spent.setdefault(one.newest.device, {})
+        for part, seconds in (one.newest.samples.ledger if one.newest.samples else {}).items():
+            mine[part] = mine.get(part, 0.0) + seconds
+    spent = {device: parts for device, parts in spent.items() if sum(parts.values()) > 0}
+    order = list(dict.fromkeys(part for parts in spent.values() for part in parts))
+    longest = set(sorted(order, key=lambda part: -sum(parts.get(part, 0.0) for parts in spent.values()))[:_PARTS])
+    shown = [part for part in order if part in longest]
+    rows = []
+    for device, parts in spent.items():
+        other = sum(seconds for part, seconds in parts.items() if part not in longest)
+        rows.append((device, (*(parts.get(part, 0.0) for part in shown), other), sum(parts.values())))
+    return Ledger((*shown, "other"), tuple(rows))
+
+
+def facts(run: Run) -> Iterator[tuple[str, str]]:
+    """What is known of a run besides its figures: names and values."""
+    yield "run", run.id
+    yield "at", f"{words.moment(run.started_at)} UTC"
+    yield "profile", f"{run.profile}, {run.url}"
+    if run.artifact_digest:
+        yield "artifact", run.artifact_digest[:12]
+    if run.samples:
+        yield "first inference", f"{words.digits(1e3 * run.samples.first_s)} ms" if not run.emulated else "emulated"
+        said = run.samples.facts_before
+        yield from ((name.replace("_", " "), _readable(said[name])) for name in _FACTS if said.get(name))
+    if run.versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
+
+
+def identifier(report: Report, run: Run) -> str:
+    """The fragment of a model on a device, in the page."""
+    return f"m{report.models.index(run.title)}d{report.devices.index(run.device)}"
+
+
+def _marked(markup: Any, draw: Any) -> Any:
+    return lambda *arguments: markup(draw(*arguments))
+
+
+def _shows(run: Run) -> bool:
+    return run.latency is not None and run.latency.p50_ms > 0 and not run.emulated
+
+
+def _judged(run: Run) -> bool:
+    return _shows(run) and run.latency is not None and run.latency.count >= stats.JUDGED_COUNT
+
+
+def _ends(seconds: Sequence[float]) -> tuple[float, float]:
+    return (min(seconds), max(seconds)) if seconds else (0.0, 0.0)
+
+
+def _readable(value: str) -> str:
+    """A fact, without JSON's signs: {"cpu": 41.2} as cpu 41.2."""
+    try:
+        content = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(content, Mapping):
+        return ", ".join(f"{name} {item}" for name, item in content.items())
+    return ", ".join(map(str, content)) if isinstance(content, list) else str(content)
+
+
+def _seconds(value: float) -> str:
+    return "" if value == 0 else "<0.01" if value < 0.005 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}".replace(",", "\u202f")

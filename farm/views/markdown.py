@@ -1,0 +1,74 @@
+"""A report as Markdown, for the comment of a pull request: a table, what wants a look, and the comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from farm import words
+from farm.stats import Change
+from farm.types import Run
+from farm.views.report import BAD, Report
+
+_SIGN = {Change.SLOWER: "🔺", Change.FASTER: "🟢", Change.SAME: "＝", Change.UNSURE: "❔"}
+
+
+def document(report: Report) -> str:
+    """The text, which ends with a line break."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"### {_text(report.title)}"
+    yield ""
+    counted = ", ".join(f"{number} {verdict.value}" for verdict, number in report.verdicts.items())
+    yield f"{len(report.models)} models on {len(report.devices)} devices: {counted or 'no runs'}."
+    yield ""
+    if report.series:
+        yield from _table(["device", *report.models], [[device, *_row(report, device)] for device in report.devices])
+    for whose, what in report.complaints:
+        yield f"- ✗ **{_text(whose)}**: {_text(what)}"
+    if report.complaints:
+        yield ""
+    if report.pairs:
+        yield f"**Compared with {_text(report.baseline)}**"
+        yield ""
+        rows = []
+        for pair in report.pairs:
+            found, (first, second) = pair.found, (_median(run) for run in (pair.first, pair.second))
+            change = f"{_SIGN[found.change]} {found.change.value}"
+            rows.append([pair.second.device, pair.second.title, first, second, change, found.reason, "; ".join(pair.differences)])
+        yield from _table(["device", "model", "before", "after", "", "in words", "also differs"], rows)
+    if steps := [move for one in report.series.values() for move in one.moves]:
+        yield f"<details><summary>{len(steps)} steps in the history</summary>"
+        yield ""
+        yield from (f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}" for move in steps)
+        yield ""
+        yield "</details>"
+
+
+def _row(report: Report, device: str) -> list[str]:
+    runs = [report.series.get((device, model)) for model in report.models]
+    return [_cell(one.newest) if one else "" for one in runs]
+
+
+def _cell(run: Run) -> str:
+    verdict = f"**{run.verdict.value}**" if run.verdict in BAD else run.verdict.value
+    return f"{_median(run)} {verdict}".strip()
+
+
+def _median(run: Run) -> str:
+    return "" if run.emulated else words.latency(run)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(map(_text, titles)) + " |"
+    yield "|" + "---|" * len(titles)
+    for row in rows:
+        yield "| " + " | ".join(cell if cell.endswith("**") else _text(cell) for cell in row) + " |"
+    yield ""
+
+
+def _text(text: str) -> str:
+    """Text of others on one line, in which nothing is markup: names may hold | or <."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", words.plain(text))

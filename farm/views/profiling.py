@@ -1,0 +1,135 @@
+"""A model's profile as a table, as JSON, and as a trace that Perfetto and Chromium's about:tracing open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from farm import words
+from farm.types import Profiled, Roof, Step
+from farm.views import Column, table_of
+
+_AGREED_WITHIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    step: Step
+    share: float
+    roof: Roof | None
+
+
+def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Table:
+    """The steps of a model, the longest first, `most` of them; below, what they add up to, and how that is known."""
+    latency = profiled.latency_s
+    rows = [_Row(step, step.seconds / latency, profiled.roof) for step in sorted(profiled.steps, key=lambda step: -step.seconds)]
+    columns: list[Column[_Row]] = [
+        Column("kernel", lambda row: row.step.kernel, style="bold"),
+        Column("layer", lambda row: row.step.layer),
+        Column("us", lambda row: words.digits(1e6 * row.step.seconds), right=True),
+        Column("share %", lambda row: f"{100 * row.share:.1f}", right=True),
+        Column("GFLOP/s", lambda row: words.digits(row.step.gflops) if row.step.operations else "", right=True),
+        Column("KiB", lambda row: words.digits(row.step.nbytes / 1024) if row.step.nbytes else "", 90, right=True),
+        Column("roof %", _of_roof, right=True),
+        Column("bound by", _bound, 110, style="bright_black"),
+        Column("rule", lambda row: row.step.rule, 130, style="bright_black"),
+    ]
+    table = table_of(columns, rows[:most], width)
+    left = rows[most:] if most is not None else []
+    lines = [f"and {len(left)} more, {100 * sum(row.share for row in left):.1f} %: -v shows all"] if left else []
+    table.caption, table.caption_justify = Text("\n".join([*lines, *summary(profiled)])), "left"
+    return table
+
+
+def summary(profiled: Profiled) -> list[str]:
+    """What the steps add up to beside the latency, and what the device can do, in words."""
+    kernels, latency, runtime, recording = (
+        words.digits(1e3 * seconds) for seconds in (profiled.kernels_s, profiled.latency_s, profiled.runtime_s, profiled.recording_s)
+    )
+    lines = [
+        f"{len(profiled.steps)} kernels {kernels} ms + {profiled.runtime_calls} calls of the runtime {runtime} ms = "
+        f"{100 * profiled.accounted:.1f} % of {latency} ms, the median of {len(profiled.plain_s)} inferences that were not recorded",
+        f"as many were recorded, in turns with them, which made them {recording} ms longer",
+    ]
+    if abs(profiled.accounted - 1) > _AGREED_WITHIN:
+        lines.append("that is no good sum: other work disturbed the device, or too few inferences were recorded (--seconds)")
+    if profiled.roof:
+        roof = profiled.roof
+        threads = f", {profiled.threads} thread{'s' if profiled.threads != 1 else ''}" if profiled.threads else ""
+        peak = f"{words.digits(roof.gflops)} GFLOP/s, {words.digits(roof.gbytes_s)} GB/s"
+        lines.append(f"roof: {peak}{threads}, {roof.source}; above 100 %, the caches have helped")
+    if profiled.emulated:
+        lines.append("emulated: the shares are an emulator's, and so is its roof")
+    return lines
+
+
+def _of_roof(row: _Row) -> str:
+    share = row.roof.share(row.step) if row.roof else None
+    return "" if share is None else f"{100 * share:.0f}"
+
+
+def _bound(row: _Row) -> str:
+    if row.roof is None or not (row.step.operations or row.step.nbytes):
+        return ""
+    return "memory" if row.roof.is_bound_by_memory(row.step) else "arithmetic"
+
+
+def profile_to_json(profiled: Profiled) -> dict[str, Any]:
+    """All of a profile in the shape of its dataclass, and what follows from it."""
+    roof = profiled.roof
+    steps = [
+        {
+            **asdict(step),
+            "share": step.seconds / profiled.latency_s,
+            "gflops": step.gflops,
+            "roof_share": roof.share(step) if roof else None,
+            "bound_by_memory": roof.is_bound_by_memory(step) if roof else None,
+        }
+        for step in profiled.steps
+    ]
+    derived = {name: getattr(profiled, name) for name in ("latency_s", "kernels_s", "between_s", "accounted", "recording_s")}
+    return {**asdict(profiled), "steps": steps, **derived, "agreement": _finite(asdict(profiled.agreement))}
+
+
+def _finite(body: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {
+        name: str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value for name, value in body.items()
+    }
+
+
+def trace_of(profiled: Profiled) -> dict[str, Any]:
+    """One recorded inference in the Trace Event Format, as complete events in microseconds.
+
+    https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    """
+    named: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "ts": 0, "args": {"name": f"{profiled.device} ({profiled.url})"}},
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": 1, "ts": 0, "args": {"name": "virtual machine"}},
+    ]
+    whole = max((span.begin_s + span.seconds for span in profiled.trace), default=0.0)
+    events = [_event(profiled.model, "inference", 0.0, whole, {})]
+    steps = iter(profiled.steps)
+    kernels = {step.kernel for step in profiled.steps}
+    for span in profiled.trace:
+        step = next(steps, None) if span.name in kernels else None
+        events.append(_event(span.name, "kernel" if step else "runtime", span.begin_s, span.seconds, _arguments(step, profiled.roof)))
+    other = {"model": profiled.model, "device": profiled.device, "artifact": profiled.artifact_digest, "started_at": profiled.started_at}
+    return {"traceEvents": [*named, *events], "displayTimeUnit": "ms", "otherData": other}
+
+
+def _event(name: str, category: str, begin_s: float, seconds: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    microseconds = {"ts": round(1e6 * begin_s, 3), "dur": round(1e6 * seconds, 3)}
+    return {"name": name, "cat": category, "ph": "X", **microseconds, "pid": 1, "tid": 1, "args": dict(arguments)}
+
+
+def _arguments(step: Step | None, roof: Roof | None) -> dict[str, Any]:
+    if step is None:
+        return {}
+    share = roof.share(step) if roof else None
+    known = {"layer": step.layer, "operations": step.operations, "bytes": step.nbytes, "GFLOP/s": step.gflops, "share of the roof": share}
+    return {name: value for name, value in known.items() if value}

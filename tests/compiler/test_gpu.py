@@ -1,0 +1,130 @@
+"""What is built for GPUs on a machine without one: device code for the architecture asked for, and nothing of its source."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import elf
+import numpy as np
+import pytest
+from relax_models import const
+from tvm import relax
+
+from farm import process
+from farm.compiler import cuda
+from farm.compiler.build import KIND, build
+from farm.config import profiles
+from farm.deadline import Deadline
+from farm.errors import BuildError
+from farm.types import Prepared, Profile
+
+OP = relax.op
+SHIPPED = {name: profiles.made(name, table) for name, table in profiles.shipped().items()}
+EM_CUDA = 190  # e_machine, of the ELF registry
+HOSTS = {"cuda-sm90": 62, "cuda-sm80": 62, "jetson-orin-nano": 183}
+
+
+def network(emit, x, w, d, v):
+    """An ordinary and a depthwise convolution, pooling, normalisation over the channels, attention's products, softmax, a dense layer."""
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1)))))
+    y = emit(OP.nn.max_pool2d(emit(OP.nn.conv2d(y, d, padding=(1, 1, 1, 1), groups=32)), (2, 2), (2, 2)))
+    rows = emit(OP.reshape(emit(OP.permute_dims(y, [0, 2, 3, 1])), (1, 16, 32)))
+    rows = emit(OP.nn.layer_norm(rows, const(np.ones(32)), const(np.zeros(32)), [-1]))
+    scores = emit(OP.nn.softmax(emit(OP.matmul(rows, emit(OP.permute_dims(rows, [0, 2, 1]))))))
+    return emit(OP.matmul(emit(OP.mean(emit(OP.matmul(scores, rows)), [1])), v))
+
+
+@pytest.fixture
+def prepared(kept) -> Prepared:
+    numbers = np.random.default_rng(0)
+    shapes = {"w": (32, 16, 3, 3), "d": (32, 1, 3, 3), "v": (32, 10)}
+    weights = {name: numbers.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    return kept({"x": np.zeros((1, 16, 8, 8), "float32")}, network, weights)
+
+
+def binaries(library: Path) -> Iterator[bytes]:
+    """The ELF files for GPUs inside a library."""
+    content, place = library.read_bytes(), 0
+    while (place := content.find(b"\x7fELF", place + 1)) >= 0:
+        if struct.unpack_from("<H", content, place + 18)[0] == EM_CUDA:
+            offset, size, count = (struct.unpack_from(form, content, place + at)[0] for form, at in (("<Q", 40), ("<H", 58), ("<H", 60)))
+            program, entries = struct.unpack_from("<Q", content, place + 32)[0], struct.unpack_from("<HH", content, place + 54)
+            yield content[place : place + max(offset + size * count, program + entries[0] * entries[1])]
+
+
+def disassembled(binary: bytes, folder: Path) -> str:
+    (found,) = importlib.util.find_spec("nvidia").submodule_search_locations
+    (folder / "kernels.cubin").write_bytes(binary)
+    command = [Path(found) / "cu13" / "bin" / "nvdisasm", folder / "kernels.cubin"]
+    return process.run(command, deadline=Deadline(60), what="disassembling", fix="")
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, desk, prepared, cache, tmp_path):
+    profile = SHIPPED[name]
+    artifact = build(desk, prepared, profile, cache)
+    assert elf.read(artifact.library).machine == HOSTS[name]
+    assert not [word for word in (b"__global__", b"__launch_bounds__", b"__restrict__") if word in artifact.library.read_bytes()]
+    (binary,) = binaries(artifact.library)
+    text = disassembled(binary, tmp_path)
+    assert f".target\t{profile.target['arch']}\n" in text
+    assert [kernel.name for kernel in artifact.kernels if f".text.{kernel.name}_kernel" not in text] == []
+    assert "FFMA" in text
+
+
+def test_every_kernel_of_the_network_has_a_schedule_that_is_named(desk, prepared, cache):
+    rules = {kernel.rule for kernel in build(desk, prepared, SHIPPED["cuda-sm90"], cache).kernels}
+    assert {"matmul", "fallback"} < rules
+    assert "none" not in rules
+
+
+def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(desk, prepared, cache):
+    with pytest.raises(BuildError, match="code for sm_53 cannot be built") as caught:
+        build(desk, prepared, SHIPPED["jetson-nano"], cache)
+    assert "sm_87" in caught.value.why
+    assert "CPU" in caught.value.fix
+    assert not (cache / KIND).exists()
+
+
+def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(desk, prepared, cache, monkeypatch):
+    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(BuildError, match="needs NVIDIA's compiler") as caught:
+        build(desk, prepared, SHIPPED["cuda-sm90"], cache)
+    assert "tvm-farm[cuda]" in caught.value.fix
+
+
+def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(desk, prepared, cache, monkeypatch):
+    compiled = cuda._Compiler._compiled
+    monkeypatch.setattr(cuda._Compiler, "_compiled", lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"))
+    with pytest.raises(BuildError, match="refuses the code for sm_90") as caught:
+        build(desk, prepared, SHIPPED["cuda-sm90"], cache)
+    assert '"nowhere" is undefined' in caught.value.why
+
+
+def test_the_compiler_s_version_is_part_of_the_digest(desk, prepared, cache, monkeypatch):
+    from farm.compiler import build as builder
+
+    before = builder.artifact_digest(prepared, SHIPPED["cuda-sm90"])
+    monkeypatch.setattr(builder, "cuda_version", lambda: "12.0")
+    assert builder.artifact_digest(prepared, SHIPPED["cuda-sm90"]) != before
+
+
+@pytest.mark.parametrize("name", ["mali", "adreno"])
+def test_opencl_code_is_built_for_an_arm_host(name, desk, prepared, cache):
+    artifact = build(desk, prepared, SHIPPED[name], cache)
+    assert elf.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
+    assert b"__kernel" in artifact.library.read_bytes()
+
+
+def test_a_model_without_kernels_is_built_too(desk, kept, cache):
+    model = kept({"x": np.zeros((2, 3), "float32")}, lambda emit, x: emit(OP.reshape(x, (6,))))
+    assert build(desk, model, SHIPPED["cuda-sm90"], cache).nbytes
+
+
+def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(desk, prepared, cache):
+    with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
+        build(desk, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
+    assert "cuda" in caught.value.why

@@ -1,0 +1,209 @@
+"""What a report says of runs, its charts, and the command that writes it. How the page looks in a browser is in test_report_page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import HOSTILE, failed, many, timed
+
+from farm import views
+from farm.cli import cli
+from farm.errors import UsageError
+from farm.stats import Change
+from farm.store import RunStore
+from farm.types import Run, Verdict
+from farm.views import charts, html, markdown
+from farm.views.report import Report, gather
+
+POSITIVE = st.floats(1e-6, 1e6)
+
+
+def report(runs: list[Run] | None = None, before: list[Run] | None = None) -> Report:
+    return gather(
+        many() if runs is None else runs, title="Nightly", made_at="2026-03-20T01:02:03+00:00", baseline="release", before=before or []
+    )
+
+
+def test_the_newest_run_stands_for_a_model_on_a_device_whatever_the_order_of_the_runs() -> None:
+    found = report(many()[::-1])
+    assert found.series["pi5", "resnet18"].newest.id == "pi5-resnet18-11"
+    assert (found.devices, found.models) == (("host", "pi3", "pi5"), (HOSTILE, "resnet18"))
+    assert found.verdicts[Verdict.FAILED] == 2
+
+
+def test_ways_to_compute_are_series_of_their_own() -> None:
+    found = report([timed("pi5", "net", 1), timed("pi5", "net", 2, threads=4)])
+    assert [key[1] for key in found.series] == ["net", "net (4 threads)"]
+
+
+def test_a_step_is_told_with_what_changed_there() -> None:
+    [move] = report().series["pi5", "resnet18"].moves
+    assert move.after.id == "pi5-resnet18-6"
+    assert "farm: 1 → 2" in move.in_words
+    assert move.in_words in html.page(report())
+
+
+def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
+    found = report(before=[timed("pi5", "resnet18", 1), timed("elsewhere", "resnet18", 1)])
+    [pair] = found.pairs
+    assert pair.found.change is Change.SLOWER
+    text = html.page(found)
+    assert text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')
+
+
+def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
+    run = timed("pi3", "net", 1, 431.7, "qemu:")
+    for text in (html.page(report([run])), markdown.document(report([run])), json.dumps(report([run]).as_json())):
+        assert "EMULATED" in text
+        assert re.search(r"43[12]", text.rpartition("</style>")[2]) is None
+
+
+def test_text_of_others_is_text_and_no_markup() -> None:
+    page = html.page(report())
+    assert "<script>document" not in page
+    assert "<b>refused" not in page
+    assert "&lt;script&gt;document.title" in page
+    rows = [line for line in markdown.document(report()).splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+
+
+def test_the_page_names_no_address_to_load_from() -> None:
+    page = html.page(report())
+    assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", page) == []
+    assert "//" not in re.sub(r"ssh://x|// [A-Z]", "", page)
+
+
+def test_a_page_of_no_runs_says_so() -> None:
+    assert "There are no runs to show." in html.page(report([]))
+    assert "no runs" in markdown.document(report([]))
+
+
+def test_a_run_of_one_sample_and_one_of_zeros_can_be_shown() -> None:
+    single = timed("a", "net", 1)
+    assert single.samples and single.latency
+    single = dataclasses.replace(single, samples=dataclasses.replace(single.samples, seconds=(0.01,)))
+    zeros = dataclasses.replace(single.samples, seconds=(0.0,) * 20)
+    coarse = dataclasses.replace(single, device="b", samples=zeros, latency=dataclasses.replace(single.latency, p50_ms=0.0))
+    assert "net" in html.page(report([single, coarse]))
+
+
+def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
+    text = markdown.document(report(before=[timed("pi5", "resnet18", 1)]))
+    assert "| device |" in text
+    assert "- ✗ **pi5 " in text
+    assert "🔺 slower" in text
+    assert "1 steps in the history" in text
+
+
+def drawing(svg: str) -> ET.Element:
+    return ET.fromstring(svg)
+
+
+def numbers(svg: str) -> list[float]:
+    """All coordinates of a chart."""
+    texts = [value for node in drawing(svg).iter() for name, value in node.attrib.items() if name in ("points", "d", "x", "width", "y")]
+    return [float(number) for text in texts for number in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=80))
+def test_a_chart_stays_within_its_box(values: list[float]) -> None:
+    intervals = [(value * 0.9, value * 1.1) for value in values]
+    scale = charts.Scale.over([1e3 * value for value in values])
+    for svg in (charts.spark(values), charts.history(values, intervals, [0]), charts.distribution(values, scale)):
+        assert all(-charts.WIDTH <= number <= charts.WIDTH for number in numbers(svg))
+
+
+@given(POSITIVE, st.floats(1.0001, 1e6))
+def test_the_ticks_of_a_scale_are_few_and_on_it(low: float, factor: float) -> None:
+    scale = charts.Scale(low, low * factor)
+    ticks = scale.ticks()
+    assert 0 < len(ticks) <= 12
+    assert all(scale.low * (1 - 1e-9) <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_distribution_puts_its_median_where_the_scale_says() -> None:
+    scale = charts.Scale(1.0, 100.0)
+    marks = [node.attrib["d"] for node in drawing(charts.distribution([0.01] * 9, scale)).iter() if node.get("class") == "c-mark"]
+    assert marks == [f"M{charts.WIDTH / 2:.0f} 0V{charts.STRIP_HEIGHT}"]
+
+
+def test_the_bar_of_a_ledger_is_as_long_as_its_share() -> None:
+    widths = [
+        float(node.attrib["width"])
+        for node in drawing(charts.stacked([("part0", 1.0), ("part1", 3.0)], 8.0)).iter()
+        if "width" in node.attrib
+    ]
+    assert widths == [charts.WIDTH / 8, 3 * charts.WIDTH / 8]
+
+
+def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
+    run = timed("a", "net", 1)
+    assert run.samples
+    parts = {f"part {number}": 0.5 + number for number in range(15)}
+    made = html.ledger(report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))]))
+    [(_, values, total)] = made.rows
+    assert len(made.parts) == len(values) == 10
+    assert math.isclose(sum(values), total)
+    assert math.isclose(total, sum(parts.values()))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    store = RunStore(tmp_path / "data" / "runs.sqlite")
+    store.add(many())
+    return store
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(cli, ["report", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_command_writes_the_page_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    said("-o", "out.html")
+    assert (tmp_path / "out.html").read_text("utf-8").endswith("</html>\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out.html"]
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_command_keeps_to_the_models_and_devices_named() -> None:
+    body = json.loads(said("resnet18", "--device", "host", "--device", "pi5", "--json"))
+    assert [(run["device"], run["model"]) for run in body["newest"]] == [("host", "resnet18"), ("pi5", "resnet18")]
+    assert (body["schema"], len(body["steps"])) == ("farm/report/1", 1)
+
+
+def test_markdown_goes_to_stdout_with_a_comparison(kept: RunStore) -> None:
+    kept.save_baseline("release", [timed("pi5", "resnet18", 1)])
+    assert "Compared with release" in said("--markdown", "--baseline", "release")
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_page_that_cannot_be_written_is_an_error_that_says_why() -> None:
+    with pytest.raises(UsageError, match=r"nowhere/out\.html cannot be written"):
+        CliRunner().invoke(cli, ["report", "-o", "nowhere/out.html"], catch_exceptions=False)
+
+
+def test_of_older_runs_the_record_gives_no_samples_and_of_the_newest_all(kept: RunStore) -> None:
+    runs = kept.newest(2, ["resnet18"], ["pi5"])
+    assert [(run.id, len(run.samples.seconds) if run.samples else 0) for run in runs] == [("pi5-resnet18-11", 100), ("pi5-resnet18-10", 0)]
+    kept.add([timed("pi5", "resnet18", 12, threads=2), failed("pi5", "resnet18", 13)])
+    runs = kept.newest(4, ["resnet18"], ["pi5"])
+    assert [len(run.samples.seconds) if run.samples else None for run in runs] == [None, 100, 0, 0]
+
+
+def test_the_report_is_a_view_like_the_tables() -> None:
+    assert views.document("report", report().as_json())["schema"] == "farm/report/1"
