@@ -102,4 +102,6 @@ def _model(name: str, table: ModelTable) -> Model:
         preprocess=table.preprocess.made(),
         labels=Path(table.labels) if table.labels else None,
         dataset=Path(table.dataset) if table.dataset else None,
+        module=table.module,
+        dtypes=table.dtypes,
     )
