@@ -7,8 +7,8 @@ Builds and boards start from there, so neither onnx nor torch is needed after th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from farm import data, quantize, stats
 from farm.clock import timed
 from farm.compiler import here
 from farm.compiler.build import compile_error, specs, versions
-from farm.errors import FarmError, ModelError, WrongAnswer
+from farm.errors import BuildError, FarmError, ModelError, WrongAnswer
+from farm.importers.imported import example_inputs, with_fixed_shapes
 from farm.parallel import Desk
 from farm.store import Store, digest_of
 from farm.types import Agreement, Model, Prepared, Profile, Progress, Stage
@@ -32,8 +33,9 @@ KIND = "models"
 TOLERANCE = 1e-4  # see stats.agreement
 INTEGER_TOLERANCE = 0.2  # where anything is quantized: single steps of 256 that fall differently, layer after layer
 HALF_TOLERANCE = 1e-2  # where anything is computed in half precision, which has 3 decimal digits
-_FORMAT = "2"  # of what is kept; a change makes every kept model stale
+_FORMAT = "3"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
+_ANOTHER_BATCH = 3  # at which an open one is checked too
 
 
 def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
@@ -46,13 +48,24 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
         return load(model, kept, cached=True)
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     seconds: dict[str, float] = {}
+
+    def note(text: str, fraction: float | None) -> None:
+        desk.note(Progress(Stage.IMPORTING, text, fraction))
+
     with timed(seconds, "import"):
-        imported = quantize.load(model, cache, host, lambda text, fraction: desk.note(Progress(Stage.IMPORTING, text, fraction)))
+        imported = quantize.load(model, cache, host, note)
     digest = _digest(model, cache)
     if digest is None:
         raise ModelError(f"{model.name} changed while it was read", model.source, "run the command again")
     with store.publish(KIND, digest) as folder:
-        _prepare_into(folder, desk, model, imported, host, digest, seconds)
+        try:
+            _prepare_into(folder, desk, model, imported, host, digest, seconds)
+        except (BuildError, ModelError, WrongAnswer) as error:
+            if not imported.open:
+                raise
+            desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
+            fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
+            _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, digest, seconds)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
     return load(model, kept, cached=False)
@@ -103,36 +116,26 @@ def _prepare_into(
 
     desk.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
     with timed(seconds, "reference"):
-        outputs = imported.reference(imported.example)
+        examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
+        expected = [imported.reference(example) for example in examples]
         correct, total = _reference_accuracy(desk, model, imported)
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
-        answers = _run_here(model, imported, host)
+        answers = _run_here(model, imported, host, examples)
     tolerance = _tolerance(imported.module)
-    check = stats.agreement(answers, outputs, tolerance)
-    if not check.right and quantize.is_asked(model):
-        raise WrongAnswer(
-            f"{model.name}: quantized to int8, its answer is too far from the float model's",
-            _difference(imported, answers, outputs, check),
-            "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed",
-        )
-    if not check.right:
-        raise WrongAnswer(
-            f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
-            f"{_difference(imported, answers, outputs, check)}, on this machine: no board is to blame",
-            "export the model another way (ONNX instead of torch.export, or the other way round), or another opset",
-        )
+    checks = [_checked(model, imported, *pair, tolerance) for pair in zip(answers, expected, strict=True)]
     (folder / "module.json").write_text(tvm.ir.save_json(imported.module))
     np.savez(folder / "weights.npz", *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
-    named.update({f"output:{index}": value for index, value in enumerate(outputs)})
+    named.update({f"output:{index}": value for index, value in enumerate(expected[0])})
     np.savez(folder / "reference.npz", **named)  # type: ignore[arg-type]
     content = {
         "digest": digest,
         "inputs": [asdict(spec) for spec in imported.inputs],
         "outputs": [asdict(spec) for spec in imported.outputs],
         "engine": imported.engine,
-        "check": asdict(check),
+        "check": asdict(min(checks, key=lambda check: check.snr_db)),
+        "fixed": imported.fixed,
         "tolerance": tolerance,
         "reference_correct": correct,
         "reference_total": total,
@@ -147,6 +150,30 @@ def _tolerance(module: Any) -> float:
     if is_quantized(module):
         return INTEGER_TOLERANCE
     return HALF_TOLERANCE if _half_precision(module) else TOLERANCE
+
+
+def _of_another_batch(imported: Imported) -> dict[str, Array]:
+    """An example of a batch that no other extent of a model is likely to be."""
+    specs = [replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:])) for spec in imported.inputs if spec.open]
+    return {**imported.example, **example_inputs(specs)}
+
+
+def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> Agreement:
+    """How far our answers are from the reference's. Raises WrongAnswer where that is too far."""
+    check = stats.agreement(ours, theirs, tolerance)
+    if not check.right and quantize.is_asked(model):
+        raise WrongAnswer(
+            f"{model.name}: quantized to int8, its answer is too far from the float model's",
+            _difference(imported, ours, theirs, check),
+            "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed",
+        )
+    if not check.right:
+        raise WrongAnswer(
+            f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
+            f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
+            "export the model another way (ONNX instead of torch.export, or the other way round), or another opset",
+        )
+    return check
 
 
 def _half_precision(module: Any) -> bool:
@@ -175,10 +202,11 @@ def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[i
     return correct, len(samples)
 
 
-def _run_here(model: Model, imported: Imported, host: Profile) -> list[Array]:
-    """Our own build of the model, in this process."""
+def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
+    """What our own build of the model makes of each example, in this process."""
     try:
-        return here.built(imported.module, imported.weights, host)([imported.example[spec.name] for spec in imported.inputs])
+        run = here.built(imported.module, imported.weights, host)
+        return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
     except FarmError:
         raise
     except Exception as exc:  # TVM raises whatever its passes raise

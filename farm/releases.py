@@ -9,12 +9,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from farm import __version__
+from farm.compiler.build import specs
 from farm.compiler.parameters import INDEX, SHARD
 from farm.errors import DeviceError
 from farm.importers import feed
 from farm.store import file_digest
 from farm.transports import Link
-from farm.types import Artifact, Device, Model, Preprocess, Release, TensorSpec
+from farm.types import Artifact, Device, Model, Preprocess, Release
 
 
 def check(device: Device, link: Link) -> None:
@@ -83,8 +84,8 @@ def _release(body: Mapping[str, Any], current: bool) -> Release:
         body["artifact"],
         body["profile"],
         dict(body["files"]),
-        _specs(body["inputs"]),
-        _specs(body["outputs"]),
+        specs(body["inputs"]),
+        specs(body["outputs"]),
         Preprocess(
             tuple(preprocess["mean"]), tuple(preprocess["std"]), preprocess["layout"], preprocess["channels"], preprocess.get("crop")
         ),
@@ -92,7 +93,3 @@ def _release(body: Mapping[str, Any], current: bool) -> Release:
         body["installed_at"],
         dict(body["versions"]),
     )
-
-
-def _specs(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(spec["name"], tuple(spec["shape"]), spec["dtype"]) for spec in content)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from farm import stats
+from farm.dashboard import tuning
 from farm.pipeline.search import Kernel, Search
+from farm.pipeline.trials import Tuning
 from farm.pipeline.tuning import Tuned
-from farm.types import Batch, Candidate, Paired, Task, Variant
+from farm.types import Batch, Candidate, Model, Paired, Task, Variant
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -101,3 +106,22 @@ def test_the_interval_of_a_median_lies_between_order_statistics():
     assert stats.median_interval([1.0, 2.0]) == (1.0, 2.0)
     with pytest.raises(ValueError, match="no values"):
         stats.median_interval([])
+
+
+def shown(width: int, height: int) -> list[str]:
+    """The lines of the live table on a screen, of a search of 30 kernels of which the first is known."""
+    name = "convolution 1x112x112x{} 3x3x64x256 s1,1 p1,1,1,1 d1,1 g1"
+    work = Tuning(Model("net", "net.onnx"), (), None, None, search(**{name.format(index): 150 for index in range(30)}))  # type: ignore[arg-type]
+    work.search.kernels[0].default_s, work.search.kernels[0].best_s = 2468e-6, 1234e-6
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(tuning.render(work, "12s of 10 min", f"{name}: direct 7x2x16 by pixels, 1234.5 us, 2.00x", width, height))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_live_table_fits_the_screen_with_its_figures_whole(width: int, height: int):
+    lines = shown(width, height)
+    assert len(lines) <= height and max(map(len, lines)) <= width
+    assert re.search(r"p1,(1,1,1|…) +100\.0 +1234 +2\.00x +0/150", lines[4]) and "s1,1" not in lines[4]
+    assert ("direct 1" in lines[4]) == (width > 100)
+    assert "more kernels" in lines[-1] if height < 30 else "more" not in lines[-1]

@@ -139,15 +139,14 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
-    import tvm
-
     from farm.compiler.build import compile_error
+    from farm.compiler.code import compiled
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(HOST)
     try:
         lowered = lower(imported.module, imported.weights, target, {})
-        return tvm.compile(lowered.module, target=target), lowered.parameters
+        return compiled(lowered.module, target), lowered.parameters
     except FarmError:
         raise
     except Exception as exc:  # TVM raises whatever its passes raise

@@ -95,4 +95,9 @@ class Answer:
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         """An output by its name."""
-        return dict(zip((spec.name for spec in self.specs), self.outputs, strict=True))[name]
+        return {spec.name: value for spec, value in self.named}[name]
+
+    @property
+    def named(self) -> list[tuple[TensorSpec, np.ndarray[Any, Any]]]:
+        """Each output with its specification, whose shape is that of a batch of one where the batch is open."""
+        return list(zip(self.specs, self.outputs, strict=True))

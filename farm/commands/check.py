@@ -54,6 +54,7 @@ def _body(report: Report) -> dict[str, Any]:
         "outline": outline,
         "operations": report.operations,
         "working_bytes": report.working_bytes,
+        "batch": report.batch,
         "failure": failure,
     }
 
@@ -65,6 +66,8 @@ def _show(report: Report) -> None:
     for label, lines in (("input", outline.inputs), ("output", outline.outputs)):
         for line in lines:
             click.echo(f"{label:12}{line}")
+    if report.batch:
+        click.echo(f"batch       {report.batch}")
     click.echo(f"parameters  {outline.parameters:,} ({outline.parameter_bytes / 1e6:.1f} MB)")
     click.echo("operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items()))
     if report.operations is not None and report.working_bytes is not None:

@@ -35,6 +35,7 @@ def compile_(session: Session, model: str, profile_name: str, shapes: tuple[str,
     from farm.errors import UsageError
     from farm.pipeline import compile_model
     from farm.store import Store, cache_root
+    from farm.types import batch_in_words
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
@@ -51,6 +52,8 @@ def compile_(session: Session, model: str, profile_name: str, shapes: tuple[str,
     how = "from the store" if artifact.cached else f"built in {sum(artifact.seconds.values()):.1f} s"
     click.echo(f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, artifact {artifact.digest[:12]}")
     click.echo(f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}")
+    if batch := batch_in_words(prepared.inputs, prepared.fixed):
+        click.echo(f"batch: {batch}")
     click.echo(str(where))
     if session.verbosity > 0:
         from farm import views

@@ -79,7 +79,7 @@ def _ask(session: Session, model: str | Model, device: Device, source: Path, sec
 def _tell(session: Session, device: Device, answer: Answer, output: Path | None) -> None:
     best = _best(answer)
     if session.as_json:
-        described = [{"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in answer.specs]
+        described = [{"name": spec.name, "shape": list(value.shape), "dtype": spec.dtype} for spec, value in answer.named]
         top = [{"index": score.index, "label": score.label, "score": score.score} for score in best]
         release = answer.release.number if answer.release else None
         body = {
@@ -97,8 +97,8 @@ def _tell(session: Session, device: Device, answer: Answer, output: Path | None)
     if output:
         click.echo(f"outputs in {output}")
     elif not best:
-        for spec, value in zip(answer.specs, answer.outputs, strict=True):
-            click.echo(f"{spec.name}: {spec.dtype} {list(spec.shape)}, from {value.min():.4g} to {value.max():.4g}")
+        for spec, value in answer.named:
+            click.echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
 
 
 def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]) -> None:

@@ -43,14 +43,14 @@ def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records
         choices = records.choices(content["core"]) if records else {}
         if kept := store.find(KIND, _digest_with(base, choices, content["workloads"])):
             return _named(load(kept, cached=True), prepared, profile)
-    with _our_errors(prepared.model, profile):
+    with _our_errors(prepared, profile):
         made = _lower(desk, prepared, profile, records)
     if not asked:
         with store.publish(ASKED, base) as folder:
             (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": sorted(made.lowered.decisions)}, indent=1))
     digest = _digest_with(base, made.choices, made.lowered.decisions)
     if not store.find(KIND, digest):
-        with store.publish(KIND, digest) as folder, _our_errors(prepared.model, profile):
+        with store.publish(KIND, digest) as folder, _our_errors(prepared, profile):
             _write(folder, desk, prepared, profile, digest, made, store)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
@@ -85,7 +85,7 @@ def load(folder: Path, *, cached: bool) -> Artifact:
 
 def specs(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     """Tensor specifications as read from JSON."""
-    return tuple(TensorSpec(spec["name"], tuple(spec["shape"]), spec["dtype"]) for spec in content)
+    return tuple(TensorSpec(spec["name"], tuple(spec["shape"]), spec["dtype"], bool(spec.get("open"))) for spec in content)
 
 
 def artifact_digest(prepared: Prepared, profile: Profile) -> str:
@@ -169,18 +169,21 @@ def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
 
 
 @contextlib.contextmanager
-def _our_errors(model: str, profile: Profile) -> Iterator[None]:
+def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
     try:
         yield
     except (FarmError, OSError):
         raise
     except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error(model, profile, exc) from exc
+        error = compile_error(prepared.model, profile, exc)
+        if any(spec.open for spec in prepared.inputs):
+            shapes = " ".join(f"--shape {spec.name}:{','.join(map(str, spec.shape))}" for spec in prepared.inputs if spec.open)
+            error = BuildError(error.what, error.why, f"build it for one batch: {shapes}")
+        raise error from exc
 
 
 def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
-    import tvm
-
+    from farm.compiler.code import compiled
     from farm.compiler.cuda import device_code
     from farm.compiler.graph import graph_of
     from farm.compiler.link import linker
@@ -189,7 +192,7 @@ def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, diges
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
     graph = graph_of(lowered.module)
     with timed(seconds, "code"), device_code(made.target, store):
-        executable = tvm.compile(lowered.module, target=made.target)
+        executable = compiled(lowered.module, made.target)
     with timed(seconds, "link"):
         executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
     with timed(seconds, "write"):

@@ -18,11 +18,12 @@ def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Seq
     import tvm
     from tvm import relax
 
+    from farm.compiler.code import compiled
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(host)
     lowered = lower(module, weights, target, {})
-    machine = relax.VirtualMachine(tvm.compile(lowered.module, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(compiled(lowered.module, target), tvm.cpu())
     parameters = [tvm.runtime.tensor(parameter) for parameter in lowered.parameters]
 
     def run(inputs: Sequence[Array]) -> list[Array]:

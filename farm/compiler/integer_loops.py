@@ -16,6 +16,7 @@ from tvm import te, tirx
 
 from farm.compiler.choices import Choice, Workload
 from farm.compiler.dots import Dot, intrinsic
+from farm.compiler.extents import covering, plain
 from farm.compiler.loops import PADDING, cropped, extents, notes_of, within
 from farm.compiler.tiles import Tile, up_to_multiple
 
@@ -42,14 +43,14 @@ def convolution(workload: Workload, choice: Choice, dot: Dot, data: te.Tensor, w
         return [n, y * stride_y + row, within(x, out_w, columns) * stride_x + column, first]
 
     notes = {**notes_of(workload, choice), INSTRUCTION: intrinsic(dot, choice.tile.lanes)}
-    main = _sums(CONVOLUTION_INT8, notes, dot, (workload.data[0], out_h, columns), source, weight, window, inputs)
-    return _less_offset(cropped(main, (workload.data[0], out_h, out_w, workload.channels)), *offset)
+    main = _sums(CONVOLUTION_INT8, notes, dot, (data.shape[0], out_h, columns), source, weight, window, inputs)
+    return _less_offset(cropped(main, (data.shape[0], out_h, out_w, workload.channels)), *offset)
 
 
 def dense(workload: Workload, choice: Choice, dot: Dot, data: te.Tensor, weight: te.Tensor, *offset: te.Tensor) -> te.Tensor:
     """[..., M, K] by a packed weight: [..., M, N]."""
-    *outer, rows, _ = extents(data)
-    covered = up_to_multiple(rows, choice.tile.pixels)
+    *outer, rows, _ = plain(data.shape)
+    covered = covering(rows, choice.tile.pixels)
 
     def inputs(*at: te.Var) -> list[Expr]:
         *batch, row, _ = at
@@ -97,7 +98,7 @@ def packed(weight: Array, tile: Tile, dot: Dot) -> Array:
 
 def ready(workload: Workload, dot: Dot, data: te.Tensor) -> te.Tensor:
     """The input with its padding, the channels of each group filled up, in the type that the instruction takes."""
-    *outer, channels = extents(data)
+    *outer, channels = plain(data.shape)
     each = channels // workload.groups
     filled = up_to_multiple(each, dot.depth)
     padding = workload.padding if len(outer) == 3 else ()

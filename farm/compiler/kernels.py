@@ -1,11 +1,12 @@
 """Which loops compute an operator on a CPU: farm's own for convolutions and products of float32, TVM's own definitions for the rest.
 
-Constant weights are packed here, once. What does not fit (dynamic shapes, other types, groups that fill no vectors) is left to TVM.
+Constant weights are packed here, once. The batch may be open. What does not fit (other open axes, other types, groups that fill no
+vectors) is left to TVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +18,14 @@ from tvm import relax
 from farm.compiler import functions, integer_kernels, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
+from farm.compiler.extents import Extent, at_one, is_open, same
 from farm.compiler.folding import constant
 from farm.compiler.tiles import divisor, up_to_multiple
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Own = Callable[[relax.BlockBuilder, relax.Call, Chooser], relax.Expr | None]
+_IMAGE = 3  # axes after the batch: height, width, channels
 
 
 def legalization(chooser: Chooser) -> dict[str, Legalizer]:
@@ -38,19 +41,21 @@ def _legalizer(name: str, own: Own, chooser: Chooser) -> Legalizer:
     return legalize
 
 
-def static_shape(expression: relax.Expr, dtype: str = "float32") -> tuple[int, ...] | None:
-    """The extents of a tensor, None where they are open or the type is another."""
+def shape_at_one(expression: relax.Expr, known: int, dtype: str = "float32") -> tuple[int, ...] | None:
+    """The extents of a tensor at a batch of one, None where one of the last `known` axes is open or the type is another."""
     shape = getattr(expression.ty, "shape", None)
-    if shape is None or str(expression.ty.dtype) != dtype or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
+    if not isinstance(shape, relax.ShapeExpr) or str(expression.ty.dtype) != dtype:
         return None
-    return tuple(int(extent) for extent in shape)
+    if known and any(map(is_open, shape.values[-known:])):
+        return None
+    return tuple(map(at_one, shape.values))
 
 
 def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     if str(call.ty.dtype) == "int32":
         return _integer_convolution(builder, call, chooser)
-    attributes, weight, data = call.attrs, constant(call.args[1]), static_shape(call.args[0])
-    if weight is None or data is None or static_shape(call) is None or attributes.out_layout not in ("", "NHWC"):
+    attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE)
+    if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
         return None
     if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != ("NHWC", "HWIO", np.float32):
         return None
@@ -79,7 +84,7 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
 
 
 def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    attributes, weight, data = call.attrs, constant(call.args[1]), static_shape(call.args[0], str(call.args[0].ty.dtype))
+    attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE, str(call.args[0].ty.dtype))
     if weight is None or data is None or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
         return None
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
@@ -87,7 +92,7 @@ def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser:
 
 
 def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    attributes, weight, data, shape = call.attrs, constant(call.args[1]), static_shape(call.args[0]), static_shape(call)
+    attributes, weight, data, shape = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE), shape_at_one(call, _IMAGE)
     if attributes.data_layout != "NHWC":
         return None
     plain = attributes.groups == 1 and all(step == 1 for step in attributes.dilation) and attributes.out_layout in ("", "NHWC")
@@ -102,7 +107,7 @@ def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser)
     height, width = up_to_multiple(weight.shape[0], stride_y), up_to_multiple(weight.shape[1], stride_x)
     filled = np.pad(weight, [(0, height - weight.shape[0]), (0, width - weight.shape[1]), (0, 0), (0, 0)])
     packed = np.ascontiguousarray(_blocks(filled, choice.tile.block).transpose(3, 0, 1, 2, 4))
-    body = partial(loops.transposed, workload, choice, shape)
+    body = partial(loops.transposed, workload, choice, shape[1:])
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.TRANSPOSED)
 
 
@@ -139,7 +144,7 @@ def _pool(call: relax.Call, operator: str) -> Workload | None:
     dtype = str(call.ty.dtype)
     if dtype not in (("float32", *integer_kernels.DATA) if operator == loops.POOL else ("float32",)):
         return None
-    attributes, data, shape = call.attrs, static_shape(call.args[0], dtype), static_shape(call, dtype)
+    attributes, data, shape = call.attrs, shape_at_one(call.args[0], _IMAGE, dtype), shape_at_one(call, _IMAGE, dtype)
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
         return None
     workload = Workload(operator, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
@@ -157,12 +162,12 @@ def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
 def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
     if str(call.ty.dtype) == "int32":
         return _integer_dense(builder, call, chooser)
-    left, right, shape = static_shape(call.args[0]), static_shape(call.args[1]), static_shape(call)
-    if left is None or right is None or shape is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
-        return None
     weight = constant(call.args[1])
     dense = weight is not None and weight.ndim == 2
-    if not dense and len(left) != len(right):
+    left, right = shape_at_one(call.args[0], 1 if dense else 2), shape_at_one(call.args[1], 2)
+    if left is None or right is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
+        return None
+    if not dense and not _broadcast(*(argument.ty.shape.values[:-2] for argument in call.args)):
         return None
     workload = Workload(loops.DENSE if dense else loops.PRODUCT, left, right)
     choice = chooser.best(workload, product_candidates(workload, chooser.core))
@@ -172,15 +177,23 @@ def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) ->
     return builder.call_te(partial(loops.dense, workload, choice), call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
 
 
+def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
+    """Whether the outer extents of two factors are the same, or one where they are not."""
+    pairs = zip(left, right, strict=False)
+    return len(left) == len(right) and all(
+        same([one], [other]) or any(not is_open(each) and each == 1 for each in (one, other)) for one, other in pairs
+    )
+
+
 def _integer_dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    weight, data = constant(call.args[1]), static_shape(call.args[0], str(call.args[0].ty.dtype))
+    weight, data = constant(call.args[1]), shape_at_one(call.args[0], 1, str(call.args[0].ty.dtype))
     if weight is None or data is None or weight.ndim != 2 or len(data) < 2 or 0 in (*data, *weight.shape):
         return None
     return integer_kernels.dense(builder, call, chooser, weight, Workload(loops.DENSE, data, weight.shape))
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    shape = static_shape(call)
+    shape = shape_at_one(call, 1)
     if shape is None or len(shape) < 2 or int(call.attrs.axis) not in (-1, len(shape) - 1) or 0 in shape:
         return None
     lanes = chooser.core.lanes if shape[-1] >= chooser.core.lanes else divisor(shape[-1], chooser.core.lanes)
@@ -188,10 +201,10 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) ->
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    shape, attributes = static_shape(call), call.attrs
+    shape, attributes = shape_at_one(call, 1), call.attrs
     if shape is None or len(shape) < 2 or 0 in shape or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]:
         return None
-    if not (attributes.center and attributes.scale) or any(static_shape(argument) is None for argument in call.args):
+    if not (attributes.center and attributes.scale) or any(shape_at_one(argument, 1) is None for argument in call.args):
         return None
     body = partial(rows.layer_norm, divisor(shape[-1], chooser.core.lanes), float(attributes.epsilon))
     return builder.call_te(body, *call.args, primfunc_name_hint=rows.LAYER_NORM)
@@ -215,7 +228,7 @@ def _bounded(intrinsic: str) -> Own:
         values = [constant(argument) for argument in call.args]
         data = [argument for argument, value in zip(call.args, values, strict=True) if value is None]
         bounds = [value for value in values if value is not None] if len(values) > 1 else [np.zeros(1)]  # relu has no second
-        if len(data) != 1 or len(bounds) != 1 or bounds[0].size != 1 or static_shape(data[0]) != static_shape(call):
+        if len(data) != 1 or len(bounds) != 1 or bounds[0].size != 1 or shape_at_one(data[0], 0) != shape_at_one(call, 0):
             return None
         return builder.call_te(functions.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
 

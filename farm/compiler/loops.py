@@ -14,6 +14,7 @@ import tvm
 from tvm import te
 
 from farm.compiler.choices import Choice, Workload
+from farm.compiler.extents import Extent, covering, is_open, plain, same
 from farm.compiler.tiles import up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
@@ -29,7 +30,8 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
-    shape = (workload.data[0], out_h, up_to_multiple(out_w, choice.tile.pixels), blocks * block)
+    count = source.shape[0]
+    shape = (count, out_h, up_to_multiple(out_w, choice.tile.pixels), blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
@@ -37,18 +39,20 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
         return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
     main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
-    return cropped(main, (workload.data[0], out_h, out_w, workload.channels))
+    return cropped(main, (count, out_h, out_w, workload.channels))
 
 
-def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A transposed convolution of one group, undilated, to [N, H, W, CO]: `weight` is packed, its kernel filled up to whole strides.
+def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A transposed convolution of one group, undilated, to [N, *image], an image of H, W, CO.
+
+    `weight` is packed, its kernel filled up to whole strides.
 
     With Y = y + padding, row y takes the kernel's rows Y % stride, Y % stride + stride, ... and the input's rows Y // stride,
     Y // stride - 1, ...: no product with a zero between the inputs. The same across; columns of one phase, X % stride, are tiled together.
     """
     (top, left, _, _), (stride_y, stride_x) = workload.padding, workload.strides
-    count, out_h, out_w, _ = shape
-    _, height, width, depth = extents(data)
+    out_h, out_w, _ = image
+    count, height, width, depth = plain(data.shape)
     blocks, filled_h, filled_w, _, block = extents(weight)
     taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
     columns = (out_w - 1 + left) // stride_x + 1
@@ -63,15 +67,15 @@ def transposed(workload: Workload, choice: Choice, shape: Sequence[int], data: t
         return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
 
     main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=notes_of(workload, choice))
-    return te.compute(tuple(shape), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
+    return te.compute((count, *image), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
 def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """[..., M, K] by a packed weight: [..., M, N]."""
-    *outer, rows, depth = extents(data)
+    *outer, rows, depth = plain(data.shape)
     blocks, _, block = extents(weight)
     k = te.reduce_axis((0, depth), name="k")
-    shape = (*outer, up_to_multiple(rows, choice.tile.pixels), blocks * block)
+    shape = (*outer, covering(rows, choice.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
@@ -85,8 +89,8 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
 
     The right one is packed first where its rows do not fill blocks.
     """
-    (*outer_left, rows, depth), (*outer_right, _, width) = extents(left), extents(right)
-    outer = [max(pair) for pair in zip(outer_left, outer_right, strict=True)]
+    (*outer_left, rows, depth), (*outer_right, _, width) = plain(left.shape), plain(right.shape)
+    outer = [one if is_open(one) or one != 1 else other for one, other in zip(outer_left, outer_right, strict=True)]
     k = te.reduce_axis((0, depth), name="k")
     block = choice.tile.block
     shape = (*outer, up_to_multiple(rows, choice.tile.pixels), up_to_multiple(width, block))
@@ -103,6 +107,7 @@ def product(workload: Workload, choice: Choice, left: te.Tensor, right: te.Tenso
 
 
 def extents(tensor: te.Tensor) -> list[int]:
+    """Those of a weight, which are known."""
     return [int(extent) for extent in tensor.shape]
 
 
@@ -111,17 +116,17 @@ def notes_of(workload: Workload, choice: Choice) -> dict[str, Any]:
     return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: choice.order, WORKLOAD: workload.key}
 
 
-def within(index: te.Var, limit: int, covered: int) -> tvm.tirx.Expr:
+def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
     """The index, the last one for those beyond: to compute a pixel twice costs less than to ask whether it is there."""
-    return index if limit == covered else te.min(index, limit - 1)
+    return index if same([limit], [covered]) else te.min(index, limit - 1)
 
 
-def _broadcast(indices: Sequence[te.Var], extents: Sequence[int]) -> list[Any]:
-    return [index if extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
+def _broadcast(indices: Sequence[te.Var], extents: Sequence[Extent]) -> list[Any]:
+    return [index if is_open(extent) or extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
 
 
-def cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    if extents(main) == list(shape):
+def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
+    if same(main.shape, shape):
         return main
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
@@ -129,7 +134,7 @@ def cropped(main: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Tensor:
     if not any(padding):
         return data
-    count, height, width, channels = extents(data)
+    count, height, width, channels = plain(data.shape)
     top, left, bottom, right = padding
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
@@ -140,7 +145,7 @@ def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Te
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:
-    *outer, depth, width = extents(right)
+    *outer, depth, width = plain(right.shape)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at

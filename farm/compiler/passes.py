@@ -43,6 +43,12 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     return relax.transform.BindParams("main", tensors)(module)
 
 
+def at_one(module: tvm.IRModule) -> tvm.IRModule:
+    """The module for a batch of one, where that is open."""
+    batch = relax.analysis.defined_symbolic_vars(module["main"])
+    return relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module) if batch else module
+
+
 def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
     return loop_nests(simplified(module), chooser)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-PREFETCH = "farm.prefetch"  # annotation of the innermost loop of a reduction: how many rows one block of the weight serves
+PREFETCH = "farm.prefetch"  # annotation of the innermost loop of a reduction: how many rows one block of the weight serves, of one image
 _LINE = 16  # float32 values in a cache line
 _READ, _TO_L2, _DATA = 0, 2, 1  # arguments of llvm.prefetch
 
@@ -56,10 +56,10 @@ def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
     rows, block = int(loop.annotations[PREFETCH]), int(weight.shape[-1])
     depth = math.prod(int(each.extent) for each in reduced)
     share = -(-block // (rows * int(tiles.extent)))
-    step = fused.loop_var % rows * tiles.extent + tiles.loop_var
+    step = fused.loop_var % rows * tiles.extent + tiles.loop_var  # begins anew with each image, as their number may be open
     for each in reduced:
         step = step * each.extent + each.loop_var
-    first = (fused.loop_var // rows + 1) * (depth * block) + step * share
+    first = (fused.loop_var // (fused.extent // int(weight.shape[0])) + 1) * (depth * block) + step * share
     return [_fetch(weight, first + line) for line in range(0, share, _LINE)]
 
 

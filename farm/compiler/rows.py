@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler import functions
 from farm.compiler.core import Core
-from farm.compiler.spread import PARTITION, in_parallel, name_of, vectorized_tail
+from farm.compiler.spread import in_parallel, name_of, partitioned, vectorized_tail
 
 SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
 LANES = "lanes"  # annotation of a main block
@@ -100,4 +100,4 @@ def schedule_rows(work: Schedule, core: Core) -> None:
             work.vectorize(work.get_loops(work.decompose_reduction(step, block))[-1])
         elif name_of(work, step) in _BY_VECTORS:
             work.vectorize(loops[-1])
-            work.annotate(loops[-2], PARTITION, 1)
+            partitioned(work, loops[-2], step)

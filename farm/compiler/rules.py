@@ -13,7 +13,7 @@ from farm.compiler.core import Core
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, ORDER, PRODUCT, TILE, TRANSPOSED
 from farm.compiler.prefetch import PREFETCH
-from farm.compiler.spread import extent, in_parallel, name_of, spread
+from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
 from farm.compiler.tiles import Tile, divisor
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
@@ -54,7 +54,7 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     if work.get(main).annotations[ORDER] == CHANNELS:
         work.reorder(columns, *outer, rows)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
-        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1
+        again = uses * extent(work, rows) > 1 and extent(work, columns) > 1 and not is_open_loop(work, rows)
         if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
             work.annotate(reduced[-1], PREFETCH, uses)
         shared, place = _fused(work, [columns, *outer]), rows

@@ -18,6 +18,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler import recurrence
 from farm.compiler.core import Core
+from farm.compiler.extents import product_at_one
 from farm.compiler.loops import WORKLOAD
 from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
@@ -112,7 +113,7 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
 
 
 def _operations(function: tirx.PrimFunc) -> int:
-    """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; 0 where extents are open."""
+    """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; at a batch of one."""
     if recurrence.is_recurrence(function):
         return recurrence.operations(function)
     if not is_loop_nest(function):
@@ -121,9 +122,7 @@ def _operations(function: tirx.PrimFunc) -> int:
     total = 0
     for block in work.get_child_blocks(work.get_sblock("root")):
         extents = [work.get(loop).extent for loop in work.get_loops(block)]
-        if not all(isinstance(extent, tirx.IntImm) for extent in extents):
-            return 0
-        total += (2 if has_reduction(work, block) else 1) * math.prod(int(extent) for extent in extents)
+        total += (2 if has_reduction(work, block) else 1) * product_at_one(extents)
     return total
 
 

@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.core import Core
+from farm.compiler.extents import at_one, is_open
 from farm.compiler.tiles import divisor
 
 PARTITION = "pragma_loop_partition_hint"  # of a loop: cut it where a condition changes, so that each part knows the answer
@@ -32,11 +33,11 @@ def schedule_general(work: Schedule, core: Core) -> None:
 def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
     """Spatial loops over the threads, the innermost one over the lanes; a reduction stays inside, around its lanes."""
     loops, kinds = work.get_loops(block), _kinds(work, block)
-    if len(loops) != len(kinds) or not all(_is_static(work, loop) for loop in loops):
+    if len(loops) != len(kinds):
         return  # not a plain loop nest: correct as it stands
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _SPATIAL]
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
-    if not spatial:
+    if not spatial or any(is_open_loop(work, loop) for loop in (spatial[-1], *reduced)):
         return
     if _reads_across(work, block):
         spatial[-2:] = reversed(spatial[-2:])
@@ -47,7 +48,7 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         spatial[-1], inner = work.split(spatial[-1], [None, lanes])
     work.reorder(*spatial, *reduced, *([inner] if inner is not None else []))
     if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
-        work.annotate(spatial.pop(), PARTITION, 1)
+        partitioned(work, spatial.pop(), block)
     outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     in_parallel(work, outer, [block], core)
     if inner is not None:
@@ -68,6 +69,12 @@ def _reads_across(work: Schedule, block: SBlockRV) -> bool:
     return any(one.same_as(across) for one in taken) and not any(one.same_as(last) for one in taken)
 
 
+def partitioned(work: Schedule, loop: LoopRV, block: SBlockRV) -> None:
+    """Have a loop around a block cut in parts. Not where the batch is open: TVM's pass then mixes indices of 32 and 64 bits, and fails."""
+    if not any(is_open_loop(work, around) for around in work.get_loops(block)):
+        work.annotate(loop, PARTITION, 1)
+
+
 def _lanes(work: Schedule, loop: LoopRV, core: Core) -> int:
     """The widest vectors that divide the loop; if those are narrow, full ones and a rest."""
     lanes = divisor(extent(work, loop), core.lanes)
@@ -77,7 +84,7 @@ def _lanes(work: Schedule, loop: LoopRV, core: Core) -> int:
 def in_parallel(work: Schedule, loop: LoopRV, blocks: list[SBlockRV], core: Core) -> None:
     """Share a loop out over the threads if the blocks in it are work enough: the one place that decides it."""
     iterations = sum(math.prod(extent(work, around) for around in work.get_loops(block)) for block in blocks)
-    if iterations / core.lanes * _OVERHEAD >= _WORTH_THREADS and extent(work, loop) > 1:
+    if iterations / core.lanes * _OVERHEAD >= _WORTH_THREADS and (is_open_loop(work, loop) or extent(work, loop) > 1):
         work.parallel(loop)
 
 
@@ -98,16 +105,17 @@ def vectorized_tail(work: Schedule, loop: LoopRV, lanes: int) -> None:
 
 
 def extent(work: Schedule, loop: LoopRV) -> int:
-    """The number of iterations. Raises where it is open."""
-    return int(work.get(loop).extent)
+    """The number of iterations, at a batch of one where the batch is open."""
+    return at_one(work.get(loop).extent)
 
 
 def name_of(work: Schedule, block: SBlockRV) -> str:
     return str(work.get(block).name_hint)
 
 
-def _is_static(work: Schedule, loop: LoopRV) -> bool:
-    return isinstance(work.get(loop).extent, tirx.IntImm)
+def is_open_loop(work: Schedule, loop: LoopRV) -> bool:
+    """Whether the number of iterations depends on the batch."""
+    return is_open(work.get(loop).extent)
 
 
 def _kinds(work: Schedule, block: SBlockRV) -> list[int]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import tvm
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.extents import Extent, plain, same
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
@@ -41,11 +42,11 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
         turned = self._call(call.args[0], "relax.permute_dims")
         grouped = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _SHUFFLED else None
         source = None if grouped is None else self._last(grouped.args[0])
-        shapes = [_shape(one) for one in (source, grouped, call) if one is not None]
-        if len(shapes) < 3 or None in shapes:
+        shapes = [shape for one in (source, grouped, call) if one is not None and (shape := _shape(one)) is not None]
+        if len(shapes) < 3:
             return None
-        (count, height, width, channels), (_, groups, each, *image), result = shapes  # type: ignore[misc]
-        if image != [height, width] or result != [count, channels, height, width]:
+        (count, height, width, channels), (_, groups, each, *image), result = shapes
+        if not same(image, [height, width]) or not same(result, [count, channels, height, width]):
             return None
         emit = self.builder_.emit
         apart = emit(relax.op.reshape(source, [count, height, width, groups, each]))
@@ -99,8 +100,6 @@ def _last_axis(axis: int) -> int:
     return NHWC.index(axis % 4)
 
 
-def _shape(expression: relax.Expr) -> list[int] | None:
+def _shape(expression: relax.Expr) -> list[Extent] | None:
     shape = getattr(expression.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values):
-        return None
-    return [int(extent) for extent in shape.values]
+    return plain(shape.values) if isinstance(shape, relax.ShapeExpr) else None

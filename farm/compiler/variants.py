@@ -21,6 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import passes, schedules
 from farm.compiler.build import read_weights, workspace
 from farm.compiler.choices import Choice, Chooser, Decision, Records, parsed
+from farm.compiler.code import compiled
 from farm.compiler.core import Core, core_key, core_of
 from farm.compiler.link import linker
 from farm.compiler.lower import NOTHING, resolve_target
@@ -76,7 +77,7 @@ def build_batch(desk: Desk, prepared: Prepared, profile: Profile, wanted: Sequen
             names = [digest_of(str(value.dtype), str(value.shape), value.tobytes()) for value in (*inputs[key], *values)]
             arrays.update(zip(names, (*inputs[key], *values), strict=True))
             variants.append(Variant(key, candidate, function, tuple(names)))
-        executable = tvm.compile(merged, target=target)
+        executable = compiled(merged, target)
     folder.mkdir()
     batch = Batch(folder / "library.so", folder / "arrays.npz", tuple(variants), tuple(failed))
     executable.export_library(str(batch.library), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
@@ -101,7 +102,7 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     found: dict[str, _Piece] = {}
     with target:
         module = tvm.ir.load_json((directory / "module.json").read_text())
-        for cut in _cut(passes.simplified(passes.bind(module, read_weights(directory)))["main"]):
+        for cut in _cut(passes.simplified(passes.at_one(passes.bind(module, read_weights(directory))))["main"]):
             chooser = Chooser(core)
             passes.loop_nests(cut, chooser)
             for key, decision in chooser.decisions.items():

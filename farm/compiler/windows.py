@@ -89,7 +89,7 @@ def _windows(
         channel = te.min(c // lanes * lanes, channels - lanes) + c % lanes if overlap else c
         return reducer(value_of(source[n, row, column, channel], (ry, rx, c)), axis=[ry, rx])
 
-    shape = (workload.data[0], workload.output(0), workload.output(1))
+    shape = (source.shape[0], workload.output(0), workload.output(1))
     main = te.compute((*shape, channels + overlap), value, name=name, attrs=notes_of(workload, choice))
     if not overlap:
         return main

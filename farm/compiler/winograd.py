@@ -47,7 +47,7 @@ def pack(size: int, weight: Array, depth: int, block: int) -> Array:
 
 def convolution(workload: Workload, choice: Choice, size: int, band: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution of 3 x 3, stride 1, by tiles of `size`, `band` rows of them at a time."""
-    count, height, width, channels = workload.data
+    (_, height, width, channels), count = workload.data, data.shape[0]
     (top, left, _, _), side = workload.padding, size + 2
     out_h, out_w = workload.output(0), workload.output(1)
     columns, bands = -(-out_w // size), -(-out_h // (size * band))

@@ -9,6 +9,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
+from farm.compiler.extents import at_one
 from farm.compiler.loops import ORDER, PADDING, TILE
 from farm.compiler.spread import in_parallel, name_of, vectorized
 from farm.compiler.tiles import Tile, divisor
@@ -26,7 +27,7 @@ def schedule_winograd(work: Schedule, core: Core) -> None:
     main, rows_out, tiles_out = (work.get_sblock(name) for name in (WINOGRAD, ROWS_OUT, TILES_OUT))
     tile = Tile(*(int(value) for value in work.get(main).annotations[TILE]))
     by_channels = work.get(main).annotations[ORDER] == CHANNELS
-    _, _, tiles, size, _, _ = (int(extent) for extent in work.get(rows_out).writes[0].source.shape)
+    _, _, tiles, size, _, _ = map(at_one, work.get(rows_out).writes[0].source.shape)
     columns = int(work.get(tiles_out).writes[0].source.shape[2]) // size
     last, products = _last(work), work.cache_write(main, 0, "global")
 
@@ -119,7 +120,7 @@ def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: i
 
 def _vectors(work: Schedule, rows: SBlockRV, lanes: int) -> int:
     """Vectors of channels that are transformed together: whole lines of the cache, and no buffer so small that a register tile gets it."""
-    *_, side, width, depth = (int(extent) for extent in work.get(rows).writes[0].source.shape)
+    *_, side, width, depth = map(at_one, work.get(rows).writes[0].source.shape)
     vectors = depth // lanes
     least = min(vectors, max(1, _LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes))))
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)

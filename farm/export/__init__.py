@@ -14,7 +14,7 @@ from farm import releases
 from farm.agent import recipe
 from farm.compiler import parameters
 from farm.compiler.build import GRAPH
-from farm.types import Artifact, Model, TensorSpec
+from farm.types import Artifact, Model, TensorSpec, shape_in_words
 
 _FILES = Path(__file__).parent / "files"
 _PLACES = {"farm_runner.h": "include", "farm_runner.cc": "runtime/own", "classify.cc": "example", "CMakeLists.txt": "."}
@@ -94,4 +94,4 @@ def _readme(artifact: Artifact) -> str:
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"`{spec.name}` {spec.dtype} {list(spec.shape)}" for spec in specs)
+    return ", ".join(f"`{spec.name}` {spec.dtype} {shape_in_words(spec)}" for spec in specs)

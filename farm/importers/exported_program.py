@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from farm.types import Model, TensorSpec
 
 
 def load(source: Model) -> Imported:
-    """Import a program; `source.shapes` sets the open axes (those that were exported as dynamic).
+    """Import a program; `source.shapes` sets the open axes (those that were exported as dynamic). A batch, left open, may stay so.
 
     Raises ModelError for a file that is missing, damaged or something else, for operators that TVM lacks, and for open shapes.
     """
@@ -31,13 +32,29 @@ def load(source: Model) -> Imported:
     refuse_dtypes(source)
     program = _read(path)
     placeholders = _placeholders(program, what)
-    arguments: Arguments = program.example_inputs or _made_up(program, placeholders, source.shapes, what)
+    batched = _batched(placeholders, source.shapes)
+    ones = {name: (1, *placeholders[name].shape[1:]) for name in batched}
+    arguments: Arguments = program.example_inputs or _made_up(program, placeholders, {**source.shapes, **ones}, what)
     fixed = {name: [axis if isinstance(axis, int) else None for axis in fake.shape] for name, fake in placeholders.items()}
     arguments = with_shapes(arguments, fixed, source.shapes, what)
-    run = program.module()
+    run, why = program.module(), ""
+    if batched:
+        try:
+            return convert(program, run, with_shapes(arguments, fixed, ones, what), what, batched=batched)
+        except ModelError as error:
+            why = f"{error.what}: {error.why}"
     if any(None in axes for axes in fixed.values()):
         program = export(run, arguments, what)
-    return convert(program, run, arguments, what)
+    return replace(convert(program, run, arguments, what), fixed=why)
+
+
+def _batched(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The inputs with an open batch: none where anything else is open, or is said to be of some shape."""
+    symbols = {name: [str(axis) for axis in fake.shape if not isinstance(axis, int)] for name, fake in placeholders.items()}
+    batched = [name for name, found in symbols.items() if found]
+    first = [len(symbols[name]) == 1 and not isinstance(placeholders[name].shape[0], int) for name in batched]
+    fits = all(first) and len({symbols[name][0] for name in batched}) == 1 and not any(name in shapes for name in batched)
+    return batched if fits else []
 
 
 def _read(path: Path) -> torch.export.ExportedProgram:

@@ -12,7 +12,7 @@ import numpy as np
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.images import Tell, read_image
-from farm.types import Preprocess, TensorSpec
+from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -21,7 +21,7 @@ ARRAY_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zli
 
 
 def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, tell: Tell | None = None) -> dict[str, Array]:
-    """The inputs of one sample by name, of exactly the model's shapes and dtypes.
+    """The inputs of one inference by name, of exactly the model's shapes and dtypes; where its batch is open, of any one batch.
 
     `.npz` holds an array per input, by name, or a single array of any name for a model of one input; `.npy` is one array; any other
     file is an image, of whose conversions `tell` hears. Raises ModelError for wrong names, shapes or dtypes (only casts that lose
@@ -32,7 +32,11 @@ def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess
         spec = only(inputs, path, "an image")
         return {spec.name: read_image(path, spec, preprocess, tell)}
     arrays = _named(_load_all(path), inputs, path) if suffix == ".npz" else {only(inputs, path, "a .npy file").name: _load(path)}
-    return {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
+    fitted = {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
+    if len(batches := {spec.name: len(fitted[spec.name]) for spec in inputs if spec.open}) > 1 and len(set(batches.values())) > 1:
+        said = ", ".join(f"{name} {batch}" for name, batch in batches.items())
+        raise ModelError(f"{path}: the inputs are not of one batch", f"they are: {said}", "give all of them the same first axis")
+    return fitted
 
 
 def read_labels(path: Path) -> list[str]:
@@ -77,10 +81,11 @@ def _named(arrays: dict[str, Array], inputs: Sequence[TensorSpec], path: Path) -
 
 
 def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
-    if array.shape != spec.shape:
+    fits = array.shape[1:] == spec.shape[1:] and array.ndim and len(array) if spec.open else array.shape == spec.shape
+    if not fits:
         raise ModelError(
             f"{path}: the array for {spec.name!r} has the wrong shape",
-            f"the model takes {list(spec.shape)}, the array is {list(array.shape)}",
+            f"the model takes {shape_in_words(spec)}, the array is {list(array.shape)}",
             f"reshape it: array.reshape({list(spec.shape)})"
             if array.size == np.prod(spec.shape)
             else "feed what the model takes, or override the shape with --shape",
@@ -126,7 +131,7 @@ def unreadable(path: Path, error: Exception) -> ModelError:
 
 
 def _describe(spec: TensorSpec) -> str:
-    return f"{spec.name} {list(spec.shape)} {spec.dtype}"
+    return f"{spec.name} {shape_in_words(spec)} {spec.dtype}"
 
 
 def _listed(arrays: dict[str, Array]) -> str:

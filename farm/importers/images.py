@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.types import Preprocess, TensorSpec
+from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -70,11 +70,11 @@ def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[int, int]
     batch, *axes = spec.shape or (0,)
     if len(axes) == 3:
         count, height, width = axes if layout == "NCHW" else (axes[2], axes[0], axes[1])
-        if batch == 1 and count == channels:
+        if (batch == 1 or spec.open) and count == channels:
             return height, width
     wanted = f"[1, {channels}, H, W]" if layout == "NCHW" else f"[1, H, W, {channels}]"
     raise ModelError(
-        f"input {spec.name} {list(spec.shape)} {spec.dtype} does not take an image of {channels} channel{'s' if channels > 1 else ''}",
+        f"input {spec.name} {shape_in_words(spec)} {spec.dtype} does not take an image of {channels} channel{'s' if channels > 1 else ''}",
         f"the preprocessing of the model makes {layout} images: {wanted}",
         "set layout and channels of the model's preprocess in devices.toml, or feed an .npz file",
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farm.types import TensorSpec
+from farm.types import Model, TensorSpec
 
 Reference = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 Layers = Callable[[Mapping[str, np.ndarray]], Iterator[tuple[str, str, np.ndarray]]]
@@ -26,7 +26,7 @@ class Imported:
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
     `python:` source was made of. `network` is a torch model itself and its example arguments, positional and by name: None of ONNX files.
     `layers` gives, of one sample, every tensor on the way: the name of the layer that made it, its operator and its values; None where the
-    engine does not tell.
+    engine does not tell. `fixed` says why a batch that the model leaves open was given an extent.
     """
 
     module: Any
@@ -39,6 +39,17 @@ class Imported:
     files: tuple[Path, ...] = ()
     network: tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
     layers: Layers | None = None
+    fixed: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the module takes any batch."""
+        return any(spec.open for spec in self.inputs)
+
+
+def with_fixed_shapes(model: Model, inputs: Sequence[TensorSpec]) -> Model:
+    """The model with nothing left open: its inputs have these shapes."""
+    return replace(model, shapes={spec.name: spec.shape for spec in inputs})
 
 
 def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

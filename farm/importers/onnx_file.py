@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import onnxruntime
 from farm.errors import ModelError
 from farm.importers import layers, own_kernels
 from farm.importers.files import check_file, refuse_dtypes
-from farm.importers.imported import Imported, Reference, example_inputs
+from farm.importers.imported import Imported, Reference, example_inputs, with_fixed_shapes
 from farm.importers.onnx_converters import installed
 from farm.importers.onnx_folding import folded
 from farm.importers.onnx_layers import onnx_layers
@@ -31,7 +32,7 @@ _SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")  # the C++ fu
 
 
 def load(source: Model) -> Imported:
-    """Import the ONNX file that `source.source` names, with the shapes of `source.shapes` for its open axes.
+    """Import the ONNX file that `source.source` names, with the shapes of `source.shapes` for its open axes; an open batch may stay so.
 
     Raises ModelError for a file that is missing, damaged or invalid, for operators that TVM or ONNX Runtime lack, and for open shapes.
     """
@@ -46,12 +47,18 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     outputs = [value.name for value in model.graph.output]
     check_operators(model, what)
     session = session_of(path)
-    module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
+    try:
+        module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
+        specs = output_specs(module, outputs)
+    except ModelError as error:
+        if not any(spec.open for spec in inputs):
+            raise
+        return replace(load_with(with_fixed_shapes(source, inputs), session_of), fixed=f"{error.what}: {error.why}")
     return Imported(
         module=module,
         weights=weights,
         inputs=inputs,
-        outputs=output_specs(module, outputs),
+        outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
         reference=_reference(session, outputs, what),
@@ -124,7 +131,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     fed = user_inputs(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(fed)
-    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
         with hushed(), installed(), layers.of_onnx() as names:
             return own_kernels.compiled(layers.named(from_onnx(model, shape_dict=shapes), names))

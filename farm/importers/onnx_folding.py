@@ -1,7 +1,7 @@
 """What an ONNX graph says in a roundabout way, said plainly before TVM sees it: shapes that are known, constants, chosen branches.
 
 Exporters write the arithmetic of shapes as operators, and functions as their bodies; TVM's importer follows only some of it. Inputs have
-fixed shapes here, so nearly all of that is constant. Large constants stay as they are: they are weights.
+fixed shapes here, save for an open batch, so nearly all of that is constant. Large constants stay as they are: they are weights.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from farm.types import TensorSpec
 
+BATCH = "batch"  # the symbol of an open one
 _MOST_ELEMENTS = 4096  # of a constant that is computed here
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -26,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 def folded(model: onnx.ModelProto, inputs: Sequence[TensorSpec], has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
-    """The model with fixed input shapes, with functions that have no converter opened, and what is constant computed."""
+    """The model with its inputs' shapes, with functions that have no converter opened, and what is constant computed."""
     fixed = _with_shapes(model, inputs)
     fixed = _opened(fixed, has_converter)
     return _Folder(fixed).run()
@@ -35,7 +36,7 @@ def folded(model: onnx.ModelProto, inputs: Sequence[TensorSpec], has_converter: 
 def _with_shapes(model: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    shapes = {spec.name: spec.shape for spec in inputs}
+    shapes = {spec.name: [BATCH, *spec.shape[1:]] if spec.open else spec.shape for spec in inputs}
     for value in result.graph.input:
         if value.name in shapes:
             kind = value.type.tensor_type.elem_type

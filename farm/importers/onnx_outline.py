@@ -11,7 +11,7 @@ import onnx
 from farm.importers.onnx_file import opened
 from farm.importers.onnx_operators import nodes, problems
 from farm.importers.outline import Outline
-from farm.types import Model
+from farm.types import Model, shape_in_words
 
 
 def outline(source: Model) -> Outline:
@@ -20,7 +20,7 @@ def outline(source: Model) -> Outline:
     weights = as_written.graph.initializer
     operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(as_written.graph))
     return Outline(
-        inputs=tuple(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in inputs),
+        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in inputs),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
         parameters=sum(prod(tensor.dims) for tensor in weights),
         parameter_bytes=sum(_nbytes(tensor) for tensor in weights),

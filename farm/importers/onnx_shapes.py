@@ -1,4 +1,4 @@
-"""The shape of every input of an ONNX model: what the file says, what the user says, and 1 for an open batch axis."""
+"""The shape of every input of an ONNX model: what the file says, what the user says, and 1 for an open batch axis, which may stay open."""
 
 from __future__ import annotations
 
@@ -37,23 +37,27 @@ def input_specs(graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]]
     """Name, shape and dtype of each input, in order.
 
     An open axis gets its length from the override, or from an override of another input with the same symbol. What then is open must
-    be a first axis, which becomes 1. Raises ModelError for anything else that is open, and for overrides that do not fit.
+    be a first axis, whose length here is 1; the specification is open where that is one symbol for all inputs, and no other axis is of
+    it. Raises ModelError for anything else that is open, and for overrides that do not fit.
     """
     inputs = [_read(value, what) for value in user_inputs(graph)]
     if unknown := sorted(set(overrides) - {one.name for one in inputs}):
         near = did_you_mean(unknown[0], [one.name for one in inputs])
         raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(map(str, inputs))}", near)
     lengths: dict[str, int] = {}
+    batches: dict[str, str] = {}  # the symbol of the open first axis, by input
     for one in inputs:
         if one.name in overrides:
             _bind(one, overrides[one.name], lengths, what)
     for one in inputs:
-        if one.name not in overrides and (first := _open_batch(one, lengths)):
-            lengths[first] = 1
+        if one.name not in overrides and (first := _open_batch(one, lengths, set(batches.values()))):
+            batches[one.name] = first
+    lengths |= dict.fromkeys(batches.values(), 1)
     shapes = {one.name: overrides.get(one.name) or _fill(one, lengths) for one in inputs}
     if missing := [one for one in inputs if shapes[one.name] is None]:
         raise _unknown_shapes(missing, lengths, what)
-    return tuple(TensorSpec(one.name, tuple(shapes[one.name] or ()), one.dtype) for one in inputs)
+    stays = len(set(batches.values())) == 1 and not any(set(batches.values()) & set((one.axes or ())[1:]) for one in inputs)
+    return tuple(TensorSpec(one.name, tuple(shapes[one.name] or ()), one.dtype, stays and one.name in batches) for one in inputs)
 
 
 def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
@@ -115,9 +119,9 @@ def _open_axes(one: _Input, lengths: Mapping[str, int]) -> list[tuple[int, str]]
     return [(index, axis) for index, axis in enumerate(one.axes or ()) if isinstance(axis, str) and axis not in lengths]
 
 
-def _open_batch(one: _Input, lengths: Mapping[str, int]) -> str | None:
-    """The symbol of the first axis, if that is the only open one."""
-    opened = _open_axes(one, lengths)
+def _open_batch(one: _Input, lengths: Mapping[str, int], batches: set[str]) -> str | None:
+    """The symbol of the first axis, if that is the only open one, save for batches of inputs before."""
+    opened = [(index, axis) for index, axis in _open_axes(one, lengths) if index == 0 or axis not in batches]
     return opened[0][1] if len(opened) == 1 and opened[0][0] == 0 else None
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.types import Model
+from farm.types import Model, shape_in_words
 
 if TYPE_CHECKING:
     from farm.importers.imported import Imported
@@ -57,8 +57,8 @@ def of_imported(model: Model, imported: Imported) -> Outline:
     relax.analysis.post_order_visit(imported.module["main"], count)
     return Outline(
         source=model.source,
-        inputs=tuple(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in imported.inputs),
-        outputs=tuple(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in imported.outputs),
+        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs),
+        outputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs),
         parameters=sum(weight.size for weight in imported.weights),
         parameter_bytes=sum(weight.nbytes for weight in imported.weights),
         operators=dict(operators.most_common()),

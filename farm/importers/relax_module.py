@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -60,12 +61,25 @@ def _is_weight(value: Any) -> bool:
 
 
 def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Names, shapes and dtypes of what "main" returns. Raises ModelError where a shape depends on the data, or an output is no tensor."""
-    returned = module["main"].ret_ty
-    types = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    """Names, shapes and dtypes of what "main" returns, at a batch of one where that is open.
+
+    Raises ModelError where a shape depends on the data, or an output is no tensor.
+    """
+    types, batch = _returned(module), relax.analysis.defined_symbolic_vars(module["main"])
     if len(types) != len(names):
         raise ModelError(f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has", f"they are {', '.join(names)}")
-    return tuple(_output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
+    if not batch:
+        return tuple(_output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
+    specs = map(
+        _output_spec, names, _returned(relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module))
+    )
+    return tuple(replace(spec, open=bool(relax.analysis.tir_vars_in_type(type_))) for spec, type_ in zip(specs, types, strict=True))
+
+
+def _returned(module: tvm.IRModule) -> list[Any]:
+    """The types of what "main" returns."""
+    returned = module["main"].ret_ty
+    return list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
 
 
 def _output_spec(name: str, type_: Any) -> TensorSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,22 @@ def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch
 
 
 def convert(
-    program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str, names: Sequence[str] | None = None
+    program: torch.export.ExportedProgram,
+    run: Callable[..., Any],
+    arguments: Arguments,
+    what: str,
+    names: Sequence[str] | None = None,
+    batched: Sequence[str] = (),
 ) -> Imported:
-    """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example.
+    """Import a program of fixed shapes, save for the batch of the inputs `batched`.
 
-    `names` are the inputs', where the program's own are not those that users know.
+    `run(*positional, **named)` is the reference, `arguments` the example. `names` are the inputs', where the program's own are not those
+    that users know.
     """
     names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
     _check_dtypes(names, values, what)
-    inputs = tuple(_spec(name, value) for name, value in zip(names, values, strict=True))
+    inputs = tuple(replace(_spec(name, value), open=name in batched) for name, value in zip(names, values, strict=True))
     engine = f"torch {torch.__version__}"
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
     with torch.no_grad():

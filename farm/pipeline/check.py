@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from farm.parallel import Desk
 from farm.pipeline.single import Show, do
 from farm.pipeline.tasks import PREPARE_S, crew_of
 from farm.store import Store
-from farm.types import Failure, Model, Profile, Progress, Stage
+from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
 
 if TYPE_CHECKING:
     from farm.importers.outline import Outline
@@ -22,12 +21,15 @@ if TYPE_CHECKING:
 class Report:
     """`operations` are those of one inference; `working_bytes` is the most that intermediate results take at once. None: not known.
 
+    `batch` says in words what becomes of a batch that the model leaves open; both figures are then those of a batch of one.
+
     `failure` is what would stop the build, where `outline` does not name it.
     """
 
     outline: Outline | None
     operations: int | None = None
     working_bytes: int | None = None
+    batch: str = ""
     failure: Failure | None = None
 
     @property
@@ -61,6 +63,7 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
         imported = quantize.load(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
             report = replace(report, outline=outline.of_imported(model, imported))
+        report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         try:
             operations, working = _cost(imported, profile, Store(cache))
@@ -109,11 +112,11 @@ def _most_at_once(main: Any) -> int:
 
 def _nbytes(type_: Any) -> int:
     import numpy as np
-    from tvm import relax, tirx
+    from tvm import relax
+
+    from farm.compiler.extents import product_at_one
 
     if isinstance(type_, relax.TupleType):
         return sum(_nbytes(field) for field in type_.fields)
     extents = list(type_.shape) if isinstance(getattr(type_, "shape", None), relax.ShapeExpr) else []
-    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return 0
-    return math.prod(int(extent) for extent in extents) * np.dtype(str(type_.dtype)).itemsize
+    return product_at_one(extents) * np.dtype(str(type_.dtype)).itemsize

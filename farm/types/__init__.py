@@ -2,7 +2,7 @@
 
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, Quantize, TensorSpec
+from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, Quantize, TensorSpec, batch_in_words, shape_in_words
 from farm.types.made import Agreement, Artifact, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
@@ -58,4 +58,6 @@ __all__ = [
     "Variant",
     "Verdict",
     "Wrong",
+    "batch_in_words",
+    "shape_in_words",
 ]

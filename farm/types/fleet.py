@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,11 +77,27 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32",
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, shape (elements per axis) and dtype (numpy's name) of one input or output."""
+    """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
+
+    Where the batch is `open`, any will do: `shape` is that of the batch that is measured.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    open: bool = False
+
+
+def shape_in_words(spec: TensorSpec) -> str:
+    """[1, 3, 224, 224], or [any, 3, 224, 224] where the batch is open."""
+    return f"[{', '.join(map(str, ('any', *spec.shape[1:]) if spec.open else spec.shape))}]"
+
+
+def batch_in_words(inputs: Sequence[TensorSpec], fixed: str) -> str:
+    """What becomes of a batch that a model leaves open; `fixed` is why it is none any more. Empty where there was none."""
+    if fixed:
+        return f"fixed, as the model does not work with an open one ({fixed})"
+    return "any; measured at 1 (--shape fixes another)" if any(spec.open for spec in inputs) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Prepared:
 
     `directory` holds module.json, weights.npz and reference.npz. `engine` names what gave the reference. `check` is the agreement of
     our host build with it, within `tolerance` (see `stats.agreement`); `reference_correct` counts the labelled samples that the
-    reference gets right.
+    reference gets right. `fixed` says why a batch that the model leaves open was given an extent.
     """
 
     model: str
@@ -44,6 +44,7 @@ class Prepared:
     reference_total: int | None
     seconds: Mapping[str, float]
     cached: bool = False
+    fixed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

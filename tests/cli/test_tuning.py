@@ -8,12 +8,22 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from farm_running import DEVICES, Farm, wait_until
 from onnx_models import graph, node, save
 from test_peers import HOST, farm_agent, farm_tracker
+
+from farm.commands.tune import verdict
+from farm.parallel import Desk
+from farm.pipeline.tasks import compare_task
+from farm.pipeline.trials import Tuning
+from farm.pipeline.tuning import tune
+from farm.prepare import prepare
+from farm.store import RecordStore, Store
+from farm.types import Device, Model, Profile, Record
 
 numbers = np.random.default_rng(0)
 BUDGET = ("--minutes", "0.15")
@@ -93,6 +103,36 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, numb
     assert "records kept: farm records" in done.err
     assert {record["workload"] for record in before} <= {record["workload"] for record in kept(tuning)}
     tuning.assert_nothing_is_left()
+
+
+def compare_reversed(desk: Any, device: Any, prepared: Any, builds: tuple[Any, Any], *more: Any) -> Any:
+    """In a lane: what was before is measured as what is after."""
+    return compare_task(desk, device, prepared, builds[::-1], *more)
+
+
+def test_where_the_model_is_slower_as_a_whole_the_records_are_as_they_were(
+    tuning: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search begins with a record of a slow tile, and finds faster ones; the two builds are then measured the other way round."""
+    from farm.compiler import variants
+
+    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # lanes have it too
+    store, records = Store(tuning.cache), RecordStore.of_user()
+    profile = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"}, "x86_64-linux-gnu", agent="x86_64")
+    model = Model("net", str(tmp_path / "net.onnx"))
+    (tmp_path / "lane").mkdir()
+    core, tasks = variants.tasks(prepare(Desk(tmp_path / "lane"), model, profile, tuning.cache), profile, records)
+    hardest = max(tasks, key=lambda task: task.default.predicted)
+    slow = hardest.candidates[-1].choice
+    records.keep(Record(core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"))
+    before = records.records()
+    monkeypatch.setattr("farm.pipeline.tuning.compare_task", compare_reversed)
+    shown: list[Tuning] = []
+    host = Device("host", profile, "local:")
+    tuned = tune(model, [host], host=profile, store=store, records=records, minutes=0.15, show=lambda work, _: shown.append(work))
+    assert tuned.slower and "the records are as they were before" in verdict(tuned)
+    assert any(kernel.recorded for kernel in shown[-1].search.kernels) and shown[-1].kept == 0
+    assert records.records() == before
 
 
 def test_a_device_behind_a_tracker_stands_for_all_boards_of_its_key(tuning: Farm) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from farm.compiler.code import compiled
 from farm.compiler.here import flat
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.types import Kernel, Profile
@@ -87,11 +88,14 @@ def compute(
 
 
 def run(low: Lowered, inputs: Sequence[Array], cpu: str = "native") -> list[Array]:
-    machine = relax.VirtualMachine(tvm.compile(low.module, target=target(cpu)), tvm.cpu())
-    arguments: list[Any] = [tvm.runtime.tensor(value) for value in inputs]
-    if low.parameters:
-        arguments.append([tvm.runtime.tensor(value) for value in low.parameters])
-    return flat(machine["main"](*arguments))
+    return runner(low, cpu)(inputs)
+
+
+def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
+    """What gives the outputs for inputs, compiled once."""
+    machine = relax.VirtualMachine(compiled(low.module, target(cpu)), tvm.cpu())
+    parameters: list[Any] = [[tvm.runtime.tensor(value) for value in low.parameters]] if low.parameters else []
+    return lambda inputs: flat(machine["main"](*map(tvm.runtime.tensor, inputs), *parameters))
 
 
 def const(value: Any, dtype: str = "float32") -> relax.Expr:
