@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-TOLERANCE = 1e-4  # see stats.agreement
-HALF_TOLERANCE = 1e-2  # where anything is computed in half precision, which has 3 decimal digits
-_FORMAT = "2"  # of what is kept; a change makes every kept model stale
+_FORMAT = "3"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
 
 
@@ -106,8 +104,8 @@ def _prepare_into(
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
         answers = _run_here(model, imported, host)
-    tolerance = HALF_TOLERANCE if _half_precision(imported.module) else TOLERANCE
-    check = stats.agreement(answers, outputs, tolerance)
+    precision = _precision(imported.module)
+    check = stats.agreement(answers, outputs, model.limits[precision])
     if not check.right:
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
@@ -125,7 +123,7 @@ def _prepare_into(
         "outputs": [asdict(spec) for spec in imported.outputs],
         "engine": imported.engine,
         "check": asdict(check),
-        "tolerance": tolerance,
+        "precision": precision,
         "reference_correct": correct,
         "reference_total": total,
         "seconds": seconds,
@@ -133,19 +131,38 @@ def _prepare_into(
     (folder / "prepared.json").write_text(json.dumps(content, indent=1))
 
 
-def _half_precision(module: Any) -> bool:
+def _precision(module: Any) -> str:
+    """What a model computes in, where that is least precise: a name of `types.LIMITS`."""
     from tvm import relax
 
     dtypes: set[str] = set()
     relax.analysis.post_order_visit(module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", ""))))
-    return not dtypes.isdisjoint(("float16", "bfloat16"))
+    if _quantizes(module["main"]):
+        return "int8"
+    return "float32" if dtypes.isdisjoint(("float16", "bfloat16")) else "float16"
+
+
+def _quantizes(main: Any) -> bool:
+    """Whether anything becomes 8-bit integers on the way, as what a float is rounded to."""
+    from tvm import relax
+
+    found: list[bool] = []
+
+    def look(node: Any) -> None:
+        if isinstance(node, relax.Call) and str(getattr(node.ty, "dtype", "")) in ("int8", "uint8"):
+            found.append(
+                any(str(getattr(argument.ty, "dtype", "")).startswith("float") for argument in node.args if hasattr(argument, "ty"))
+            )
+
+    relax.analysis.post_order_visit(main, look)
+    return any(found)
 
 
 def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:
     for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} {list(other.shape)}"
-    return f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
+    return check.why or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
 
 
 def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands import comparing
-from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_shapes
+from farm.commands.common import Session, build_lanes, complete, host_profile, on_devices, shape_option, shared, with_gates, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
 @click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@with_gates
 @with_threads(several=True)
 @shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from farm.config.limits import AllLimitsTable, LimitsTable, Table
 from farm.config.sources import file_at, source_at
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
@@ -112,10 +113,6 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
 class ProfileTable(Table):
     inherits: KnownProfile | None = None
     description: str | None = None
@@ -142,7 +139,7 @@ class OptionsTable(Table):
 class DeviceTable(Table):
     profile: KnownProfile
     url: Annotated[str, AfterValidator(_url)]
-    tags: list[Name] = []
+    tags: list[Name] = Field(default_factory=list)
     options: OptionsTable = OptionsTable()
 
 
@@ -178,10 +175,11 @@ class PreprocessTable(Table):
 
 class ModelTable(Table):
     source: Annotated[Text, AfterValidator(_source)]
-    shapes: dict[str, list[Positive]] = {}
+    shapes: dict[str, list[Positive]] = Field(default_factory=dict)
     preprocess: Annotated[PreprocessTable, BeforeValidator(_kind)] = PreprocessTable()
     labels: File | None = None
     dataset: Data | None = None
+    limits: LimitsTable = LimitsTable()
 
 
 class BenchTable(Table):
@@ -216,10 +214,11 @@ class TrackerTable(Table):
 
 
 class Document(Table):
-    devices: dict[Name, DeviceTable] = {}
-    profiles: dict[Name, ProfileTable] = {}
-    models: dict[Name, ModelTable] = {}
+    devices: dict[Name, DeviceTable] = Field(default_factory=dict)
+    profiles: dict[Name, ProfileTable] = Field(default_factory=dict)
+    models: dict[Name, ModelTable] = Field(default_factory=dict)
     bench: BenchTable = BenchTable()
+    limits: AllLimitsTable = AllLimitsTable()
     tracker: TrackerTable = TrackerTable()
 
 
@@ -230,6 +229,9 @@ _TABLES: Mapping[Key, type[Table]] = {
     ("profiles", "*"): ProfileTable,
     ("models", "*"): ModelTable,
     ("models", "*", "preprocess"): PreprocessTable,
+    ("models", "*", "limits"): LimitsTable,
+    ("limits",): AllLimitsTable,
+    **{("limits", name): LimitsTable for name in AllLimitsTable.model_fields},
     ("bench",): BenchTable,
     ("tracker",): TrackerTable,
 }
@@ -251,7 +253,8 @@ def in_words(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors, for people who know TOML and not pydantic."""
     path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        pattern = tuple("*" if place == 1 and path[0] not in ("bench", "tracker") else part for place, part in enumerate(path[:-1]))
+        named = path[0] not in ("bench", "limits", "tracker")
+        pattern = tuple("*" if place == 1 and named else part for place, part in enumerate(path[:-1]))
         return f"unknown key, {did_you_mean(str(path[-1]), _TABLES[pattern].model_fields)}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"

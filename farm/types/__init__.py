@@ -1,7 +1,7 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import Device, Model, Preprocess, Profile, TensorSpec
+from farm.types.fleet import LIMITS, Device, Limits, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
@@ -10,6 +10,7 @@ from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, 
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "LIMITS",
     "PRESETS",
     "Accuracy",
     "Agreement",
@@ -23,6 +24,7 @@ __all__ = [
     "Job",
     "Kernel",
     "Latency",
+    "Limits",
     "Model",
     "Paired",
     "Plan",
