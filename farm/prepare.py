@@ -135,27 +135,13 @@ def _precision(module: Any) -> str:
     """What a model computes in, where that is least precise: a name of `types.LIMITS`."""
     from tvm import relax
 
+    from farm.compiler.integers import is_quantized
+
     dtypes: set[str] = set()
     relax.analysis.post_order_visit(module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", ""))))
-    if _quantizes(module["main"]):
+    if is_quantized(module):
         return "int8"
     return "float32" if dtypes.isdisjoint(("float16", "bfloat16")) else "float16"
-
-
-def _quantizes(main: Any) -> bool:
-    """Whether anything becomes 8-bit integers on the way, as what a float is rounded to."""
-    from tvm import relax
-
-    found: list[bool] = []
-
-    def look(node: Any) -> None:
-        if isinstance(node, relax.Call) and str(getattr(node.ty, "dtype", "")) in ("int8", "uint8"):
-            found.append(
-                any(str(getattr(argument.ty, "dtype", "")).startswith("float") for argument in node.args if hasattr(argument, "ty"))
-            )
-
-    relax.analysis.post_order_visit(main, look)
-    return any(found)
 
 
 def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:

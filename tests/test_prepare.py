@@ -149,6 +149,15 @@ def test_half_precision_is_judged_by_what_it_can_hold(run, tmp_path):
     assert (mixed.precision, mixed.outputs[0].dtype) == ("float16", "float32")
 
 
+def test_quantized_arithmetic_is_judged_by_other_limits_and_bytes_alone_are_not(run, tmp_path):
+    scale = {"s": np.float32(0.1), "z": np.uint8(0)}
+    rounds = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    assert run(Model("int8", str(save(tmp_path / "int8.onnx", graph(rounds, {"x": [64]}, {"y": [64]}, scale))))).precision == "int8"
+    whole = [node("Abs", ["x"], ["a"]), node("Cast", ["a"], ["y"], to=2)]
+    cast = Model("cast", str(save(tmp_path / "cast.onnx", graph(whole, {"x": [64]}, {"y": ("uint8", [64])}))))
+    assert run(cast).precision == "float32"
+
+
 def dataset(path: Path, wrong: int) -> Path:
     """20 samples, of which so many carry another label than the largest input says."""
     samples = np.random.default_rng(0).standard_normal((20, CLASSES)).astype("float32")

@@ -13,51 +13,62 @@ _INPUTS = "num_input"
 
 def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     """The inputs, parameters, steps and outputs of `main`, with names of one kind: {"tensors": {name: {"shape", "dtype"}}, "inputs": [...],
-    "parameters": [...], "steps": [{"kernel", "inputs", "output"}], "outputs": [...]}. An open extent is written as an expression.
+    "parameters": [...], "steps": [{"kernel", "inputs", "output"}], "outputs": [...]}. An open extent is written as an expression. A name
+    stands for one tensor, where TVM's own may stand for several.
 
     A step is a call of a kernel, or of a function of the runtime such as a reshape. What is known when it is built, such as a number that a
     step adds, belongs to its kernel and is no input.
     """
     main = module["main"]
-    tensors: dict[str, dict[str, Any]] = {}
+    names = _Names()
     count = int(main.attrs[_INPUTS])
-    inputs = [_noted(tensors, parameter) for parameter in main.params[:count]]
+    inputs = [names.noted(parameter) for parameter in main.params[:count]]
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
             if isinstance(value, relax.TupleGetItem) and value.tuple_value in list(main.params[count:]):
-                parameters.append(_noted(tensors, binding.var))
+                parameters.append(names.noted(binding.var))
             elif isinstance(value, Call):
-                steps.append({"kernel": _callee(value), "inputs": _arguments(value), "output": _noted(tensors, binding.var)})
+                arguments = [name for argument in value.args for name in names.of(argument)]
+                steps.append({"kernel": _callee(value), "inputs": arguments, "output": names.noted(binding.var)})
             else:  # another name, a tuple, or a part of one
-                steps.append({"kernel": type(value).__name__.lower(), "inputs": _names(value), "output": _noted(tensors, binding.var)})
-    return {"tensors": tensors, "inputs": inputs, "parameters": parameters, "steps": steps, "outputs": _names(main.body.body)}
+                steps.append({"kernel": type(value).__name__.lower(), "inputs": names.of(value), "output": names.noted(binding.var)})
+    return {"tensors": names.tensors, "inputs": inputs, "parameters": parameters, "steps": steps, "outputs": names.of(main.body.body)}
 
 
-def _noted(tensors: dict[str, dict[str, Any]], variable: relax.Var) -> str:
-    shape = getattr(variable.ty, "shape", None)
-    if shape is not None:
-        extents = [int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent) for extent in shape]
-        tensors[variable.name] = {"shape": extents, "dtype": str(variable.ty.dtype)}
-    return str(variable.name)
+class _Names:
+    """A name for each variable, its own where no other has it, and the shapes and dtypes of those that are tensors."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, dict[str, Any]] = {}
+        self._names: dict[relax.Var, str] = {}
+        self._taken: set[str] = set()
+
+    def noted(self, variable: relax.Var) -> str:
+        name, number = str(variable.name), 1
+        while name in self._taken:
+            name, number = f"{variable.name}_{number}", number + 1
+        self._taken.add(name)
+        self._names[variable] = name
+        shape = getattr(variable.ty, "shape", None)
+        if shape is not None:
+            extents = [int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent) for extent in shape]
+            self.tensors[name] = {"shape": extents, "dtype": str(variable.ty.dtype)}
+        return name
+
+    def of(self, value: Any) -> list[str]:
+        """The tensors that a value is made of."""
+        if isinstance(value, relax.Tuple):
+            return [name for field in value.fields for name in self.of(field)]
+        if isinstance(value, relax.TupleGetItem):
+            return self.of(value.tuple_value)
+        if isinstance(value, relax.Var):
+            return [self._names.get(value, str(value.name))]
+        return []
 
 
 def _callee(call: Call) -> str:
     target = call.args[0] if getattr(call.op, "name", "") in ("relax.call_tir", "relax.call_dps_packed") else call.op
     return str(next(filter(None, (getattr(target, name, None) for name in ("name_hint", "global_symbol", "name"))), target))
-
-
-def _arguments(call: Call) -> list[str]:
-    return [name for argument in call.args for name in _names(argument)]
-
-
-def _names(value: Any) -> list[str]:
-    if isinstance(value, relax.Tuple):
-        return [name for field in value.fields for name in _names(field)]
-    if isinstance(value, relax.TupleGetItem):
-        return _names(value.tuple_value)
-    if isinstance(value, relax.Var):
-        return [str(value.name)]
-    return []

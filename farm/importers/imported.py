@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from farm.types import TensorSpec
 
 Reference = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
+Layers = Callable[[Mapping[str, np.ndarray]], Iterator[tuple[str, str, np.ndarray]]]
 
 _SEED = 0
 
@@ -23,7 +24,8 @@ class Imported:
     `module` is a tvm IRModule whose "main" takes the inputs, then the weights, and returns a tensor or a tuple of tensors; its
     attribute `num_input` counts the inputs. `weights` are in the order of those parameters. `reference` runs one sample, by input
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
-    `python:` source was made of.
+    `python:` source was made of. `layers` gives, of one sample, every tensor on the way: the name of the layer that made it, its operator
+    and its values; None where the engine does not tell.
     """
 
     module: Any
@@ -34,6 +36,7 @@ class Imported:
     example: dict[str, np.ndarray]
     reference: Reference
     files: tuple[Path, ...] = ()
+    layers: Layers | None = None
 
 
 def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ from farm.importers.files import check_file
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
 from farm.importers.onnx_folding import folded
+from farm.importers.onnx_layers import onnx_layers
 from farm.importers.onnx_operators import check_operators, has_converter
 from farm.importers.onnx_quantized import plainly
 from farm.importers.onnx_shapes import input_specs, user_inputs
@@ -54,6 +55,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
         reference=_reference(session, outputs, what),
+        layers=lambda values: onnx_layers(path, values),
     )
 
 

@@ -15,6 +15,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers import own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.torch_layers import torch_layers
 from farm.types import TensorSpec
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -42,7 +43,9 @@ def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], argu
     with torch.no_grad():
         outputs = _output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    return Imported(module, weights, inputs, output_specs(module, outputs), f"torch {torch.__version__}", example, reference)
+    made = output_specs(module, outputs)
+    layers = torch_layers(program, names, structure)
+    return Imported(module, weights, inputs, made, f"torch {torch.__version__}", example, reference, layers=layers)
 
 
 def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:

@@ -3,6 +3,7 @@
 from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
 from farm.stats.judging import JUDGED_COUNT, below, drifted, judge, settled, verdict
+from farm.stats.likeness import apart, likeness
 from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, spread
 from farm.stats.scores import best
 from farm.stats.steps import Step, steps
@@ -17,12 +18,14 @@ __all__ = [
     "Comparison",
     "Step",
     "agreement",
+    "apart",
     "below",
     "best",
     "compare",
     "drifted",
     "judge",
     "latency",
+    "likeness",
     "median_interval",
     "settled",
     "spread",

@@ -19,7 +19,7 @@ _MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
 
 def run_to_json(run: Run) -> dict[str, Any]:
     """All of a run in the shape of its dataclasses, and `emulated`: then its seconds are an emulator's, and no benchmark."""
-    return {"schema": SCHEMA, "emulated": run.emulated, **_strict(run)}
+    return {"schema": SCHEMA, "emulated": run.emulated, **strict(run)}
 
 
 def run_from_json(body: Mapping[str, Any]) -> Run:
@@ -77,15 +77,16 @@ def _names(kind: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(kind))
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as what strict JSON can hold: infinities and NaN are texts."""
     if dataclasses.is_dataclass(value):
-        return {field.name: _strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     return value

@@ -1,5 +1,6 @@
 """The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
 
+from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import LIMITS, Device, Limits, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
@@ -19,11 +20,14 @@ __all__ = [
     "Batch",
     "Candidate",
     "Device",
+    "Dissection",
     "Event",
     "Failure",
     "Job",
     "Kernel",
     "Latency",
+    "Layer",
+    "Likeness",
     "Limits",
     "Model",
     "Paired",

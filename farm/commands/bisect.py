@@ -1,0 +1,96 @@
+"""farm bisect: the first layer of a model whose output differs on a device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+
+if TYPE_CHECKING:
+    from farm.pipeline.bisect import Found
+
+
+@click.command()
+@click.argument("model", shell_complete=complete("models"))
+@click.option("-d", "--device", "device_name", required=True, metavar="NAME", help="The device.", shell_complete=complete("devices"))
+@click.option(
+    "-i",
+    "--input",
+    "source",
+    type=click.Path(path_type=Path),
+    help="An image, .npy, or .npz with the inputs by name. [default: an example]",
+)
+@click.option("--min-snr", type=float, metavar="DB", help="A layer below this is bad. [default: 60, of float16 and integers 30]")
+@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
+@shape_option
+@shared
+def bisect(
+    session: Session,
+    model: str,
+    device_name: str,
+    source: Path | None,
+    min_snr: float | None,
+    deadline_s: float | None,
+    shapes: tuple[str, ...],
+) -> None:
+    """Find the first layer whose output differs on a device, where farm deploy or bench says WRONG.
+
+    Every kernel of the very build that runs there is called by itself on the device, in order, and compared with the same kernel as plain
+    loops on this machine. After a bad layer the device goes on from the right values, so that all bad ones are found. Layers have the
+    names of the source. The exit code is 7 where anything differs.
+
+    \b
+    farm bisect --device pi3 mobilenet_v2
+    farm bisect --device rk3399 net.onnx --input cat.png
+    """
+    from farm.commands.progress import Spinner
+    from farm.pipeline.bisect import bisect as dissect
+    from farm.store import Store, cache_root
+    from farm.views.bisecting import findings, layers_table
+
+    fleet = session.fleet()
+    chosen, device = with_shapes(fleet.model(model), shapes), fleet.device(device_name)
+    seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
+        found = dissect(
+            chosen,
+            device,
+            source,
+            host=host_profile(fleet),
+            store=Store(cache_root()),
+            least_db=min_snr,
+            deadline_s=seconds,
+            show=spinner.show,
+        )
+    lines = findings(found.dissection, chosen.name, device.name, str(found.artifact.library.parent))
+    if session.as_json:
+        session.document("bisect", {"device": device.name, "model": chosen.name, **_body(found), "findings": lines})
+    else:
+        console = session.out()
+        console.print(layers_table(found.dissection, console.width))
+        for line in lines:
+            click.echo(line)
+    _end(found)
+
+
+def _body(found: Found) -> dict[str, Any]:
+    from farm.store import strict
+
+    return {
+        "artifact": found.artifact.digest,
+        "reference": found.engine,
+        "first_bad": found.dissection.first_bad,
+        "layers": [strict(asdict(layer)) for layer in found.dissection.layers],
+        "whole": strict(asdict(found.dissection.whole)),
+    }
+
+
+def _end(found: Found) -> None:
+    from farm.errors import WrongAnswer
+
+    if found.dissection.first_bad is not None or not found.dissection.whole.right:
+        raise SystemExit(WrongAnswer.exit_code)

@@ -1,0 +1,136 @@
+"""A model's kernels as plain loops for this machine: what each kernel of a build must compute, without its schedule, code and board.
+
+The graph passes and the choices are those of the build, so that every kernel has its counterpart there, with the same inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+
+from farm.compiler import passes
+from farm.compiler.build import GRAPH, read_weights
+from farm.compiler.choices import Chooser, parsed
+from farm.compiler.core import core_key, core_of
+from farm.compiler.folding import view
+from farm.compiler.graph import graph_of
+from farm.compiler.lower import resolve_target
+from farm.errors import BuildError
+from farm.store import RecordStore
+from farm.types import Artifact, Prepared, Profile
+
+Array = np.ndarray[Any, Any]
+Argument = int | Array  # the number of a tensor, or a constant
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of a kernel: its arguments in order, and its outputs, each with its number, shape and dtype."""
+
+    kernel: str
+    arguments: tuple[Argument, ...]
+    outputs: tuple[tuple[int, tuple[int, ...], str], ...]
+
+    @property
+    def tensors(self) -> list[int]:
+        return [one for one in self.arguments if isinstance(one, int)]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The steps of a model in order, the numbers of its inputs and outputs, its kernels; the parameters by number, and their places."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: Mapping[int, Array]
+    places: Mapping[int, int]
+    kernels: Any
+
+    def compute(self, step: Step, values: Mapping[int, Array]) -> list[Array]:
+        """What a step must give for these values."""
+        arguments = [tvm.runtime.tensor(values[one] if isinstance(one, int) else one) for one in step.arguments]
+        results = [tvm.runtime.empty(shape, dtype) for _, shape, dtype in step.outputs]
+        self.kernels.get_function(step.kernel, True)(*arguments, *results)
+        return [result.numpy() for result in results]
+
+
+def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: RecordStore) -> Plain:
+    """The steps of an artifact. Raises BuildError for one that was built of something else, and for steps that are no kernels."""
+    target = resolve_target(profile)
+    chooser = Chooser(core_of(target), parsed(records.choices(core_key(target))))
+    module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
+    with target:
+        module = passes.optimize(passes.bind(module, read_weights(prepared.directory)), chooser)
+        module, parameters = passes.lift_parameters(module)
+    if graph_of(module) != json.loads((artifact.library.parent / GRAPH).read_text()):
+        why = "its kernels are others than those that the model has now"
+        raise BuildError(f"the build of {prepared.model} for {profile.name} is not of this model", why, "run the command again")
+    steps = _Steps(prepared.model, module["main"], parameters)
+    host = tvm.target.Target("llvm")
+    kernels = tvm.compile(module, target=host).mod
+    outputs = tuple(steps.of(module["main"].body.body))
+    return Plain(tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels)
+
+
+class _Steps:
+    """Reads the steps off `main`. Every tensor gets a number."""
+
+    def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
+        self.steps: list[Step] = []
+        self.parameters: dict[int, Array] = {}
+        self.places: dict[int, int] = {}
+        self._model, self._given = model, list(parameters)
+        self._count = 0
+        self._numbers: dict[relax.Var, list[int]] = {}
+        inputs = int(main.attrs["num_input"])
+        self._bundle = list(main.params[inputs:])
+        self.inputs = [self._new(parameter) for parameter in main.params[:inputs]]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                self._take(binding.var, binding.value)
+
+    def _new(self, variable: relax.Var) -> int:
+        self._numbers[variable] = [self._next()]
+        return self._numbers[variable][0]
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _take(self, variable: relax.Var, value: Any) -> None:
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._bundle:
+            number = self._new(variable)
+            self.places[number] = int(value.index)
+            self.parameters[number] = self._given[int(value.index)]
+        elif isinstance(value, relax.TupleGetItem):
+            self._numbers[variable] = [self.of(value.tuple_value)[int(value.index)]]
+        elif isinstance(value, (relax.Var, relax.Tuple)):
+            self._numbers[variable] = self.of(value)
+        elif isinstance(value, Call) and getattr(value.op, "name", "") == "relax.call_tir":
+            types = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
+            outputs = tuple((self._next(), tuple(int(extent) for extent in type_.shape), str(type_.dtype)) for type_ in types)
+            self._numbers[variable] = [number for number, _, _ in outputs]
+            self.steps.append(Step(value.args[0].name_hint, tuple(map(self._argument, value.args[1].fields)), outputs))
+        else:
+            why = f"it has a step that is no kernel: {str(value)[:200]}"
+            raise BuildError(f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy")
+
+    def _argument(self, value: Any) -> Argument:
+        if isinstance(value, GenericConst):
+            return view(value.value)
+        (number,) = self.of(value)
+        return number
+
+    def of(self, value: Any) -> list[int]:
+        """The numbers of the tensors that a value is made of."""
+        if isinstance(value, relax.Tuple):
+            return [number for field in value.fields for number in self.of(field)]
+        return self._numbers[value]

@@ -1,0 +1,45 @@
+"""What every operation of an exported torch program gives, by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from farm.importers.imported import Layers
+
+
+def torch_layers(program: torch.export.ExportedProgram, names: Sequence[str], structure: Any) -> Layers:
+    """A function of the inputs by name that gives the module, the operator and the values of each operation, in order."""
+
+    def layers(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
+        tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
+        positional, named = tree_unflatten(tensors, structure)
+        recorder = _Recorder(program.module())
+        with torch.no_grad():
+            recorder.run(*positional, *named.values())
+        yield from recorder.found
+
+    return layers
+
+
+class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: list[tuple[str, str, np.ndarray]] = []
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        result = super().run_node(node)
+        if node.op == "call_function" and isinstance(result, torch.Tensor):
+            operator = getattr(node.target, "__name__", str(node.target)).removesuffix(".default")
+            self.found.append((_module(node) or node.name, operator, result.numpy().copy()))
+        return result
+
+
+def _module(node: torch.fx.Node) -> str:
+    """The path of the module that an operation is part of."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][0]).removeprefix("L['self'].") if stack else ""

@@ -1,0 +1,38 @@
+"""Whether two tensors hold the same values, in whatever order of axes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from farm.types import Likeness
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WITHIN = 1e-3
+
+
+def likeness(values: NDArray[Any]) -> Likeness:
+    import numpy as np
+
+    wide = values.astype(np.float64).reshape(-1)
+    if not wide.size:
+        return Likeness(0, 0.0, 0.0, 0.0, 0.0)
+    return Likeness(wide.size, float(np.linalg.norm(wide)), float(wide.sum()), float(wide.max()), float(wide.min()))
+
+
+def apart(one: Likeness, other: Likeness) -> float:
+    """How far apart two tensors are by what is known of them, as a share of their size; infinity for what cannot be the same."""
+    numbers = (one.norm, one.total, one.largest, one.smallest, other.norm, other.total, other.largest, other.smallest)
+    if one.count != other.count or not all(map(math.isfinite, numbers)):
+        return math.inf
+    scale = max(one.norm, other.norm) or 1.0
+    largest = max(abs(one.largest), abs(one.smallest), abs(other.largest), abs(other.smallest)) or 1.0
+    distance = max(
+        abs(one.norm - other.norm) / scale,
+        abs(one.total - other.total) / (scale * math.sqrt(max(1, one.count))),
+        abs(one.largest - other.largest) / largest,
+        abs(one.smallest - other.smallest) / largest,
+    )
+    return distance if distance <= _WITHIN else math.inf
