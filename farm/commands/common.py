@@ -118,12 +118,37 @@ def on_devices(command: Command) -> Command:
     return command
 
 
-shape_option = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME:1,3,224,224",
-    help="The shape of an input that the model leaves open; may be repeated.",
+_TYPES_AND_MODULE = "farm.model"  # where click's context keeps what --dtype and --module say, for with_shapes
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_TYPES_AND_MODULE, {})[parameter.name] = value
+
+
+_MODEL_OPTIONS = (
+    click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME:1,3,224,224",
+        help="The shape of an input that the model leaves open; may be repeated.",
+    ),
+    click.option(
+        "--dtype",
+        "dtypes",
+        multiple=True,
+        metavar="[NAME:]TYPE",
+        callback=_keep,
+        expose_value=False,
+        help="The element type of an input of TorchScript (ids:int64), or of all floats of a module (float16); may be repeated.",
+    ),
+    click.option(
+        "--module",
+        metavar="PKG.MOD:FUNCTION",
+        callback=_keep,
+        expose_value=False,
+        help="The function that returns the module, and example inputs, for a .pth file of weights.",
+    ),
 )
 
 
@@ -140,9 +165,22 @@ def with_gates(command: Command) -> Command:
     return snr(top1(command))
 
 
+def shape_option(command: Command) -> Command:
+    """The options that say of a model what its file leaves open. The command gets those of --shape; `with_shapes` knows the others."""
+    for option in reversed(_MODEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def says_more(shapes: tuple[str, ...]) -> bool:
+    """Whether any of the options of `shape_option` was given."""
+    return bool(shapes) or any(click.get_current_context().meta.get(_TYPES_AND_MODULE, {}).values())
+
+
 def with_shapes(model: Model, shapes: tuple[str, ...]) -> Model:
-    """The model with what --shape says of its inputs. Raises UsageError for what is no name and shape."""
+    """The model with what --shape, --dtype and --module say of it. Raises UsageError for what is no name and shape, or no type."""
     from farm.errors import UsageError
+    from farm.types import DTYPES
 
     given = dict(model.shapes)
     for text in shapes:
@@ -153,7 +191,29 @@ def with_shapes(model: Model, shapes: tuple[str, ...]) -> Model:
             name = ""
         if not name or any(extent < 1 for extent in given[name]):
             raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
-    return replace(model, shapes=given)
+    more = click.get_current_context().meta.get(_TYPES_AND_MODULE, {})
+    types = dict(model.dtypes)
+    for text in more.get("dtypes", ()):
+        name, _, dtype = text.rpartition(":")
+        if dtype not in DTYPES or not (name or "float" in dtype):
+            fix = "--dtype float16, or of one input --dtype NAME:int64"
+            raise UsageError(f"--dtype {text}: no such type", f"an input is one of {', '.join(DTYPES)}; all floats together a float", fix)
+        types[name] = dtype
+    module = more.get("module")
+    if module is not None:
+        module = source_at(f"python:{module.removeprefix('python:')}", "--module")
+    return replace(model, shapes=given, dtypes=types, module=module or model.module)
+
+
+def source_at(text: str, option: str) -> str:
+    """The `python:` source that an option names. Raises UsageError for what is none."""
+    from farm.config import sources
+    from farm.errors import UsageError
+
+    try:
+        return sources.source_at(text, Path())
+    except ValueError as exc:
+        raise UsageError(f"{option} names no function", str(exc), f"{option} package.module:function") from exc
 
 
 def host_profile(fleet: Fleet) -> Profile:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, complete, host_profile, says_more, shape_option, shared, with_shapes
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(
     (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
     answer = None
-    if not (build or shapes or fleet.names_source(model)):
+    if not (build or says_more(shapes) or fleet.names_source(model)):
         answer = _run_deployed(session, model, device, source, seconds)
     answer = answer or _build_and_run(session, with_shapes(fleet.model(model), shapes), device, source, seconds)
     if output:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -77,7 +77,8 @@ def core_of(target: tvm.target.Target) -> Core:
         return all(tvm.target.codegen.target_has_features([feature], target) for feature in features)
 
     if triple.startswith(("aarch64", "arm")):
-        return _arm(cpu, registers=32 if triple.startswith("aarch64") else 16)
+        wide = triple.startswith("aarch64")
+        return replace(_arm(cpu, registers=32 if wide else 16), dot=("sdot" if has("dotprod") else "smlal") if wide else "vmlal")
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):

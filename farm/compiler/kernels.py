@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, integer, loops, rows, windows, winograd, winograd_costs
+from farm.compiler import functions, integer_kernels, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.folding import constant
@@ -83,7 +83,7 @@ def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser:
     if weight is None or data is None or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
         return None
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
-    return integer.convolution(builder, call, chooser, weight, workload)
+    return integer_kernels.convolution(builder, call, chooser, weight, workload)
 
 
 def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
@@ -136,7 +136,10 @@ def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Choose
 
 def _pool(call: relax.Call, operator: str) -> Workload | None:
     """A pool over NHWC of known shapes, with as much more padding at the end as its windows need where their number is rounded up."""
-    attributes, data, shape = call.attrs, static_shape(call.args[0]), static_shape(call)
+    dtype = str(call.ty.dtype)
+    if dtype not in (("float32", *integer_kernels.DATA) if operator == loops.POOL else ("float32",)):
+        return None
+    attributes, data, shape = call.attrs, static_shape(call.args[0], dtype), static_shape(call, dtype)
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
         return None
     workload = Workload(operator, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
@@ -173,7 +176,7 @@ def _integer_dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Choos
     weight, data = constant(call.args[1]), static_shape(call.args[0], str(call.args[0].ty.dtype))
     if weight is None or data is None or weight.ndim != 2 or len(data) < 2 or 0 in (*data, *weight.shape):
         return None
-    return integer.dense(builder, call, chooser, weight, Workload(loops.DENSE, data, weight.shape))
+    return integer_kernels.dense(builder, call, chooser, weight, Workload(loops.DENSE, data, weight.shape))
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:

@@ -17,7 +17,7 @@ from farm.compiler.choices import Choice, Workload
 from farm.compiler.tiles import up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
-TRANSPOSED, POOL = "transposed_convolution", "max_pool"
+TRANSPOSED, POOL, DEPTHWISE_INT8 = "transposed_convolution", "max_pool", "depthwise_int8"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
 TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main block: what was chosen, and for what; TVM drops "workload"
 

@@ -31,7 +31,7 @@ from farm.types import Batch, Candidate, Prepared, Profile, Task, Variant
 Array = np.ndarray[Any, Any]
 _HEAVY = {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.nn.max_pool2d", "relax.matmul"}
 _FOLLOWS = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "sigmoid", "tanh", "exp", "erf")}
-_FOLLOWS |= {"relax.nn.relu", "relax.nn.silu", "relax.nn.gelu"}
+_FOLLOWS |= {"relax.nn.relu", "relax.nn.silu", "relax.nn.gelu", "relax.astype", "relax.round"}
 _MOST_BYTES = 128 << 20  # of arrays in a batch; beyond, only what a kernel is compared with and one candidate
 _HOPELESS = 4.0  # times the cycles of the best prediction: not worth a try
 
@@ -61,7 +61,7 @@ def build_batch(desk: Desk, prepared: Prepared, profile: Profile, wanted: Sequen
     variants: list[Variant] = []
     failed: list[tuple[str, str, str]] = []
     generator = np.random.default_rng(0)
-    inputs = {key: [generator.standard_normal(shape).astype("float32") for shape in _shapes(pieces[key])] for key in dict(wanted)}
+    inputs = {key: [_drawn(generator, parameter.ty) for parameter in pieces[key].module["main"].params] for key in dict(wanted)}
     with target:
         for key, candidate in wanted:
             if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES and sum(one.workload == key for one in variants) > 1:
@@ -136,7 +136,7 @@ def _cut(main: relax.Function) -> Iterator[tvm.IRModule]:
 
 
 def _follows(binding: relax.VarBinding, before: relax.VarBinding) -> bool:
-    return _name(binding) in _FOLLOWS and str(binding.var.ty) == str(before.var.ty)
+    return _name(binding) in _FOLLOWS and str(binding.var.ty.shape) == str(before.var.ty.shape)
 
 
 def _name(binding: relax.VarBinding) -> str:
@@ -188,6 +188,10 @@ class _Renamer(PyExprMutator):  # type: ignore[misc]
         return self._names[variable]
 
 
-def _shapes(piece: _Piece) -> list[tuple[int, ...]]:
-    """Of the inputs of a piece."""
-    return [tuple(int(extent) for extent in parameter.ty.shape) for parameter in piece.module["main"].params]
+def _drawn(generator: np.random.Generator, wanted: relax.TensorType) -> Array:
+    """An input of a piece."""
+    shape, dtype = tuple(int(extent) for extent in wanted.shape), np.dtype(str(wanted.dtype))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return generator.standard_normal(shape).astype(dtype)

@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
-from farm.compiler.loops import CROP, DEPTHWISE, PADDING, POOL, notes_of, padded
+from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, PADDING, POOL, notes_of, padded
 from farm.compiler.rules import inline_epilogue, main_block, tile_of
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
 from farm.compiler.tiles import Tile, divisor
@@ -34,9 +34,18 @@ def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Te
     return _windows(workload, choice, DEPTHWISE, padded(data, workload.padding), te.sum, lambda value, at: value * weight[at])
 
 
+def depthwise_int8(
+    workload: Workload, choice: Choice, multiply: Callable[[Expr, Expr], Expr], data: te.Tensor, weight: te.Tensor
+) -> te.Tensor:
+    """The same of 8-bit integers with a weight of int16; `multiply` makes a number of 32 bits of two of 16."""
+    source = padded(data, workload.padding)
+    return _windows(workload, choice, DEPTHWISE_INT8, source, te.sum, lambda value, at: multiply(value.astype("int16"), weight[at]))
+
+
 def max_pool(workload: Workload, choice: Choice, data: te.Tensor) -> te.Tensor:
-    """The largest of each channel in a window; padding is minus infinity."""
-    return _windows(workload, choice, POOL, padded(data, workload.padding, outside=float("-inf")), te.max, lambda value, _: value)
+    """The largest of each channel in a window; padding is minus infinity, or the least integer."""
+    outside = te.min_value(str(data.dtype)).value if "int" in str(data.dtype) else float("-inf")
+    return _windows(workload, choice, POOL, padded(data, workload.padding, outside=outside), te.max, lambda value, _: value)
 
 
 def average_pool(workload: Workload, choice: Choice, data: te.Tensor, shares: te.Tensor) -> te.Tensor:
@@ -115,7 +124,7 @@ def schedule_windows(work: Schedule, core: Core) -> None:
 
     Where the vectors overlap, it follows a row at a time.
     """
-    main = main_block(work, (DEPTHWISE, POOL, AVERAGE))
+    main = main_block(work, tuple(WINDOW_RULES))
     for block in work.get_producers(main):
         if name_of(work, block) == PADDING:
             work.compute_inline(block)
@@ -165,4 +174,4 @@ def _channels(work: Schedule, block: SBlockRV) -> int:
     return int(work.get(block).writes[0].source.shape[-1])
 
 
-WINDOW_RULES = {DEPTHWISE: schedule_windows, POOL: schedule_windows, AVERAGE: schedule_windows}
+WINDOW_RULES = dict.fromkeys((DEPTHWISE, DEPTHWISE_INT8, POOL, AVERAGE), schedule_windows)

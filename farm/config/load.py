@@ -106,4 +106,6 @@ def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
         labels=Path(table.labels) if table.labels else None,
         dataset=Path(table.dataset) if table.dataset else None,
         limits=of_model(table.limits, every),
+        module=table.module,
+        dtypes=table.dtypes,
     )

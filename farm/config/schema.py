@@ -18,7 +18,7 @@ from farm.config.sources import file_at, source_at
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
-from farm.types import Preprocess
+from farm.types import DTYPES, Preprocess
 
 KINDS: Mapping[str, Preprocess] = {
     "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
@@ -80,6 +80,16 @@ def _data(text: str, info: ValidationInfo) -> str:
 
 def _source(text: str, info: ValidationInfo) -> str:
     return source_at(text, _around(info).folder)
+
+
+def _function(text: str) -> str:
+    return source_at(f"python:{text.removeprefix('python:')}", Path())
+
+
+def _dtype(text: str) -> str:
+    if text not in DTYPES:
+        raise ValueError(f"unknown type {text!r}, {did_you_mean(text, DTYPES)}")
+    return text
 
 
 def _kind(value: object) -> object:
@@ -180,6 +190,8 @@ class ModelTable(Table):
     labels: File | None = None
     dataset: Data | None = None
     limits: LimitsTable = LimitsTable()
+    module: Annotated[Text, AfterValidator(_function)] | None = None
+    dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
 
 
 class BenchTable(Table):

@@ -148,6 +148,7 @@ def _differs(answer: Array, first: Array) -> str:
 
     if not np.isfinite(answer).all():
         return "its answer has NaN or infinity"
+    answer, first = (value.astype("float64") for value in (answer, first))  # the difference of two bytes is none
     difference, bar = float(np.abs(answer - first).max(initial=0)), _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0)))
     return f"its answer is off by {difference:.2g}" if difference > bar else ""
 

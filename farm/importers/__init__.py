@@ -3,7 +3,11 @@
     from                              by                      reference
     *.onnx                            onnx_file               ONNX Runtime
     *.pt2 (torch.export.save)         exported_program        torch
+    *.pt (torch.jit.save)             torchscript             torch
+    *.pth (weights), with a module    state_dict              torch
     python:package.module:function    python_function         torch
+
+What a file of torch is, its content says, not its suffix: see torch_file.
 
     key = fingerprint(model, cache)   # fast; None if only importing can tell what the model depends on
     imported = load(model, cache)     # seconds; afterwards the fingerprint is known
@@ -29,9 +33,9 @@ PYTHON = "python:"
 
 _LOADERS = {
     ".onnx": "farm.importers.onnx_file:load",
-    ".pt2": "farm.importers.exported_program:load",
-    ".pt": "farm.importers.exported_program:load",
-    ".pth": "farm.importers.exported_program:load",
+    ".pt2": "farm.importers.torch_file:load",
+    ".pt": "farm.importers.torch_file:load",
+    ".pth": "farm.importers.torch_file:load",
     PYTHON: "farm.importers.python_function:load",
 }
 _FINGERPRINTS = {
@@ -49,10 +53,10 @@ def load(model: Model, cache: Path) -> Imported:
     What a `python:` source read is kept in `cache/python-sources`. Raises ModelError for whatever keeps the model from being imported.
     """
     imported: Imported = _chosen(_LOADERS, model)(model)
-    if model.source.startswith(PYTHON):
+    if function := python_source(model):
         from farm.importers.fingerprints import remember
 
-        remember(model, cache, imported.files)
+        remember(function, cache, imported.files)
     return imported
 
 
@@ -64,6 +68,11 @@ def fingerprint(model: Model, cache: Path) -> str | None:
     """
     digest: str | None = _chosen(_FINGERPRINTS, model)(model, cache)
     return digest
+
+
+def python_source(model: Model) -> str | None:
+    """The `python:` function that a model's module comes from, if one does."""
+    return model.source if model.source.startswith(PYTHON) else model.module
 
 
 def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:

@@ -1,12 +1,8 @@
-"""`.pt2` files: programs that `torch.export.save` wrote. The reference is torch itself.
-
-Other files of torch (`.pt`, `.pth`) come here too, to be told what they are: they hold pickled Python, which is never unpickled.
-"""
+"""`.pt2` files: programs that `torch.export.save` wrote. The reference is torch itself."""
 
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +12,12 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from farm.errors import ModelError
-from farm.importers.files import check_file
+from farm.importers.files import refuse_dtypes
 from farm.importers.imported import Imported, example_inputs
 from farm.importers.relax_module import hushed, one_line
+from farm.importers.torch_file import SAVE
 from farm.importers.torch_module import Arguments, convert, dtype_name, export, input_names, with_shapes
 from farm.types import Model, TensorSpec
-
-_SAVE = "save an exported program instead: torch.export.save(torch.export.export(module.eval(), (example,)), 'model.pt2')"
 
 
 def load(source: Model) -> Imported:
@@ -32,6 +27,7 @@ def load(source: Model) -> Imported:
     """
     path = Path(source.source)
     what = path.name
+    refuse_dtypes(source)
     program = _read(path)
     placeholders = _placeholders(program, what)
     arguments: Arguments = program.example_inputs or _made_up(program, placeholders, source.shapes, what)
@@ -44,33 +40,12 @@ def load(source: Model) -> Imported:
 
 
 def _read(path: Path) -> torch.export.ExportedProgram:
-    check_file(path)
-    if not zipfile.is_zipfile(path):
-        raise ModelError(f"{path} is not an exported torch program", "it is no zip archive: it may be cut off or of another format", _SAVE)
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    if why := _other_format(names):
-        raise ModelError(f"{path} is not an exported torch program", why, _SAVE)
     try:
         with hushed(), _no_unpickling():
             return torch.export.load(path)
     except Exception as exc:
         why = f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is {torch.__version__})"
-        raise ModelError(f"{path} cannot be loaded", why, _SAVE) from exc
-
-
-def _other_format(names: list[str]) -> str:
-    """What an archive is if it is no exported program, by the names of its members; "" if it may be one."""
-    folded = [name.partition("/")[2] for name in names]
-    if any(name.startswith("models/") for name in folded) or "serialized_exported_program.json" in names:
-        return ""
-    if any(name.startswith("data/aotinductor/") for name in folded):
-        return "it is an AOTInductor package: compiled code for one machine, without the program"
-    if any(name.startswith("code/") for name in folded):
-        return "it is a TorchScript file (torch.jit.save)"
-    if "data.pkl" in folded:
-        return "it is a pickle (torch.save) of weights or of a module: weights alone are no model, and a pickle can run any code"
-    return "it is a zip archive without a program in it"
+        raise ModelError(f"{path} cannot be loaded", why, SAVE) from exc
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from farm.errors import ModelError, did_you_mean
+from farm.types import Model
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 
@@ -24,6 +25,15 @@ def check_file(path: Path) -> None:
         raise ModelError(f"{path} is empty", "it has 0 bytes", "copy or export the model again")
     if head == _LFS:
         raise ModelError(f"{path} is a Git LFS pointer, not the model", "the repository was cloned without its large files", "git lfs pull")
+
+
+def refuse_dtypes(model: Model) -> None:
+    """Raise a ModelError where types are asked for that the file itself fixes."""
+    if model.dtypes:
+        name = Path(model.source).name
+        raise ModelError(
+            f"{name} fixes its element types", "--dtype changes modules and TorchScript", "export the model in the type you want"
+        )
 
 
 def _missing(path: Path) -> ModelError:

@@ -14,6 +14,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -36,16 +37,20 @@ def fingerprint_onnx(model: Model, _: Path) -> str:
     return _digest(model, [file_digest(file) for file in files], _ONNX)
 
 
-def fingerprint_torch_file(model: Model, _: Path) -> str:
-    """The bytes of the file, the shapes, and the version of torch."""
+def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
+    """The bytes of the file, the shapes, the versions of torch and onnx, and where a module is named what that depends on."""
     path = Path(model.source)
     check_file(path)
-    return _digest(model, [file_digest(path)], _TORCH)
+    content, packages = [file_digest(path)], (*_TORCH, *_ONNX)  # TorchScript may go by way of ONNX
+    if model.module is None:
+        return _digest(model, content, packages)
+    module = fingerprint_python(replace(model, source=model.module), cache)
+    return None if module is None else _digest(model, [*content, module], packages)
 
 
 def fingerprint_python(model: Model, cache: Path) -> str | None:
     """The files and packages of the last recorded run; None if there is no record, or a file of it has changed or is gone."""
-    record = _record(model, cache)
+    record = _record(model.source, cache)
     try:
         known = json.loads(record.read_text())
         files: dict[str, str] = known["files"]
@@ -58,30 +63,31 @@ def fingerprint_python(model: Model, cache: Path) -> str | None:
     return _digest(model, [model.source, platform.python_version(), contents], (*_TORCH, *packages))
 
 
-def remember(model: Model, cache: Path, files: Iterable[Path]) -> None:
+def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
     """Keep what a `python:` source was made of. The record is written whole or not at all."""
     digests = {str(file): file_digest(file) for file in files}
-    record = _record(model, cache)
+    record = _record(source, cache)
     record.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=record.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump({"source": model.source, "files": digests, "packages": _packages(map(Path, digests))}, file, indent=1)
+            json.dump({"source": source, "files": digests, "packages": _packages(map(Path, digests))}, file, indent=1)
         Path(name).replace(record)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _record(model: Model, cache: Path) -> Path:
+def _record(source: str, cache: Path) -> Path:
     """One record for a source in a working directory, from which its module is found."""
-    return cache / "python-sources" / f"{digest_of(model.source, str(Path.cwd()))}.json"
+    return cache / "python-sources" / f"{digest_of(source, str(Path.cwd()))}.json"
 
 
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
     importers = [file_digest(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
-    return digest_of({"content": content, "shapes": model.shapes, "versions": versions, "importers": importers})
+    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module}
+    return digest_of({"content": content, **asked, "versions": versions, "importers": importers})
 
 
 def _version(package: str) -> str | None:

@@ -15,7 +15,7 @@ import onnxruntime
 
 from farm.errors import ModelError
 from farm.importers import own_kernels
-from farm.importers.files import check_file
+from farm.importers.files import check_file, refuse_dtypes
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.onnx_converters import installed
 from farm.importers.onnx_folding import folded
@@ -62,6 +62,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
 def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
     """The model as its file has it, as TVM gets it, and its inputs. Raises ModelError for what is no model, and for open shapes."""
     path = Path(source.source)
+    refuse_dtypes(source)
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)

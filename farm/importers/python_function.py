@@ -22,7 +22,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers.imported import Imported
 from farm.importers.relax_module import one_line
 from farm.importers.sources import Recorder, counts, forget_modules
-from farm.importers.torch_module import Arguments, convert, export, input_names, with_shapes
+from farm.importers.torch_module import Arguments, convert, export, input_names, with_dtypes, with_shapes
 from farm.types import Model
 
 _FORM = "write it as python:package.module:function"
@@ -35,11 +35,16 @@ def load(source: Model) -> Imported:
     Raises ModelError for a name that does not lead to a function, a function that fails or returns something else, and a module that
     torch cannot export or TVM cannot import.
     """
-    what = source.source
+    return load_function(source.source, source, lambda module: module)
+
+
+def load_function(what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]) -> Imported:
+    """Call the function that `what` names, and import what `changed` makes of the module it returns."""
     module_name, function_name = parse(what)
     forget_modules()
     with _importable(Path.cwd()), Recorder() as recorder:
         module, arguments = _unpack(_call(_function(module_name, function_name, what), what), what)
+        module, arguments = with_dtypes(changed(module), arguments, source.dtypes, what)
         program = export(module, arguments, what)
         if source.shapes:
             arguments = with_shapes(arguments, _open_axes(program, arguments, what), source.shapes, what)

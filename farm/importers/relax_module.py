@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -81,9 +82,14 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
 @contextmanager
 def hushed() -> Iterator[None]:
     """Keep what importers print and warn of off the terminal: what matters of it comes back as a ModelError."""
-    with catch_warnings(), redirect_stdout(StringIO()):
-        simplefilter("ignore")
-        yield
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with catch_warnings(), redirect_stdout(StringIO()):
+            simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def one_line(error: BaseException) -> str:

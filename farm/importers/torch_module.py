@@ -18,6 +18,7 @@ from farm.importers.relax_module import detach_weights, hushed, one_line, output
 from farm.importers.torch_layers import torch_layers
 from farm.types import TensorSpec
 
+_CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -32,20 +33,25 @@ def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch
         raise ModelError(f"{what}: torch.export cannot export the module", one_line(exc), fix) from exc
 
 
-def convert(program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str) -> Imported:
-    """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example."""
-    names = input_names(program, what)
+def convert(
+    program: torch.export.ExportedProgram, run: Callable[..., Any], arguments: Arguments, what: str, names: Sequence[str] | None = None
+) -> Imported:
+    """Import a program of fixed shapes; `run(*positional, **named)` is the reference, `arguments` the example.
+
+    `names` are the inputs', where the program's own are not those that users know.
+    """
+    names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
     _check_dtypes(names, values, what)
     inputs = tuple(_spec(name, value) for name, value in zip(names, values, strict=True))
-    reference = _reference(run, names, structure, what)
+    engine = f"torch {torch.__version__}"
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
     with torch.no_grad():
-        outputs = _output_names(_call(run, arguments, what))
+        outputs = output_names(_call(run, arguments, what))
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     made = output_specs(module, outputs)
     layers = torch_layers(program, names, structure)
-    return Imported(module, weights, inputs, made, f"torch {torch.__version__}", example, reference, layers=layers)
+    return Imported(module, weights, inputs, made, engine, example, reference(run, names, structure, what), layers=layers)
 
 
 def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:
@@ -99,11 +105,27 @@ def with_shapes(
     return result
 
 
+def with_dtypes(module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[str, str], what: str) -> tuple[torch.nn.Module, Arguments]:
+    """The module and the example in the floating type of `dtypes[""]`. Raises ModelError for types asked of single inputs."""
+    if named := [name for name in dtypes if name]:
+        fix = "change the example inputs, or write --dtype float16 for the whole module"
+        raise ModelError(f"{what}: the type of input {named[0]!r} is that of the example", "a module comes with its example inputs", fix)
+    if "" not in dtypes:
+        return module, arguments
+    dtype = getattr(torch, dtypes[""])
+
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    values, structure = tree_flatten(arguments)
+    return module.to(dtype), tree_unflatten([cast(value) for value in values], structure)
+
+
 def _spec(name: str, value: torch.Tensor) -> TensorSpec:
     return TensorSpec(name, tuple(value.shape), dtype_name(value.dtype))
 
 
-def _output_names(returned: Any) -> list[str]:
+def output_names(returned: Any) -> list[str]:
     """The keys of a dict of tensors; output0, output1, ... for anything else."""
     if isinstance(returned, Mapping) and all(isinstance(value, torch.Tensor) for value in returned.values()):
         return [str(name) for name in returned]
@@ -113,12 +135,15 @@ def _output_names(returned: Any) -> list[str]:
 def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
-    from farm.importers import negative_index, recurrent_torch
+    from farm.importers import negative_index, recurrent_torch, torch_own
 
     try:
         with hushed():
-            program = program.run_decompositions(recurrent_torch.decompositions(program))
-            ours = {**negative_index.converters(), **recurrent_torch.converters(program)}
+            table = recurrent_torch.decompositions(program)
+            table.update(torch_own.decompositions())
+            program = program.run_decompositions(table)
+            _drop_checks(program.graph)
+            ours = {**negative_index.converters(), **torch_own.converters(), **recurrent_torch.converters(program)}
             _check_operators(program, ours, what)
             module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)
             return own_kernels.compiled(module)
@@ -127,6 +152,14 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     except Exception as exc:
         fix = "avoid the operator, or export the module to ONNX (torch.onnx.export) and name that file"
         raise ModelError(f"{what}: TVM cannot import the module", one_line(exc), fix) from exc
+
+
+def _drop_checks(graph: torch.fx.Graph) -> None:
+    """Take out what only raises errors, in the middle of a program, for values out of range: boards have no code for it."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and node.target.__name__ in _CHECKS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
 
 
 def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str], what: str) -> None:
@@ -143,14 +176,17 @@ def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str
         )
 
 
-def _reference(run: Callable[..., Any], names: Sequence[str], structure: Any, what: str) -> Reference:
-    def reference(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def reference(run: Callable[..., Any], names: Sequence[str], structure: Any, what: str) -> Reference:
+    """What runs torch on inputs by name. `structure` is that of the arguments, (positional, named); None: a tensor each, in order."""
+
+    def ask(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
         with torch.no_grad():
-            returned = _call(run, tree_unflatten(tensors, structure), what)
+            arguments = (tuple(tensors), {}) if structure is None else tree_unflatten(tensors, structure)
+            returned = _call(run, arguments, what)
         return [tensor.numpy() for tensor in tree_flatten(returned)[0]]
 
-    return reference
+    return ask
 
 
 def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:

@@ -2,7 +2,7 @@
 
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import LIMITS, Device, Limits, Model, Preprocess, Profile, TensorSpec
+from farm.types.fleet import DTYPES, LIMITS, Device, Limits, Model, Preprocess, Profile, TensorSpec
 from farm.types.made import Agreement, Artifact, Kernel, Prepared, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
@@ -11,6 +11,7 @@ from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, 
 from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
+    "DTYPES",
     "LIMITS",
     "PRESETS",
     "Accuracy",

@@ -70,6 +70,9 @@ class Device:
         return self.scheme in ("local", "qemu", "ssh")
 
 
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output."""
@@ -121,8 +124,10 @@ LIMITS: Mapping[str, Limits] = {
 class Model:
     """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
 
-    `shapes` overrides input shapes by name. `labels` is a text file, a label a line. `dataset` is labelled samples:
-    an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class (see farm.data).
+    `shapes` overrides input shapes by name; `dtypes` element types (numpy's names), "" standing for all floating-point numbers of a
+    module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
+    a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
+    (see farm.data).
     `limits` are those of its answer, by what it computes in.
     """
 
@@ -133,3 +138,5 @@ class Model:
     labels: Path | None = None
     dataset: Path | None = None
     limits: Mapping[str, Limits] = field(default_factory=lambda: LIMITS)
+    module: str | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)

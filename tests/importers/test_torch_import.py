@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,18 +15,10 @@ import torch
 from farm.errors import ModelError
 from farm.types import TensorSpec
 
+sys.path.append(str(Path(__file__).parent))
+from torch_forms import INDEXING, Of
+
 GENERATOR = torch.Generator().manual_seed(3)
-
-
-class Of(torch.nn.Module):
-    """A module that computes a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class Small(torch.nn.Module):
@@ -81,28 +74,7 @@ def test_the_example_is_the_one_in_the_file(tmp_path, load):
     assert [spec.name for spec in imported.outputs] == ["output0"]
 
 
-@pytest.mark.parametrize(
-    "select",
-    [
-        lambda x: x[:, -1],
-        lambda x: x[..., -1],
-        lambda x: x[1, -2],
-        lambda x: x[:, 2],
-        lambda x: x[:, [-1, 0]],
-        lambda x: x[[-1, 0], [1, -2]],
-        lambda x: x[:, -3:],
-        lambda x: x.flip(1),
-        lambda x: x.roll(1, 1),
-        lambda x: x[:, :-1],
-        lambda x: torch.index_select(x, 1, torch.tensor([4, 0])),
-        lambda x: torch.gather(x, 1, torch.tensor([[[1]], [[2]]])),
-        lambda x: torch.select_scatter(x, torch.zeros(2, 4), 1, -1),
-    ],
-    ids=[
-        *("x[:, -1]", "x[..., -1]", "x[1, -2]", "x[:, 2]", "x[:, [-1, 0]]", "x[[-1, 0], [1, -2]]", "x[:, -3:]", "flip", "roll"),
-        *("x[:, :-1]", "index_select", "gather", "select_scatter"),
-    ],
-)
+@INDEXING
 def test_indices_from_the_end_are_right(select, tmp_path, load, agree):
     agree(load(save(tmp_path / "m.pt2", Of(select), (noise(2, 5, 4),))))
 
@@ -155,20 +127,6 @@ def test_operators_without_a_converter_are_named_with_their_counts(tmp_path, loa
 def test_a_file_cut_off_is_refused(length, small, load):
     small.write_bytes(small.read_bytes()[:length])
     assert failure(load, small).fix
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_told_apart(tmp_path, load):
-    path = tmp_path / "script.pt"
-    torch.jit.trace(torch.nn.ReLU(), noise(2)).save(path)
-    error = failure(load, path)
-    assert "TorchScript" in error.why and "torch.export.save" in error.fix
-
-
-def test_weights_alone_are_no_model(tmp_path, load):
-    path = tmp_path / "weights.pth"
-    torch.save(Small().state_dict(), path)
-    assert "weights alone are no model" in failure(load, path).why
 
 
 class Bomb:

@@ -10,6 +10,7 @@ from farm import importers
 from farm.prepare import _run_here
 from farm.types import Model, Profile
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 
 

@@ -59,6 +59,13 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     return network
 
 
+def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A network in eval mode as torch initialises it from the seed: buffers that its constructor computes stay."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().eval()
+
+
 def image(size: int = 224, seed: int = 1) -> torch.Tensor:
     """One image of noise, 1 x 3 x size x size."""
     return torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(seed))

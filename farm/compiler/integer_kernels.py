@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from farm.compiler import integer_loops
+from farm.compiler import integer_loops, integer_tiles, windows
 from farm.compiler.candidates import memory_cycles
 from farm.compiler.choices import CHANNELS, PIXELS, Choice, Chooser, Workload
 from farm.compiler.core import Core
-from farm.compiler.dots import Dot, dot_of
-from farm.compiler.tiles import Tile, grouped_tile, product_tiles, up_to_multiple
+from farm.compiler.dots import Dot, dot_of, long_product
+from farm.compiler.loops import DEPTHWISE_INT8
+from farm.compiler.tiles import Tile, grouped_tile, up_to_multiple
 
 Array = np.ndarray[Any, Any]
-_DATA = ("uint8", "int8")
+DATA = ("uint8", "int8")
 
 
 def convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
     """Of NHWC by HWIO; None where the outputs of a group fill no vectors."""
+    if workload.groups == workload.channels == workload.data[3] > 1:
+        return _depthwise(builder, call, chooser, weight, replace(workload, operator=DEPTHWISE_INT8))
     return _product(builder, call, chooser, weight, replace(workload, operator=integer_loops.CONVOLUTION_INT8))
 
 
@@ -29,17 +32,30 @@ def dense(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weigh
     return _product(builder, call, chooser, weight, replace(workload, operator=integer_loops.DENSE_INT8))
 
 
-def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
-    data, dot = call.args[0], dot_of(chooser.core.dot)
-    given = str(data.ty.dtype)
-    if weight.dtype != np.int8 or given not in _DATA or str(call.ty.dtype) != "int32":
+def _depthwise(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
+    if not _is_integer(call, weight):
         return None
+    choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
+    *window, _, channels = weight.shape
+    packed = weight.astype(np.int16).reshape(*window, channels)[:, :, windows.computed(channels, choice.tile.lanes)]
+    body = partial(windows.depthwise_int8, workload, choice, long_product(chooser.core, choice.tile.lanes))
+    return builder.call_te(body, call.args[0], relax.const(packed, "int16"), primfunc_name_hint=DEPTHWISE_INT8)
+
+
+def _is_integer(call: relax.Call, weight: Array) -> bool:
+    return weight.dtype == np.int8 and str(call.args[0].ty.dtype) in DATA and str(call.ty.dtype) == "int32"
+
+
+def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
+    if not _is_integer(call, weight):
+        return None
+    data, dot = call.args[0], dot_of(chooser.core, weight)
     candidates = _candidates(workload, chooser.core, dot)
     if not candidates:
         return None
     choice = chooser.best(workload, candidates)
     operands = [data, relax.const(integer_loops.packed(weight, choice.tile, dot))]
-    offsets = integer_loops.offsets(weight, given, dot)
+    offsets = integer_loops.offsets(weight, str(data.ty.dtype), dot)
     if offsets is not None:
         operands.append(relax.const(offsets))
     loops = integer_loops.dense if workload.operator == integer_loops.DENSE_INT8 else integer_loops.convolution
@@ -53,12 +69,11 @@ def _candidates(workload: Workload, core: Core, dot: Dot) -> list[tuple[Choice, 
     *outer, pixels = image or workload.data[:-1]
     rows, (*window, depth, channels) = int(np.prod(outer)), workload.weight
     steps = int(np.prod(window)) * -(-depth // dot.depth)
-    core = replace(core, multiply_adds=core.multiply_adds / dot.cycles)
     if workload.groups > 1:
         tile = grouped_tile(core, pixels, channels // workload.groups)
         tiles: list[tuple[Tile, float]] = [] if tile is None else [(tile, 1.0)]
     else:
-        tiles = product_tiles(core, pixels, channels, steps)
+        tiles = list(integer_tiles.tiles(core, dot, pixels, channels, steps))
     found = []
     for tile, cycles in tiles:
         weights, inputs = steps * dot.depth * up_to_multiple(channels, tile.block), int(np.prod(workload.data))

@@ -1,0 +1,159 @@
+"""TorchScript (torch.jit.save): by torch's converter to an exported program, else by torch's export to ONNX. The reference is the script.
+
+A script does not say the shapes of its inputs; one that was traced keeps those it was traced with. Arguments with a default keep
+it, unless their shape is given. Control flow that depends on shapes and constants is followed; both converters say what they cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from farm.errors import ModelError, did_you_mean
+from farm.importers.imported import Imported, example_inputs
+from farm.importers.relax_module import hushed, one_line
+from farm.importers.torch_file import SAVE
+from farm.importers.torch_module import Arguments, convert, dtype_name, export, output_names, reference, with_dtypes
+from farm.importers.traced_inputs import Spec, traced_inputs
+from farm.types import Model, TensorSpec
+
+_OPSET = 17
+Script: TypeAlias = Any  # a torch.jit.ScriptModule, of which mypy knows nothing
+Tensors = dict[str, torch.Tensor]
+
+
+def load(source: Model) -> Imported:
+    """Import a script, with shapes and element types of `source` where it was not traced.
+
+    Raises ModelError for a damaged file, for inputs without a shape, and where neither converter follows the script.
+    """
+    path = Path(source.source)
+    what = path.name
+    script = _read(path)
+    names = _fed(script, {*source.shapes, *source.dtypes} - {""}, what)
+    inputs = _inputs(names, traced_inputs(path), source, what)
+    script = _of_tensors(script, names)
+    precision: dict[str, str] = {name: dtype for name, dtype in source.dtypes.items() if not name}
+    module, (values, _) = with_dtypes(script, (tuple(inputs.values()), {}), precision, what)
+    inputs = dict(zip(names, values, strict=True))
+    _check_run(module, inputs, what)
+    refusals = []
+    for attempt in (_by_program, _by_frozen_program, _by_onnx):
+        try:
+            return attempt(module, inputs, what)
+        except ModelError as error:
+            refusals.append(error)
+    first, _, last = refusals
+    raise ModelError(first.what, f"{first.why}; by way of ONNX: {last.what.removeprefix(f'{what}: ')}: {last.why}", SAVE) from first
+
+
+def _read(path: Path) -> Script:
+    """The script in evaluation mode. Its pickle is read by torch's own reader of scripts, which makes no Python objects."""
+    try:
+        with hushed():
+            script: Script = torch.jit.load(path, map_location="cpu")
+            return script.eval()
+    except Exception as exc:
+        why = f"{one_line(exc)}; it may be damaged, or saved by a later torch (this is {torch.__version__})"
+        raise ModelError(f"{path} cannot be loaded as TorchScript", why, SAVE) from exc
+
+
+def _fed(script: Script, asked: set[str], what: str) -> list[str]:
+    """The names of the arguments that are fed: the tensors without a default, and the others that the user gives a shape or type."""
+    _, *arguments = script.forward.schema.arguments
+    if unknown := sorted(asked - {argument.name for argument in arguments}):
+        listed = [argument.name for argument in arguments]
+        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(listed)}", did_you_mean(unknown[0], listed))
+    fed = [argument for argument in arguments if not argument.has_default_value() or argument.name in asked]
+    if others := [f"{argument.name} ({argument.type})" for argument in fed if str(argument.type) not in ("Tensor", "Optional[Tensor]")]:
+        fix = "trace or script a module that takes tensors and makes the rest of them"
+        raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
+    return [argument.name for argument in fed]
+
+
+def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, what: str) -> Tensors:
+    """What is fed, made up: shapes and types as given, else as traced."""
+    known = {name: spec for name, spec in zip(names, traced, strict=False) if spec is not None}
+    if missing := [name for name in names if name not in known and name not in source.shapes]:
+        options = " ".join(f"--shape {name}:1,3,224,224" for name in missing)
+        why = f"{', '.join(missing)}: a script that was not traced has no shapes, nor element types (float32 where --dtype says nothing)"
+        raise ModelError(f"{what} leaves the shape of {', '.join(missing)} open", why, f"say it with `{options}` (with your own numbers)")
+    specs = []
+    for name in names:
+        shape, dtype = known.get(name, ((), torch.float32))
+        specs.append(TensorSpec(name, source.shapes.get(name, shape), source.dtypes.get(name, dtype_name(dtype))))
+    return {name: torch.from_numpy(array) for name, array in example_inputs(specs).items()}
+
+
+def _of_tensors(script: Script, names: Sequence[str]) -> Script:
+    """The script as one of the arguments that are fed, the others at their defaults."""
+    _, *arguments = script.forward.schema.arguments
+    if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(names) and len(arguments) == len(names):
+        return script
+    with hushed():
+        outer = torch.nn.Module()
+        outer.inner = script
+        scripted: Script = torch.jit.script(outer.eval())
+        given, passed = (", ".join(form.format(name) for name in names) for form in ("{}: Tensor", "{0}={0}"))
+        scripted.define(f"def forward(self, {given}):\n    return self.inner.forward({passed})\n")
+    return scripted
+
+
+def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
+    try:
+        with torch.no_grad():
+            script(*inputs.values())
+    except Exception as exc:
+        shown = ", ".join(f"{name} {dtype_name(value.dtype)} {list(value.shape)}" for name, value in inputs.items())
+        *_, why = ["", *(line for line in str(exc).splitlines() if line.strip())]  # torch's own line is the last
+        fix = "correct --shape, and --dtype NAME:int64 where an input counts or indexes"
+        raise ModelError(f"{what}: torch cannot run the script with {shown}", why, fix) from exc
+
+
+def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
+    from torch._export.converter import TS2EPConverter
+
+    arguments: Arguments = (tuple(inputs.values()), {})
+    try:
+        with hushed(), torch.no_grad():
+            program = TS2EPConverter(script, arguments[0]).convert()
+    except Exception as exc:
+        raise ModelError(f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE) from exc
+    return convert(export(program.module(), arguments, what), script, arguments, what, list(inputs))
+
+
+def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
+    """With all weights constant, torch decides what depends on them and on the mode."""
+    try:
+        with hushed():
+            frozen = torch.jit.freeze(script)
+    except Exception as exc:
+        raise ModelError(f"{what}: torch cannot freeze the script", one_line(exc), SAVE) from exc
+    made = _by_program(frozen, inputs, what)
+    return replace(made, reference=reference(script, list(inputs), None, what))
+
+
+def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
+    """By torch's exporter of scripts. What it makes is compared with the script as every import is."""
+    from farm.importers.onnx_file import load_with
+
+    with TemporaryDirectory(prefix="farm-") as folder:
+        path = Path(folder) / f"{what}.onnx"
+        try:
+            with hushed(), torch.no_grad():
+                torch.onnx.export(script, tuple(inputs.values()), path, input_names=list(inputs), opset_version=_OPSET, dynamo=False)
+        except Exception as exc:
+            raise ModelError(f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE) from exc
+        made = load_with(Model(what, str(path)), lambda _: None)
+    with torch.no_grad():
+        names = output_names(script(*inputs.values()))
+    example: Mapping[str, np.ndarray] = {spec.name: inputs[spec.name].numpy() for spec in made.inputs}
+    outputs = tuple(replace(spec, name=name) for spec, name in zip(made.outputs, names, strict=True))
+    run = reference(script, list(inputs), None, what)
+    return replace(made, outputs=outputs, engine=f"torch {torch.__version__}", example=dict(example), reference=run)
