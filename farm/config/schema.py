@@ -14,18 +14,13 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from farm.config.limits import AllLimitsTable, LimitsTable, Table
+from farm.config.preprocess import PreprocessTable
 from farm.config.sources import file_at, source_at
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Preprocess
+from farm.types import DTYPES
 
-KINDS: Mapping[str, Preprocess] = {
-    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
-    "unit": Preprocess(),
-    "grey": Preprocess(channels="L"),
-    "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
-}
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -97,12 +92,6 @@ def _kind(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _known_kind(text: str) -> str:
-    if text not in KINDS:
-        raise ValueError(f"unknown kind {text!r}, {did_you_mean(text, KINDS)}")
-    return text
-
-
 def _target_value(value: object) -> object:
     words = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if not (isinstance(value, (str, int, dict)) or words):
@@ -151,36 +140,6 @@ class DeviceTable(Table):
     url: Annotated[str, AfterValidator(_url)]
     tags: list[Name] = Field(default_factory=list)
     options: OptionsTable = OptionsTable()
-
-
-class PreprocessTable(Table):
-    kind: Annotated[str, AfterValidator(_known_kind)] = "unit"
-    mean: list[float] | None = None
-    std: list[PositiveSeconds] | None = None
-    layout: Literal["NCHW", "NHWC"] | None = None
-    channels: Literal["RGB", "BGR", "L"] | None = None
-    crop: Annotated[float, Field(gt=0, le=1)] | None = None
-    range: Literal[1, 255] = 1
-
-    @model_validator(mode="after")
-    def _values_per_channel(self) -> PreprocessTable:
-        made = self.made()
-        count = 1 if made.channels == "L" else 3
-        for name, values in (("mean", made.mean), ("std", made.std)):
-            if len(values) not in (1, count):
-                each = "one value" if count == 1 else "one value, or one for each of the 3 channels"
-                raise ValueError(f"{name} takes {each}, got {len(values)}")
-        return self
-
-    def made(self) -> Preprocess:
-        kind = KINDS[self.kind]
-        return Preprocess(
-            mean=kind.mean if self.mean is None else tuple(value / self.range for value in self.mean),
-            std=kind.std if self.std is None else tuple(value / self.range for value in self.std),
-            layout=self.layout or kind.layout,
-            channels=self.channels or kind.channels,
-            crop=kind.crop if self.crop is None else self.crop,
-        )
 
 
 class ModelTable(Table):
