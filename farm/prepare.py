@@ -20,7 +20,7 @@ from farm.errors import BuildError, FarmError, ModelError, WrongAnswer
 from farm.importers.imported import example_inputs, with_fixed_shapes
 from farm.parallel import Desk
 from farm.store import Store, digest_of
-from farm.types import Agreement, Model, Prepared, Profile, Progress, Stage
+from farm.types import Agreement, Limits, Model, Prepared, Profile, Progress, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-TOLERANCE = 1e-4  # see stats.agreement
-INTEGER_TOLERANCE = 0.2  # where anything is quantized: single steps of 256 that fall differently, layer after layer
-HALF_TOLERANCE = 1e-2  # where anything is computed in half precision, which has 3 decimal digits
-_FORMAT = "3"  # of what is kept; a change makes every kept model stale
+_FORMAT = "4"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
 _ANOTHER_BATCH = 3  # at which an open one is checked too
 
@@ -122,8 +119,8 @@ def _prepare_into(
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
         answers = _run_here(model, imported, host, examples)
-    tolerance = _tolerance(imported.module)
-    checks = [_checked(model, imported, *pair, tolerance) for pair in zip(answers, expected, strict=True)]
+    precision = _precision(imported.module)
+    checks = [_checked(model, imported, *pair, model.limits[precision]) for pair in zip(answers, expected, strict=True)]
     (folder / "module.json").write_text(tvm.ir.save_json(imported.module))
     np.savez(folder / "weights.npz", *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
@@ -136,20 +133,12 @@ def _prepare_into(
         "engine": imported.engine,
         "check": asdict(min(checks, key=lambda check: check.snr_db)),
         "fixed": imported.fixed,
-        "tolerance": tolerance,
+        "precision": precision,
         "reference_correct": correct,
         "reference_total": total,
         "seconds": seconds,
     }
     (folder / "prepared.json").write_text(json.dumps(content, indent=1))
-
-
-def _tolerance(module: Any) -> float:
-    from farm.compiler.dequantized import is_quantized
-
-    if is_quantized(module):
-        return INTEGER_TOLERANCE
-    return HALF_TOLERANCE if _half_precision(module) else TOLERANCE
 
 
 def _of_another_batch(imported: Imported) -> dict[str, Array]:
@@ -158,9 +147,9 @@ def _of_another_batch(imported: Imported) -> dict[str, Array]:
     return {**imported.example, **example_inputs(specs)}
 
 
-def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> Agreement:
+def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], limits: Limits) -> Agreement:
     """How far our answers are from the reference's. Raises WrongAnswer where that is too far."""
-    check = stats.agreement(ours, theirs, tolerance)
+    check = stats.agreement(ours, theirs, limits)
     if not check.right and quantize.is_asked(model):
         raise WrongAnswer(
             f"{model.name}: quantized to int8, its answer is too far from the float model's",
@@ -176,19 +165,24 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
     return check
 
 
-def _half_precision(module: Any) -> bool:
+def _precision(module: Any) -> str:
+    """What a model computes in, where that is least precise: a name of `types.LIMITS`."""
     from tvm import relax
 
+    from farm.compiler.dequantized import is_quantized
+
+    if is_quantized(module):
+        return "int8"
     dtypes: set[str] = set()
     relax.analysis.post_order_visit(module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", ""))))
-    return not dtypes.isdisjoint(("float16", "bfloat16"))
+    return "float32" if dtypes.isdisjoint(("float16", "bfloat16")) else "float16"
 
 
 def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:
     for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} {list(other.shape)}"
-    return f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
+    return check.why or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
 
 
 def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:

@@ -15,7 +15,7 @@ from farm.compiler import loops
 from farm.compiler.here import flat
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.parallel import Desk
-from farm.prepare import HALF_TOLERANCE, KIND, TOLERANCE, reference
+from farm.prepare import KIND, reference
 from farm.types import Model, Prepared, Profile
 
 HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
@@ -67,7 +67,7 @@ def test_a_prepared_model_says_what_it_takes_gives_and_how_well_it_agrees(run, m
         ("y", (1, CLASSES), "float32"),
     ]
     assert prepared.engine.startswith("onnxruntime ")
-    assert prepared.check.right and prepared.check.max_abs <= prepared.tolerance == TOLERANCE
+    assert prepared.check.right and prepared.check.max_abs <= 1e-4 and prepared.precision == "float32"
     assert (prepared.reference_correct, prepared.reference_total, prepared.cached) == (None, None, False)
     assert set(prepared.seconds) == {"import", "reference", "check"}
 
@@ -143,11 +143,20 @@ def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, c
 
 
 def test_half_precision_is_judged_by_what_it_can_hold(run, tmp_path):
-    assert run(Model("half", str(classifier(tmp_path / "half.onnx", dtype="float16")))).tolerance == HALF_TOLERANCE
-    assert run(Model("double", str(classifier(tmp_path / "double.onnx", dtype="float64")))).tolerance == TOLERANCE
+    assert run(Model("half", str(classifier(tmp_path / "half.onnx", dtype="float16")))).precision == "float16"
+    assert run(Model("double", str(classifier(tmp_path / "double.onnx", dtype="float64")))).precision == "float32"
     within = [node("Cast", ["x"], ["h"], to=10), node("Exp", ["h"], ["e"]), node("Cast", ["e"], ["y"], to=1)]
     mixed = run(Model("mixed", str(save(tmp_path / "mixed.onnx", graph(within, {"x": [64]}, {"y": [64]})))))
-    assert (mixed.tolerance, mixed.outputs[0].dtype) == (HALF_TOLERANCE, "float32")
+    assert (mixed.precision, mixed.outputs[0].dtype) == ("float16", "float32")
+
+
+def test_quantized_arithmetic_is_judged_by_other_limits_and_bytes_alone_are_not(run, tmp_path):
+    scale = {"s": np.float32(0.1), "z": np.uint8(0)}
+    rounds = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    assert run(Model("int8", str(save(tmp_path / "int8.onnx", graph(rounds, {"x": [64]}, {"y": [64]}, scale))))).precision == "int8"
+    whole = [node("Abs", ["x"], ["a"]), node("Cast", ["a"], ["y"], to=2)]
+    cast = Model("cast", str(save(tmp_path / "cast.onnx", graph(whole, {"x": [64]}, {"y": ("uint8", [64])}))))
+    assert run(cast).precision == "float32"
 
 
 def dataset(path: Path, wrong: int) -> Path:
@@ -202,5 +211,5 @@ def test_results_are_flattened_in_order():
 def test_the_tolerance_is_that_of_the_agreement(run, model):
     prepared = run(model)
     _, outputs = reference(prepared)
-    assert stats.agreement([outputs[0] + 0.9e-4], outputs, prepared.tolerance).right
-    assert not stats.agreement([outputs[0] + 4e-4], outputs, prepared.tolerance).right
+    assert stats.agreement([outputs[0] + 0.9e-4], outputs, model.limits[prepared.precision]).right
+    assert not stats.agreement([outputs[0] + 4e-4], outputs, model.limits[prepared.precision]).right

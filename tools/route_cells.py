@@ -13,8 +13,8 @@ import models
 
 from farm import importers, stats
 from farm.errors import FarmError
-from farm.prepare import TOLERANCE, _run_here
-from farm.types import Model, Profile
+from farm.prepare import _run_here
+from farm.types import LIMITS, Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 ANY_BATCH, BATCH = "any_batch", 3
@@ -46,7 +46,7 @@ def made(name: str, route: str, folder: Path) -> Cell:
             model = Model(name, source, shapes={NAMES[route]: tuple(inputs[0].shape)})
         imported = importers.load(model, folder)
         imported.example.update({spec.name: value.numpy() for spec, value in zip(imported.inputs, inputs, strict=True)})
-        answers = _run_here(model, imported, HOST)
+        [answers] = _run_here(model, imported, HOST, [imported.example])
     except FarmError as error:
         return Cell(name, route, REFUSED, why=f"{error.what}: {error.why}")
     except torch.onnx.errors.OnnxExporterError as error:
@@ -56,7 +56,7 @@ def made(name: str, route: str, folder: Path) -> Cell:
         return Cell(name, route, BROKEN, why=f"{type(error).__name__} in {where.name}: {str(error)[:300]}")
     with torch.no_grad():
         expected = [value.numpy() for value in torch.utils._pytree.tree_flatten(network(*inputs))[0]]
-    agreement = stats.agreement(answers, expected, TOLERANCE)
+    agreement = stats.agreement(answers, expected, LIMITS["float32"])
     return Cell(name, route, RIGHT if agreement.right else WRONG, agreement.max_abs)
 
 

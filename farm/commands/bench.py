@@ -10,7 +10,7 @@ import click
 from farm.api.choosing import planned
 from farm.commands import against as rivals
 from farm.commands import comparing
-from farm.commands.common import Session, complete, on_devices, shape_option, shared, with_shapes, write_whole
+from farm.commands.common import Session, complete, on_devices, shape_option, shared, with_gates, with_shapes, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @rivals.option
+@with_gates
 @with_threads(several=True)
 @shape_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")

@@ -165,6 +165,19 @@ _MODEL_OPTIONS = (
 )
 
 
+def with_gates(command: Command) -> Command:
+    """What an answer must reach, or the run is WRONG; the command receives `min_snr_db` and `min_top1`, a share."""
+    top1 = click.option(
+        "--min-top1",
+        type=click.FloatRange(0, 100),
+        callback=lambda _context, _parameter, value: None if value is None else value / 100,
+        metavar="PERCENT",
+        help="WRONG below this: of the labelled samples, or of rows with the reference's best class.",
+    )
+    snr = click.option("--min-snr", "min_snr_db", type=float, metavar="DB", help="WRONG below this ratio of signal to noise.")
+    return snr(top1(command))
+
+
 def shape_option(command: Command) -> Command:
     """The options that say of a model what its file leaves open. The command gets those of --shape; `with_shapes` knows the others."""
     for option in reversed(_MODEL_OPTIONS):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
-from farm.commands.common import Session, complete, on_devices, shape_option, shared, show_error, with_shapes
+from farm.commands.common import Session, complete, on_devices, shape_option, shared, show_error, with_gates, with_shapes
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@with_gates
 @shape_option
 @click.option(
     "--canary",
@@ -37,6 +39,8 @@ def deploy(
     everywhere: bool,
     shapes: tuple[str, ...],
     deadline_s: float | None,
+    min_snr_db: float | None,
+    min_top1: float | None,
     canaries: int | None,
     dry_run: bool,
 ) -> None:
@@ -57,7 +61,9 @@ def deploy(
     from farm.types import Plan
 
     fleet = session.fleet()
-    plan = replace(Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s, install=True)
+    plan = replace(
+        Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1
+    )
     chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan)
     if dry_run:
@@ -80,12 +86,16 @@ def _artifact(outcome: Outcome, run: Run) -> Artifact | None:
 
 
 def _line(run: Run, artifact: Artifact | None) -> str:
+    from farm.types import Verdict
+
     samples = run.samples
     if samples is None:
         return f"{run.model} on {run.device}: {run.reason}"
-    answer = "right" if samples.agreement.right else "WRONG"
+    right = run.verdict is not Verdict.WRONG
+    answer = "right" if right else f"WRONG ({run.reason})"
     sent = f"{samples.uploaded / 1e6:.1f} MB sent" if samples.uploaded else "nothing to send, it was there already"
     size = f"{artifact.nbytes / 1e6:.1f} MB, " if artifact else ""
-    difference = f"largest difference {samples.agreement.max_abs:.2g} from the reference"
-    kept = f"release {samples.release} is current" if samples.release else "not kept there" if samples.agreement.right else "not installed"
+    snr = f", signal to noise {samples.agreement.snr_db:.1f} dB" if math.isfinite(samples.agreement.snr_db) else ""
+    difference = f"largest difference {samples.agreement.max_abs:.2g} from the reference{snr}"
+    kept = f"release {samples.release} is current" if samples.release else "not kept there" if right else "not installed"
     return f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact {(run.artifact_digest or '')[:12]}; {kept}"

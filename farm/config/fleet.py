@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from farm.config import sources
 from farm.errors import UsageError, did_you_mean
-from farm.types import Device, Model, Plan, Profile
+from farm.types import Device, Limits, Model, Plan, Profile
 
 _Noun = TypeVar("_Noun")
 
@@ -42,6 +42,7 @@ class Fleet:
     models: dict[str, Model]
     bench: BenchSettings
     tracker: TrackerSettings
+    limits: Mapping[str, Limits]  # of models that are not configured
     store: str | None = None
 
     def device(self, name: str) -> Device:
@@ -62,7 +63,8 @@ class Fleet:
         Raises UsageError for an unknown name, ModelError for a file that does not exist.
         """
         if self.names_source(name_or_source):
-            return sources.model_from(name_or_source, self.models)
+            made = sources.model_from(name_or_source, self.models)
+            return made if made.name in self.models else replace(made, limits=self.limits)
         fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
         return _lookup("model", name_or_source, self.models, fix)
 

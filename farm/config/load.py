@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
+from farm.config.limits import of_model
 from farm.config.toml_lines import Key, Mistake, Parsed, parse
 from farm.errors import ConfigError
-from farm.types import Device, Model, Plan, Profile
+from farm.types import Device, Limits, Model, Plan, Profile
 
 if TYPE_CHECKING:
     from farm.config.schema import DeviceTable, Document, ModelTable
@@ -73,7 +74,8 @@ def _printable(text: str) -> str:
 
 def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> Fleet:
     folder = (path or locate.SHIPPED).parent
-    models = {name: _model(name, table) for name, table in document.models.items()}
+    every = document.limits.made()
+    models = {name: _model(name, table, every) for name, table in document.models.items()}
     bench = document.bench
     plan = Plan(bench.warmup, bench.count, bench.minimum_s, bench.maximum_s, bench.deadline_s, bench.dataset_limit)
     return Fleet(
@@ -82,6 +84,7 @@ def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> 
         profiles=known,
         models=models,
         bench=BenchSettings(tuple(models if bench.models is None else dict.fromkeys(bench.models)), plan),
+        limits=every,
         tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
         store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
     )
@@ -95,7 +98,7 @@ def _device(name: str, table: DeviceTable, known: Mapping[str, Profile], folder:
     return Device(name, device.profile, device.url, device.tags, {**device.options, **places})
 
 
-def _model(name: str, table: ModelTable) -> Model:
+def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
     return Model(
         name=name,
         source=table.source,
@@ -103,6 +106,7 @@ def _model(name: str, table: ModelTable) -> Model:
         preprocess=table.preprocess.made(),
         labels=Path(table.labels) if table.labels else None,
         dataset=Path(table.dataset) if table.dataset else None,
+        limits=of_model(table.limits, every),
         module=table.module,
         dtypes=table.dtypes,
         quantize=table.quantize.made() if table.quantize else None,

@@ -11,21 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from farm.config.limits import AllLimitsTable, LimitsTable, Table
+from farm.config.preprocess import PreprocessTable
 from farm.config.sources import file_at, source_at
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Preprocess, Quantize
+from farm.types import DTYPES, Quantize
 
-KINDS: Mapping[str, Preprocess] = {
-    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
-    "unit": Preprocess(),
-    "grey": Preprocess(channels="L"),
-    "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
-}
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -97,12 +93,6 @@ def _short_for(key: str) -> Callable[[object], object]:
     return lambda value: {key: value} if isinstance(value, str) else value
 
 
-def _known_kind(text: str) -> str:
-    if text not in KINDS:
-        raise ValueError(f"unknown kind {text!r}, {did_you_mean(text, KINDS)}")
-    return text
-
-
 def _target_value(value: object) -> object:
     words = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if not (isinstance(value, (str, int, dict)) or words):
@@ -121,10 +111,6 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ProfileTable(Table):
@@ -154,38 +140,8 @@ class OptionsTable(Table):
 class DeviceTable(Table):
     profile: KnownProfile
     url: Annotated[str, AfterValidator(_url)]
-    tags: list[Name] = []
+    tags: list[Name] = Field(default_factory=list)
     options: OptionsTable = OptionsTable()
-
-
-class PreprocessTable(Table):
-    kind: Annotated[str, AfterValidator(_known_kind)] = "unit"
-    mean: list[float] | None = None
-    std: list[PositiveSeconds] | None = None
-    layout: Literal["NCHW", "NHWC"] | None = None
-    channels: Literal["RGB", "BGR", "L"] | None = None
-    crop: Annotated[float, Field(gt=0, le=1)] | None = None
-    range: Literal[1, 255] = 1
-
-    @model_validator(mode="after")
-    def _values_per_channel(self) -> PreprocessTable:
-        made = self.made()
-        count = 1 if made.channels == "L" else 3
-        for name, values in (("mean", made.mean), ("std", made.std)):
-            if len(values) not in (1, count):
-                each = "one value" if count == 1 else "one value, or one for each of the 3 channels"
-                raise ValueError(f"{name} takes {each}, got {len(values)}")
-        return self
-
-    def made(self) -> Preprocess:
-        kind = KINDS[self.kind]
-        return Preprocess(
-            mean=kind.mean if self.mean is None else tuple(value / self.range for value in self.mean),
-            std=kind.std if self.std is None else tuple(value / self.range for value in self.std),
-            layout=self.layout or kind.layout,
-            channels=self.channels or kind.channels,
-            crop=kind.crop if self.crop is None else self.crop,
-        )
 
 
 class QuantizeTable(Table):
@@ -203,12 +159,13 @@ class QuantizeTable(Table):
 
 class ModelTable(Table):
     source: Annotated[Text, AfterValidator(_source)]
-    shapes: dict[str, list[Positive]] = {}
+    shapes: dict[str, list[Positive]] = Field(default_factory=dict)
     preprocess: Annotated[PreprocessTable, BeforeValidator(_short_for("kind"))] = PreprocessTable()
     labels: File | None = None
     dataset: Data | None = None
+    limits: LimitsTable = LimitsTable()
     module: Annotated[Text, AfterValidator(_function)] | None = None
-    dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = {}
+    dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
     quantize: Annotated[QuantizeTable | None, BeforeValidator(_short_for("dtype"))] = None
     calibration_data: Data | None = None
 
@@ -252,10 +209,11 @@ class TrackerTable(Table):
 
 class Document(Table):
     store: Text | None = None
-    devices: dict[Name, DeviceTable] = {}
-    profiles: dict[Name, ProfileTable] = {}
-    models: dict[Name, ModelTable] = {}
+    devices: dict[Name, DeviceTable] = Field(default_factory=dict)
+    profiles: dict[Name, ProfileTable] = Field(default_factory=dict)
+    models: dict[Name, ModelTable] = Field(default_factory=dict)
     bench: BenchTable = BenchTable()
+    limits: AllLimitsTable = AllLimitsTable()
     tracker: TrackerTable = TrackerTable()
 
 
@@ -267,6 +225,9 @@ _TABLES: Mapping[Key, type[Table]] = {
     ("models", "*"): ModelTable,
     ("models", "*", "preprocess"): PreprocessTable,
     ("models", "*", "quantize"): QuantizeTable,
+    ("models", "*", "limits"): LimitsTable,
+    ("limits",): AllLimitsTable,
+    **{("limits", name): LimitsTable for name in AllLimitsTable.model_fields},
     ("bench",): BenchTable,
     ("tracker",): TrackerTable,
 }
@@ -288,7 +249,8 @@ def in_words(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors, for people who know TOML and not pydantic."""
     path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        pattern = tuple("*" if place == 1 and path[0] not in ("bench", "tracker") else part for place, part in enumerate(path[:-1]))
+        named = path[0] not in ("bench", "limits", "tracker")
+        pattern = tuple("*" if place == 1 and named else part for place, part in enumerate(path[:-1]))
         return f"unknown key, {did_you_mean(str(path[-1]), _TABLES[pattern].model_fields)}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"

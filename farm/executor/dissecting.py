@@ -20,7 +20,7 @@ from farm.compiler.parameters import PREFIX, raw, read
 from farm.executor.loading import open_and_load
 from farm.parallel import Desk
 from farm.store import RecordStore
-from farm.types import Artifact, Device, Dissection, Layer, Prepared, Progress, Stage
+from farm.types import Artifact, Device, Dissection, Layer, Limits, Prepared, Progress, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.plain import Plain, Step
@@ -40,10 +40,12 @@ def dissect(
     artifact: Artifact,
     agent: Path | None,
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
+    limits: Limits,
     least_db: float | None,
     deadline_s: float,
 ) -> Dissection:
-    """Every layer on a device. `fed` are inputs and the reference's outputs; those kept with the model where it is None.
+    """Every layer on a device. `fed` are inputs and the reference's outputs; those kept with the model where it is None. `limits` are
+    those of the whole answer.
 
     A layer is bad when its ratio of signal to noise is below `least_db`, or that of its dtype, or where it is not finite and should be.
     """
@@ -57,7 +59,7 @@ def dissect(
         desk.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
-        whole = stats.agreement(loaded.outputs(), list(expected), prepared.tolerance)
+        whole = stats.agreement(loaded.outputs(), list(expected), limits)
         here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
         walk = _Walk(desk, link, parts, artifact, least_db)
         return Dissection(tuple(walk.layers(here)), whole)
@@ -146,7 +148,7 @@ class _Walk:
 
 def _compared(got: Sequence[Array], expected: Sequence[Array]) -> tuple[float, float]:
     """Signal to noise in dB, and the largest absolute difference."""
-    found = stats.agreement(got, expected, 0.0)
+    found = stats.agreement(got, expected, Limits())
     return found.snr_db, found.max_abs
 
 

@@ -18,7 +18,7 @@ from farm.deadline import Deadline
 from farm.executor.loading import Loaded, facts_of, open_and_load
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Agreement, Artifact, Device, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import Agreement, Artifact, Device, Limits, Model, Plan, Prepared, Progress, Samples, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,11 +47,12 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
         loaded, link, uploaded = open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
         meter = _Meter(desk, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, model.limits[prepared.precision], inputs, expected, ledger)
         meter.sample(first_s)
         correct, total = _classify(desk, loaded, model, prepared, plan, ledger)
         with timed(ledger, "install"):
-            release = releases.install(link, model, artifact) if plan.install and link.native and agreement.right else None
+            good = agreement.right and not stats.below(plan, agreement, correct, total)
+            release = releases.install(link, model, artifact) if plan.install and link.native and good else None
         after = meter.facts()
         meter.cool_down(before)
         closing = time.perf_counter()
@@ -79,7 +80,7 @@ def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifa
 
 
 def first_answer(
-    desk: Desk, loaded: Loaded, prepared: Prepared, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
+    desk: Desk, loaded: Loaded, limits: Limits, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
 ) -> tuple[float, Agreement]:
     """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference."""
     desk.note(Progress(Stage.RUNNING, "first inference"))
@@ -92,7 +93,7 @@ def first_answer(
     with timed(ledger, "read-back"):
         outputs = loaded.outputs()
     with timed(ledger, "check"):
-        return first_s, stats.agreement(outputs, expected, prepared.tolerance)
+        return first_s, stats.agreement(outputs, expected, limits)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from farm.executor.recordings import Inference, median_one, parsed, steps_of
 from farm.executor.tuning import quiet, send
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Artifact, Device, Prepared, Profiled, Progress, Roof, Stage
+from farm.types import Artifact, Device, Model, Prepared, Profiled, Progress, Roof, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.probe import Probe
@@ -35,7 +35,15 @@ _REPEATS = 5
 
 
 def profile(
-    desk: Desk, device: Device, prepared: Prepared, artifact: Artifact, probe: Probe, agent: Path | None, seconds: float, deadline_s: float
+    desk: Desk,
+    device: Device,
+    model: Model,
+    prepared: Prepared,
+    artifact: Artifact,
+    probe: Probe,
+    agent: Path | None,
+    seconds: float,
+    deadline_s: float,
 ) -> Profiled:
     """Profile a model for about so many `seconds`. Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer."""
     ledger: dict[str, float] = {}
@@ -48,10 +56,10 @@ def profile(
         if not link.native:
             why = "TVM's own RPC server answers there, which does not tell one kernel from another"
             raise DeviceError(f"{device.name} cannot be profiled", why, f"start farm's agent there: farm agent, for {device.url}")
-        first_s, agreement = first_answer(desk, loaded, prepared, inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, model.limits[prepared.precision], inputs, expected, ledger)
         if not agreement.right:
-            what = f"{prepared.model} on {device.name}: the answer is off by up to {agreement.max_abs:.2g}"
-            raise WrongAnswer(what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {prepared.model}")
+            what = f"{model.name} on {device.name}: {agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
+            raise WrongAnswer(what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {model.name}")
         with timed(ledger, "wait for quiet"):
             stack.enter_context(quiet(desk, device))
         plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)

@@ -41,7 +41,7 @@ def contest(
         for name in names:
             try:
                 version, run = engines.engine(name, model, imported, inputs, threads, desk.scratch)
-                agreements[name] = stats.agreement(run(), expected, prepared.tolerance)
+                agreements[name] = stats.agreement(run(), expected, model.limits[prepared.precision])
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue

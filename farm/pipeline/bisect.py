@@ -64,8 +64,8 @@ def bisect(
         artifact: Artifact = build(crew, prepared, device.profile, store, show)
         agent = ensure_agent(crew, device, store, show)
         names, expected = do(crew, layers_task, (model, prepared, inputs, store.root), show, PREPARE_S, f"asking {prepared.engine}")
-        fed = None if inputs is None else (inputs, expected)
-        arguments = (device_at_home(device, store.root), prepared, artifact, agent, fed, least_db, deadline_s)
+        fed, limits = None if inputs is None else (inputs, expected), model.limits[prepared.precision]
+        arguments = (device_at_home(device, store.root), prepared, artifact, agent, fed, limits, least_db, deadline_s)
         dissection: Dissection = do(crew, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
     return Found(replace(dissection, layers=tuple(named(dissection.layers, names))), artifact, prepared.engine)
 

@@ -17,6 +17,6 @@ def profile(model: Model, device: Device, *, host: Profile, store: Store, second
         what = f"compiling what measures {device.profile.name}"
         probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what)
         agent = ensure_agent(crew, device, store, show)
-        arguments = (device, prepared, artifact, probe, agent, seconds, deadline_s, store.root)
+        arguments = (device, model, prepared, artifact, probe, agent, seconds, deadline_s, store.root)
         profiled: Profiled = do(crew, profile_task, arguments, show, deadline_s, f"the profile of {model.name} on {device.name}")
         return profiled

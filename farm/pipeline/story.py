@@ -248,7 +248,7 @@ class _Story:
         except FarmError as error:  # times that no clock gives
             self._finish(job, Verdict.FAILED, error.what, error=error)
             return
-        verdict, reason = stats.judge(job.device.emulated, samples, latency)
+        verdict, reason = stats.judge(job.device.emulated, samples, latency, job.plan)
         self._finish(job, verdict, reason, samples=samples, latency=latency)
 
     def _finish(

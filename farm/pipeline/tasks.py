@@ -95,6 +95,7 @@ def probe_task(desk: Desk, profile: Profile, cache: Path) -> Any:
 def profile_task(
     desk: Desk,
     device: Device,
+    model: Model,
     prepared: Prepared,
     artifact: Artifact,
     probe: Any,
@@ -106,7 +107,7 @@ def profile_task(
     """A model's profile on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(desk, device_at_home(device, cache), prepared, artifact, probe, agent, seconds, deadline_s)
+    return profiling.profile(desk, device_at_home(device, cache), model, prepared, artifact, probe, agent, seconds, deadline_s)
 
 
 def rivals_task(

@@ -2,7 +2,7 @@
 
 from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
-from farm.stats.judging import JUDGED_COUNT, drifted, judge, settled, verdict
+from farm.stats.judging import JUDGED_COUNT, below, drifted, judge, settled, verdict
 from farm.stats.likeness import apart, likeness
 from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, rounds, spread
 from farm.stats.scores import best
@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "agreement",
     "apart",
+    "below",
     "best",
     "compare",
     "drifted",

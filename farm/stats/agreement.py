@@ -4,59 +4,121 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from farm.types import Agreement
+from farm.stats.scores import best
+from farm.types import Agreement, Limits
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_COUNTS = 0.01  # of the largest value: a relative difference of less says nothing
 
-def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], tolerance: float) -> Agreement:
+
+def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits) -> Agreement:
     """How far outputs are from the reference's, the worst over all outputs. Any shapes; never raises.
 
-    An output is right when its largest absolute difference is at most `tolerance * max(1, max|reference|)`: absolute for
-    values up to one, relative to the largest beyond. Integers must be equal. A missing output, another shape or dtype,
-    and NaN or infinity on one side only have an infinite difference; the same NaN or infinity on both sides has none.
+    An output is right when it is within all of the limits; of `max_abs`, the bar is `max_abs * max(1, max|reference|)`, and integers must
+    be equal where there is that limit. A missing output, another shape or dtype, and NaN or infinity on one side only have an infinite
+    difference, and are never right; the same NaN or infinity on both sides has none.
     """
     if not reference or len(outputs) != len(reference):
         return Agreement(math.inf, -math.inf, None, False)
-    pairs = [_compare(ours, theirs, tolerance) for ours, theirs in zip(outputs, reference, strict=True)]
-    return Agreement(
-        max_abs=max(max_abs for max_abs, _, _ in pairs),
-        snr_db=min(snr_db for _, snr_db, _ in pairs),
-        same_top1=_same_top1(outputs, reference),
-        right=all(right for _, _, right in pairs),
+    found = [_compare(ours, theirs, limits.max_abs) for ours, theirs in zip(outputs, reference, strict=True)]
+    top1, top5 = _shares(outputs, reference)
+    result = Agreement(
+        max_abs=max(one.max_abs for one in found),
+        snr_db=min(one.snr_db for one in found),
+        same_top1=None if top1 is None else top1 == 1,
+        right=True,
+        max_rel=max(one.max_rel for one in found),
+        cosine=min(one.cosine for one in found),
+        top1=top1,
+        top5=top5,
     )
+    why = _beyond(result, limits)
+    right = not why and math.isfinite(result.max_abs) and all(one.within for one in found)
+    return replace(result, right=right, why=why if math.isfinite(result.max_abs) else "")
 
 
-def _compare(ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> tuple[float, float, bool]:
-    """Largest absolute difference, signal-to-noise ratio in dB, and whether it is right, of one output."""
+def _beyond(found: Agreement, limits: Limits) -> str:
+    """Which limit is passed, beside the absolute one."""
+    if limits.min_snr_db is not None and found.snr_db < limits.min_snr_db:
+        return f"its signal to noise is {found.snr_db:.1f} dB, and {limits.min_snr_db:g} dB are the limit"
+    if limits.min_cosine is not None and found.cosine is not None and found.cosine < limits.min_cosine:
+        return f"its cosine with the reference is {found.cosine:.4f}, and {limits.min_cosine:g} is the limit"
+    if limits.same_top1 and found.same_top1 is False:
+        return f"its best class is the reference's in {100 * (found.top1 or 0):.0f} % of the rows only"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """One output: how far it is off, and whether that is within the absolute limit."""
+
+    max_abs: float
+    max_rel: float
+    snr_db: float
+    cosine: float
+    within: bool
+
+
+_EQUAL = _Compared(0.0, 0.0, math.inf, 1.0, True)
+_OTHER = _Compared(math.inf, math.inf, -math.inf, 0.0, False)
+
+
+def _compare(ours: NDArray[Any], theirs: NDArray[Any], most: float | None) -> _Compared:
     import numpy as np
 
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return math.inf, -math.inf, False
+        return _OTHER
     if theirs.size == 0:
-        return 0.0, math.inf, True
+        return _EQUAL
     if theirs.dtype.kind in "biu":
         distance = _integer_distance(ours, theirs)
         signal, bar = np.abs(theirs.astype(np.float64)), 0.0
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
     else:
         try:
             wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
             a, b = ours.astype(wide), theirs.astype(wide)
         except (TypeError, ValueError):  # strings and records
-            equal = ours.tobytes() == theirs.tobytes()
-            return (0.0, math.inf, True) if equal else (math.inf, -math.inf, False)
+            return _EQUAL if ours.tobytes() == theirs.tobytes() else _OTHER
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.where(same, 0.0, np.abs(a - b))
             signal = np.where(np.isfinite(b), np.abs(b), 0.0)
         distance[np.isnan(distance)] = np.inf
-        bar = tolerance * max(1.0, float(signal.max()))
+        bar = (most or 0.0) * max(1.0, float(signal.max()))
     max_abs = float(distance.max())
-    return max_abs, _snr_db(signal, distance), math.isfinite(max_abs) and max_abs <= bar
+    within = math.isfinite(max_abs) and (most is None or max_abs <= bar)
+    return _Compared(max_abs, _relative(distance, signal), _snr_db(signal, distance), _cosine(a, b, max_abs), within)
+
+
+def _relative(distance: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
+    """The largest difference relative to the reference's value, where that is no less than 1 % of its largest."""
+    import numpy as np
+
+    large = (signal >= _COUNTS * signal.max()) & (signal > 0)
+    if not large.any():
+        return 0.0 if not distance.any() else math.inf
+    with np.errstate(over="ignore"):
+        return float((distance[large] / signal[large]).max())
+
+
+def _cosine(ours: NDArray[Any], theirs: NDArray[Any], max_abs: float) -> float:
+    import numpy as np
+
+    if max_abs == 0:
+        return 1.0
+    if not math.isfinite(max_abs):
+        return 0.0
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    a, b = (values[finite] / (np.abs(values[finite]).max(initial=0) or 1.0) for values in (ours, theirs))  # squares stay in range
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return float(np.vdot(b, a).real) / norms if norms else 0.0
 
 
 def _integer_distance(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
@@ -87,12 +149,21 @@ def _log10_norm(values: NDArray[np.float64]) -> float:
     return math.log10(largest) + math.log10(float(np.sum(scaled * scaled))) / 2
 
 
-def _same_top1(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> bool | None:
-    """Whether every row of the first matrix of scores (rows x classes) has its largest element in the same place."""
+def _shares(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> tuple[float | None, float | None]:
+    """Of the first matrix of scores (rows x classes): the share of rows with the same best class, and of those with it among the five best.
+
+    None where no output is one.
+    """
+    import numpy as np
+
     for ours, theirs in zip(outputs, reference, strict=True):
         if theirs.ndim == 2 and theirs.shape[1] > 1 and theirs.shape[0] > 0 and theirs.dtype.kind in "fiu":
-            return ours.shape == theirs.shape and ours.dtype == theirs.dtype and bool((ours.argmax(1) == theirs.argmax(1)).all())
-    return None
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                return 0.0, 0.0
+            wanted = theirs.argmax(1)
+            among = [row in best(scores, 5) for row, scores in zip(wanted, ours, strict=True)]
+            return float((ours.argmax(1) == wanted).mean()), float(np.mean(among))
+    return None, None
 
 
 def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from farm.stats.quantiles import spread
-from farm.types import Agreement, Latency, Samples, Verdict
+from farm.types import Agreement, Latency, Plan, Samples, Verdict
 
 JUDGED_COUNT = 10  # hyperfine's least number of runs
 HELD_UP_ABOVE = 0.05  # share of the time of measuring
@@ -26,8 +26,11 @@ _FLAGS = {0: "its supply voltage is too low", 1: "its frequency is capped", 2: "
 Facts = Mapping[str, str]
 
 
-def judge(device_emulated: bool, samples: Samples, latency: Latency | None) -> tuple[Verdict, str]:
-    """The verdict on what came from a device. A wrong answer outweighs all; a number from an emulator is none."""
+def judge(device_emulated: bool, samples: Samples, latency: Latency | None, plan: Plan | None = None) -> tuple[Verdict, str]:
+    """The verdict on what came from a device. A wrong answer outweighs all, and one below what the plan asks for is wrong; a number from an
+    emulator is none."""
+    if samples.agreement.right and plan and (reason := below(plan, samples.agreement, samples.correct, samples.total)):
+        return Verdict.WRONG, reason
     readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
     early = verdict(device_emulated, samples.agreement, latency, samples.held_up)
     if latency is None or early[0] not in (Verdict.STABLE, Verdict.NOISY) or latency.count < JUDGED_COUNT:
@@ -43,6 +46,19 @@ def judge(device_emulated: bool, samples: Samples, latency: Latency | None) -> t
     return early
 
 
+def below(plan: Plan, found: Agreement, correct: int | None, total: int | None) -> str:
+    """Why an answer does not reach what the plan asks for; empty where it does. Top-1 is of the labelled samples; where there are none, the
+    share of rows with the reference's best class."""
+    if plan.min_snr_db is not None and found.snr_db < plan.min_snr_db:
+        return f"its signal to noise is {found.snr_db:.1f} dB, less than the {plan.min_snr_db:g} dB of --min-snr"
+    share = correct / total if correct is not None and total else found.top1
+    if plan.min_top1 is None or (share is not None and share >= plan.min_top1):
+        return ""
+    if share is None:
+        return "its output is no scores of classes, of which --min-top1 could be asked"
+    return f"its top-1 is {100 * share:.1f} %, less than the {100 * plan.min_top1:g} % of --min-top1"
+
+
 def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None, held_up: float | None = None) -> tuple[Verdict, str]:
     """What the answer, the spread of the samples and other work on the CPU say.
 
@@ -51,6 +67,8 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     if not agreement.right:
         if math.isinf(agreement.max_abs):
             return Verdict.WRONG, "the answer has another shape or dtype than the reference's, or NaN or infinity where that has none"
+        if agreement.why:
+            return Verdict.WRONG, agreement.why
         return Verdict.WRONG, f"the answer is off by up to {agreement.max_abs:.2g}, more than the tolerance"
     if device_emulated:
         return Verdict.EMULATED, "latency under emulation is no benchmark"

@@ -14,6 +14,7 @@ from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SCHEMA = "farm/run/1"
 _WHOLE = ("count", "block")
+_MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
 
 def _samples(body: Mapping[str, Any]) -> Samples:
     agreement = _known(Agreement, body["agreement"])
-    numbers = {name: float(agreement[name]) for name in ("max_abs", "snr_db")}
+    numbers = {name: _numbers(value) for name, value in agreement.items() if name in _MEASURES}
     return Samples(
         **{
             **_known(Samples, body),

@@ -2,7 +2,19 @@
 
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.counting import Accuracy, Answered
-from farm.types.fleet import DTYPES, Device, Model, Preprocess, Profile, Quantize, TensorSpec, batch_in_words, shape_in_words
+from farm.types.fleet import (
+    DTYPES,
+    LIMITS,
+    Device,
+    Limits,
+    Model,
+    Preprocess,
+    Profile,
+    Quantize,
+    TensorSpec,
+    batch_in_words,
+    shape_in_words,
+)
 from farm.types.made import Agreement, Artifact, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
@@ -14,6 +26,7 @@ from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Var
 __all__ = [
     "DTYPES",
     "ENGINES",
+    "LIMITS",
     "PRESETS",
     "Accuracy",
     "Agreement",
@@ -32,6 +45,7 @@ __all__ = [
     "Layer",
     "LayerError",
     "Likeness",
+    "Limits",
     "Model",
     "Paired",
     "Plan",

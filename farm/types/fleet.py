@@ -133,14 +133,37 @@ class Quantize:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How far an answer may be from the reference's; None and False where there is no such limit.
+
+    `max_abs` is absolute for values up to one, and relative to the largest beyond; `min_snr_db` a ratio of signal to noise;
+    `min_cosine` a cosine of the angle between the two; with `same_top1` every row's best class must be the reference's.
+    """
+
+    max_abs: float | None = None
+    min_snr_db: float | None = None
+    min_cosine: float | None = None
+    same_top1: bool = False
+
+
+# By what a model computes in. Half precision has 3 decimal digits; of 8-bit integers the absolute difference says little: engines round
+# halves to different sides, and a step of the last scale may be large.
+LIMITS: Mapping[str, Limits] = {
+    "float32": Limits(max_abs=1e-4),
+    "float16": Limits(max_abs=1e-2),
+    "int8": Limits(min_snr_db=20.0, min_cosine=0.99),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
 
     `shapes` overrides input shapes by name; `dtypes` element types (numpy's names), "" standing for all floating-point numbers of a
     module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
     a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
-    (see farm.data). With `quantize`, it is quantized by the samples of
-    `calibration_data`.
+    (see farm.data). With `quantize`, it is quantized by the samples of `calibration_data`. `limits` are those of its answer, by what it
+    computes in.
     """
 
     name: str
@@ -149,6 +172,7 @@ class Model:
     preprocess: Preprocess = Preprocess()
     labels: Path | None = None
     dataset: Path | None = None
+    limits: Mapping[str, Limits] = field(default_factory=lambda: LIMITS)
     module: str | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
     quantize: Quantize | None = None

@@ -13,23 +13,30 @@ from farm.types.fleet import Preprocess, TensorSpec
 class Agreement:
     """How far an output is from the reference's: the worst over all outputs.
 
-    `max_abs` is the largest absolute difference, `snr_db` the signal-to-noise ratio in decibels (inf when equal),
-    `same_top1` whether the largest element is the same one, None where an output is no vector of scores.
+    `max_abs` is the largest absolute difference, `snr_db` the signal-to-noise ratio in decibels (inf when equal), `cosine` that of the
+    angle between the two. `max_rel` is the largest difference relative to the reference, of values above 1 % of its largest.
+    `same_top1` is whether the largest element of every row is the same one; `top1` is the share of rows where it is, and `top5` where the
+    reference's is among the five largest: None where no output is a matrix of scores. `why` says why it is not right.
     """
 
     max_abs: float
     snr_db: float
     same_top1: bool | None
     right: bool
+    max_rel: float | None = None
+    cosine: float | None = None
+    top1: float | None = None
+    top5: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An imported and checked model, kept in the store: the module every build starts from, and the reference.
 
-    `directory` holds module.json, weights.npz and reference.npz. `engine` names what gave the reference. `check` is the agreement of
-    our host build with it, within `tolerance` (see `stats.agreement`); `reference_correct` counts the labelled samples that the
-    reference gets right. `fixed` says why a batch that the model leaves open was given an extent.
+    `directory` holds module.json, weights.npz and reference.npz. `engine` names what gave the reference. `check` is the agreement of our
+    host build with it; `precision` is what the model computes in, float32, float16 or int8; `reference_correct` counts the labelled
+    samples that the reference gets right. `fixed` says why a batch that the model leaves open was given an extent.
     """
 
     model: str
@@ -39,7 +46,7 @@ class Prepared:
     outputs: tuple[TensorSpec, ...]
     engine: str
     check: Agreement
-    tolerance: float
+    precision: str
     reference_correct: int | None
     reference_total: int | None
     seconds: Mapping[str, float]

@@ -19,6 +19,7 @@ class Plan:
     The warm-up is at least `warmup` runs, and goes on until the latency has settled, for `warmup_s` at the most.
     After measuring, the device has up to `cooldown_s` to become as cool as it was before.
     `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
+    `min_snr_db` and `min_top1` (a share) are what its answer must reach beside the model's own limits, see `stats.below`.
     `install` has a model whose answer is right stay on the device, as the current release of its name.
     Several models of a device take turns in `rounds`, each with its share of all this. A sample is the mean of a `block` of inferences;
     0 leaves it to their length.
@@ -37,6 +38,8 @@ class Plan:
     precision: float | None = None
     rounds: int = 1
     block: int = 0
+    min_snr_db: float | None = None
+    min_top1: float | None = None
 
     @classmethod
     def once(cls) -> Plan:

@@ -44,6 +44,6 @@ def kept(tmp_path: Path) -> Callable[..., Prepared]:
         fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
         outputs = tuple(TensorSpec(f"y{index}", tuple(map(int, one.shape)), str(one.dtype)) for index, one in enumerate(fields))
         specs = tuple(TensorSpec(key, value.shape, value.dtype.name) for key, value in inputs.items())
-        return Prepared(name, folder.name, folder, specs, outputs, "by hand", Agreement(0, 0, None, True), 1e-4, None, None, {})
+        return Prepared(name, folder.name, folder, specs, outputs, "by hand", Agreement(0, 0, None, True), "float32", None, None, {})
 
     return keep

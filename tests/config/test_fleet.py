@@ -9,7 +9,7 @@ import pytest
 from farm import config
 from farm.config import Fleet
 from farm.errors import ModelError, UsageError
-from farm.types import Plan, Preprocess
+from farm.types import Limits, Plan, Preprocess
 
 Load = Callable[[str], Fleet]
 BOARDS = """
@@ -198,3 +198,14 @@ def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
     assert digits.labels is not None
     assert digits.dataset is not None
     assert digits.preprocess.channels == "L"
+
+
+def test_limits_are_those_of_all_models_with_the_models_own_above_them(load: Load) -> None:
+    fleet = load(
+        "[limits.int8]\nmin_snr = 25\n[limits.float32]\nmax_abs = 1e-3\n"
+        "[models.m]\nsource = 'python:a.b:c'\nlimits = { min_cosine = 0.9 }\n"
+    )
+    assert fleet.model("m").limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.9)
+    assert fleet.model("m").limits["float32"] == Limits(max_abs=1e-3, min_cosine=0.9)
+    other = fleet.model("python:a.b:d")
+    assert other.limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.99) and other.limits["float16"] == Limits(max_abs=1e-2)

@@ -220,3 +220,11 @@ def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(folder: Path, pl
             found = re.match(r"devices\.toml:(\d+): ", line)
             assert found, line
             assert 1 <= int(found[1]) <= text.count("\n") + 1
+
+
+def test_mistakes_in_limits_have_their_lines(mistakes: Mistakes) -> None:
+    lines = mistakes(
+        "[limits.int7]\nmin_snr = 1\n[limits.int8]\nmin_snrr = 1\n[models.m]\nsource = 'python:a:b'\nlimits = { min_cosine = 2 }\n"
+    )
+    text = "\n".join(lines)
+    assert "did you mean 'int8'?" in text and "did you mean 'min_snr'?" in text and "must be at most 1" in text

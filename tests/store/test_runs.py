@@ -97,7 +97,8 @@ def test_json_of_an_emulated_run_carries_its_samples_and_says_what_they_are() ->
     body = run_to_json(run)
     assert (body["schema"], body["emulated"], body["verdict"]) == ("farm/run/1", True, "STABLE")
     assert body["samples"]["seconds"] == [0.25, 0.5]
-    assert body["samples"]["agreement"] == {"max_abs": "inf", "snr_db": "-inf", "same_top1": None, "right": False}
+    measures = {"max_abs": "inf", "snr_db": "-inf", "same_top1": None, "right": False, "max_rel": None, "cosine": None}
+    assert body["samples"]["agreement"] == {**measures, "top1": None, "top5": None, "why": ""}
     assert run_to_json(a_run("1"))["emulated"] is False
 
 
