@@ -11,6 +11,10 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 _PATIENCE_S = 5.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -57,6 +61,18 @@ def check() -> None:
     if _state.number:
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise Stopped(_state.number)
+
+
+def stop(loop: asyncio.AbstractEventLoop) -> None:
+    """Have signals stop a loop that runs, for the next `check` to raise: what is raised in one of its callbacks, asyncio only logs."""
+
+    def hear(number: int) -> None:
+        _state.number = _state.number or number
+        loop.stop()
+
+    for number in _NUMBERS:
+        if signal.getsignal(number) == _state.hear:
+            loop.add_signal_handler(number, hear, number)
 
 
 @contextlib.contextmanager

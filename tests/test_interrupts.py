@@ -121,3 +121,22 @@ os.kill(me, signal.SIGKILL)
         assert alive(forgotten)
     finally:
         process.run(["kill", "-9", str(forgotten)], deadline=Deadline(5), what="ending it")
+
+
+def test_a_loop_that_is_in_a_callback_ends_too() -> None:
+    script = """
+import asyncio
+loop = asyncio.new_event_loop()
+interrupts.stop(loop)
+def callback():
+    os.kill(me, signal.SIGTERM)
+    time.sleep(0.1)
+    print("goes on")
+loop.call_soon(callback)
+try:
+    loop.run_forever()
+    interrupts.check()
+except interrupts.Stopped as stopped:
+    print(stopped.exit_code)
+"""
+    assert run(script) == ["goes on", "143"]

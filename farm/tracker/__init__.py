@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from farm import metrics
+from farm import interrupts, metrics
 from farm.errors import DeviceError
 from farm.transports.rpc_client import tvm_rpc
 
@@ -23,13 +23,16 @@ def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metr
         tvm_rpc()  # without torch, which takes seconds
         from tvm.rpc.tracker import TrackerServerHandler
 
-        asyncio.set_event_loop(asyncio.new_event_loop())
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        interrupts.stop(loop)
         handler = TrackerServerHandler(listener, "")
         if beside:
             _serve_metrics(beside, handler.summary)
         announce(listener.getsockname()[1])
         try:
             handler.run()
+            interrupts.check()
         finally:
             handler.stop()
 
