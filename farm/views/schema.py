@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from farm.store import RECORD_SCHEMA, RUN_SCHEMA
-from farm.types import Failure, Profiled, Record, Run, Step, Verdict
+from farm.types import Agreement, Failure, Layer, Profiled, Quantized, Record, Run, Step, Verdict
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean"}
@@ -162,6 +162,17 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "steps": [{**_fields(Step), "share": float, "gflops": float, "roof_share": Maybe(float), "bound_by_memory": Maybe(bool)}],
         **dict.fromkeys(("latency_s", "kernels_s", "between_s", "accounted", "recording_s"), float),
     },
+    "bisect": {
+        "device": str,
+        "model": str,
+        "artifact": str,
+        "reference": str,
+        "first_bad": Maybe(int),
+        "layers": [Layer],
+        "whole": Agreement,
+        "findings": [str],
+    },
+    "quantize": {"path": str, "profile": str, "float_bytes": int, "bytes": int, **_fields(Quantized)},
     "accuracy": {"model": str, "devices": [Map(Any)], "reference": Any, "note": str, "below": [str]},
     "records": {"records": [RECORD]},
     "exported": {"records": int, "file": str},

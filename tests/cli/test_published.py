@@ -22,6 +22,7 @@ def valid(body: Any) -> None:
     [
         "bench --device host digits",
         "bench --device host nowhere.onnx",
+        "bisect --device host digits",
         "deploy --device host digits",
         "deployments --device host",
         "undeploy --device host nothing",

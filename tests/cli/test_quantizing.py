@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from farm import zoo
 from farm.cli import cli
 from farm.errors import FarmError
+from farm.views.schema import schema
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def test_a_model_is_quantized_reported_and_then_used_like_any_other(farm, tmp_pa
     assert done.exit_code == 0, (done.output, done.exception)
     said = json.loads(done.stdout)
     assert (said["schema"], said["total"], said["float_correct"]) == ("farm/quantize/1", 360, 357)
+    jsonschema.Draft202012Validator(schema("quantize")).validate(said)
     assert said["correct"] >= 355 and said["bytes"] < said["float_bytes"] and said["layers"][0]["snr_db"] > 10
     compiled = farm("compile", "d.int8", "--json")
     assert compiled.exit_code == 0, (compiled.output, compiled.exception)
