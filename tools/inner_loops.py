@@ -2,8 +2,9 @@
 
 A kernel's inner loops are the instructions from a label to the branch back to it, with no such loop within, that hold at least half as many
 multiply-adds as the fullest of them: LLVM splits loops and leaves remainders, which do little of the work. A spill is any access to the
-stack in such a loop, by the stack's own register or one that was set from it. Figures are llvm-mca's steady state with all loads from the
-L1 cache; its peak is what it says of nothing but multiply-adds.
+stack in such a loop, by the stack's own register or one that was set from it. A loop of a sum adds to registers that it does not set; the
+transforms of Winograd's convolution do not. Figures are llvm-mca's steady state with all loads from the L1 cache; its peak is what it says
+of nothing but multiply-adds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from farm import process
 from farm.deadline import Deadline
+from farm.errors import BuildError
 
 MCA = "llvm-mca"
 _ITERATIONS = 200
@@ -26,6 +28,7 @@ _LABEL = re.compile(r"^([.\w$]+):")
 _FMA = re.compile(r"^\s+(?:v?fml[as]|fn?madd|fn?msub|vfm[as]|vml[as]|vfn?m(?:add|sub)\d+)\w*(?:\.f32)?\s+(.*)")
 _JUMP = re.compile(r"^\s+(?:b(?:\.?[a-z]{2})?|cbn?z|tbn?z|j[a-z]+)\s+(?:.*,\s*)?(\.L\w+)\s*$")
 _BASE = re.compile(r"[\[(]%?(\w+)")
+_WRITTEN = re.compile(r"^\s+(?!st|vst|vpush|cmp|b)\w+(?:\.\w+)?\s+\{?([vqds]\d+)[.\w\[\]]*(?:,\s*([qds]\d+)(?=.*\[))?")
 _SET = re.compile(r"^\s+(?:add|sub|mov)\s+(x\d+|r\d+|fp), (\w+)")
 _REFERENCE = re.compile(r"\.L__tvm_parallel_lambda[.\d]*|\b\w+_compute_\b")
 
@@ -42,8 +45,27 @@ class Loop:
         return sum(_width(match.group(1)) for line in self.lines if (match := _FMA.match(line)))
 
     @property
+    def is_sum(self) -> bool:
+        """Whether most of its multiply-adds add to what the iteration before left."""
+        added: list[set[str]] = []
+        set_here: set[str] = set()
+        for line in self.lines:
+            if match := _FMA.match(line):
+                added.append(_registers(match.group(1)))
+            elif match := _WRITTEN.match(line):
+                set_here |= set().union(*(_registers(name) for name in match.groups() if name))
+        return 2 * sum(not registers & set_here for registers in added) > len(added)
+
+    @property
     def spills(self) -> int:
         return sum(match.group(1) in self.stack for line in self.lines if (match := _BASE.search(line)))
+
+
+def _registers(name: str) -> set[str]:
+    """The names of a vector register of ARM: 64-bit code calls v1 q1 when it loads it, 32-bit code calls the halves of q1 d2 and d3."""
+    found = re.match(r"([vqd])(\d+)", name.strip())
+    kind, number = found.groups() if found else ("", "")
+    return {"v": {f"v{number}"}, "q": {f"v{number}"} | {f"d{2 * int(number or 0) + half}" for half in (0, 1)}, "d": {name}}.get(kind, set())
 
 
 def _width(operands: str) -> float:
@@ -75,9 +97,10 @@ def functions(text: str) -> dict[str, list[str]]:
     return found
 
 
-def inner_loops(kernel: str, found: dict[str, list[str]]) -> list[Loop]:
-    """The inner loops of a kernel, those of its parallel parts included; none where it has no multiply-adds."""
+def inner_loops(kernel: str, found: dict[str, list[str]], are_sums: bool | None = None) -> list[Loop]:
+    """The inner loops of a kernel, those of its parallel parts included; only those that are sums, or that are not, where that is given."""
     loops = [loop for name in _reached(f"{kernel}_compute_", found) for loop in _innermost(found[name])]
+    loops = [loop for loop in loops if are_sums in (None, loop.is_sum)]
     most = max((loop.multiply_adds for loop in loops), default=0)
     return [loop for loop in loops if loop.multiply_adds >= max(1, most / 2)]
 
@@ -113,6 +136,17 @@ def _stack_registers(lines: list[str]) -> frozenset[str]:
 def share_of_peak(loop: Loop, triple: str, cpu: str) -> float:
     """The loop's multiply-adds in a cycle, as a share of the most that the core can do, both by llvm-mca."""
     return loop.multiply_adds / _cycles(loop.lines, triple, cpu) / _peak(triple, cpu)
+
+
+@lru_cache
+def has_times(triple: str, cpu: str) -> bool:
+    """Whether llvm-mca is there, and knows how long the core's instructions take."""
+    try:
+        return bool(process.find(MCA) and _peak(triple, cpu))
+    except BuildError as error:
+        if "scheduling information" in error.why:
+            return False
+        raise
 
 
 @lru_cache
