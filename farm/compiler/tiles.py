@@ -12,6 +12,9 @@ _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
 _INPUTS = 3  # in registers at a time, beside a tile's sums and its vectors of weights
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
+GROUP = 4  # steps of a sum whose inputs are loaded together, for a core in order: one vector holds those of a pixel
+_WAIT_CYCLES = 2  # of a group's first load for the multiply-adds before it
+_GROUPS = 8  # in one iteration at most
 _SCALAR_CYCLES = 2  # of one result where results do not fill vectors
 
 
@@ -23,6 +26,29 @@ def divisor(number: int, limit: int) -> int:
 def up_to_multiple(number: int, unit: int) -> int:
     """The least multiple of `unit` that is not less than `number`."""
     return -(-number // unit) * unit
+
+
+def in_groups(core: Core, depth: int) -> bool:
+    """Whether sums of `depth` products go by groups of steps: loads wait for multiply-adds, and registers hold a tile's inputs for a group.
+
+    16 registers hold too few: a tile would be so small that its loads take longer than they wait now.
+    """
+    return core.in_order and not core.from_memory and core.registers >= 32 and depth % GROUP == 0
+
+
+def groups_at_once(depth: int, around: int) -> int:
+    """Groups of steps in one iteration: they share its end. Of two iterations, LLVM makes a loop that costs more.
+
+    `around`: iterations of the loops of the sum around these `depth` steps, as over a kernel's rows.
+    """
+    groups = depth // GROUP
+    return groups if groups <= _GROUPS and around > 2 else divisor(groups, max(1, min(_GROUPS, groups // 3)))
+
+
+def step_in_groups(core: Core, tile: Tile) -> float:
+    """Cycles of a step, where a group of them is loaded at once."""
+    arithmetic = max(tile.pixels * tile.vectors / core.multiply_adds, core.latency)
+    return arithmetic + (tile.pixels + GROUP * tile.vectors + _WAIT_CYCLES) / GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +77,16 @@ def product_tiles(core: Core, pixels: int, channels: int, depth: int) -> list[tu
         for lanes in core.widths
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
         for high in range(1, min(pixels, core.tile_budget(lanes) // vectors) + 1)
-        if core.from_memory or high == 1 or (high + 1) * vectors + _INPUTS <= core.registers
+        if core.from_memory or (high == 1 and not in_groups(core, depth)) or _registers(core, high, vectors, depth) <= core.registers
     ]
     return [(tile, _cycles(core, tile, pixels, channels, depth)) for tile in tiles]
+
+
+def _registers(core: Core, high: int, vectors: int, depth: int) -> int:
+    """Of a tile's sums and what a step, or a group of steps, needs beside them."""
+    if in_groups(core, depth):
+        return high * vectors + high + GROUP * vectors
+    return (high + 1) * vectors + _INPUTS
 
 
 def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
@@ -71,7 +104,10 @@ def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int) -> f
     loads = (tile.pixels + tile.vectors + pointers) / core.loads
     weights = 4 * tile.block / core.l2_speed if 4 * tile.block * depth > core.l1_bytes // 2 else 0
     arithmetic = max(sums / core.multiply_adds, core.latency)
-    step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
+    if in_groups(core, depth):
+        step = step_in_groups(core, tile)
+    else:
+        step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
     whole = channels % tile.lanes == 0
     results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
     return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farm.compiler.choices import CHANNELS, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION
-from farm.compiler.tiles import Tile, divisor, product_tiles, up_to_multiple
+from farm.compiler.tiles import Tile, divisor, in_groups, product_tiles, step_in_groups, up_to_multiple
 from farm.compiler.winograd import LEAST_BYTES
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method
@@ -83,6 +83,8 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     step = max(tile.pixels * tile.vectors / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    if in_groups(core, depth):
+        step = step_in_groups(core, tile)
     products = points * bands * -(-tiles // tile.pixels) * blocks * (depth * step + tile.pixels * tile.vectors * 2)
 
     inputs = depth / divisor(depth, core.lanes) * (size * size + size * (size + 2) + points)
