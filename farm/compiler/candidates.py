@@ -6,8 +6,8 @@ import math
 
 from farm.compiler.choices import CHANNELS, DIRECT, PIXELS, Choice, Workload
 from farm.compiler.core import Core
-from farm.compiler.loops import DENSE, PRODUCT, TRANSPOSED
-from farm.compiler.tiles import grouped_tile, product_tiles, up_to_multiple
+from farm.compiler.loops import CONVOLUTION, DENSE, PRODUCT, TRANSPOSED
+from farm.compiler.tiles import GROUP, grouped_tile, in_groups, product_tiles, up_to_multiple
 
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
 _INPUT_BYTES_A_CYCLE = 32  # from memory, with the work on them in between
@@ -21,11 +21,13 @@ def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, flo
     """Of a sum of products: every tile of the core, in both orders."""
     rows, pixels, depth, values = _product(workload)
     channels = workload.channels
+    if run := run_length(workload, core):
+        depth = values = workload.weight[0] * run
     if workload.groups > 1:
         tile = grouped_tile(core, pixels, channels // workload.groups)
         tiles = [] if tile is None else [(tile, 1.0)]
     else:
-        tiles = product_tiles(core, pixels, channels, depth)
+        tiles = product_tiles(core, pixels, channels, depth, sums_by_groups(workload, core))
     found = []
     for tile, cycles in tiles:
         weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
@@ -63,6 +65,27 @@ def _product(workload: Workload) -> tuple[int, int, int, int]:
         values = math.prod(up_to_multiple(weight[axis], workload.strides[axis]) for axis in (0, 1)) * weight[2]
         return data[0] * height * workload.strides[1], -(-width // workload.strides[1]), weight[2], values
     return data[0] * workload.output(0), workload.output(1), math.prod(weight[:3]), math.prod(weight[:3])
+
+
+def sums_by_groups(workload: Workload, core: Core) -> bool:
+    """Whether the loops of a workload add by groups of steps: convolutions of one group, and products with a constant."""
+    if workload.operator == DENSE:
+        return in_groups(core, workload.data[-1])
+    if workload.operator != CONVOLUTION or workload.groups > 1:
+        return False
+    return in_groups(core, workload.weight[2]) or run_length(workload, core) > 0
+
+
+def run_length(workload: Workload, core: Core) -> int:
+    """Of the values of a row of a kernel, all columns and channels, filled up to groups of steps; 0 where channels alone fill groups.
+
+    The inputs of such a row lie together, so that the sums of few channels, as of an image, can go by groups too.
+    """
+    if workload.operator != CONVOLUTION or workload.groups > 1:
+        return 0
+    (_, columns, depth, _), (_, dilation) = workload.weight, workload.dilation
+    run = up_to_multiple(columns * depth, GROUP)
+    return run if dilation == 1 < columns and depth % GROUP and in_groups(core, run) else 0
 
 
 def transposed_output(workload: Workload, axis: int) -> int:

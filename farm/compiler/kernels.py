@@ -16,11 +16,11 @@ import tvm
 from tvm import relax
 
 from farm.compiler import functions, integer_kernels, loops, rows, windows, winograd, winograd_costs
-from farm.compiler.candidates import product_candidates
+from farm.compiler.candidates import product_candidates, run_length, sums_by_groups
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.extents import Extent, at_one, is_open, same
 from farm.compiler.folding import constant
-from farm.compiler.tiles import divisor, up_to_multiple
+from farm.compiler.tiles import divisor, in_groups, up_to_multiple
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -74,12 +74,14 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
     choice = chooser.best(workload, candidates)
     if choice.method in winograd_costs.SIZES:
         plan = winograd_costs.best_plan(workload, choice, chooser.core)
-        body = partial(winograd.convolution, workload, choice, plan.size, plan.band)
+        body = partial(winograd.convolution, workload, choice, plan.size, plan.band, in_groups(chooser.core, plan.depth))
         packed = winograd.pack(plan.size, weight, plan.depth, choice.tile.block)
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=winograd.WINOGRAD)
+    if run := run_length(workload, chooser.core):
+        weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, choice.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    body = partial(loops.convolution, workload, choice)
+    body = partial(loops.convolution, workload, choice, sums_by_groups(workload, chooser.core))
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.CONVOLUTION)
 
 
@@ -174,7 +176,8 @@ def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) ->
     if weight is None or not dense:
         return builder.call_te(partial(loops.product, workload, choice), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
     packed = np.ascontiguousarray(_blocks(weight, choice.tile.block).transpose(1, 0, 2))
-    return builder.call_te(partial(loops.dense, workload, choice), call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
+    body = partial(loops.dense, workload, choice, sums_by_groups(workload, chooser.core))
+    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
 
 
 def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
@@ -241,8 +244,10 @@ def _blocks(weight: Array, block: int) -> Array:
     return filled.reshape(*weight.shape[:-1], -1, block)
 
 
-def _filled(weight: Array, extent: int) -> Array:
-    return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, extent - weight.shape[-1])])
+def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
+    more = [(0, 0)] * weight.ndim
+    more[axis] = (0, extent - weight.shape[axis])
+    return np.pad(weight, more)
 
 
 _OWN: dict[str, Own] = {

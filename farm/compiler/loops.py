@@ -20,13 +20,21 @@ from farm.compiler.tiles import up_to_multiple
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
 TRANSPOSED, POOL, DEPTHWISE_INT8 = "transposed_convolution", "max_pool", "depthwise_int8"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
+INPUTS = "inputs"  # what a main block whose sums go by groups of steps reads: an input for each step of each pixel
 TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main block: what was chosen, and for what; TVM drops "workload"
 
 
-def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A convolution; in one of several groups, each output sees the channels of its own group."""
-    source = padded(data, workload.padding)
+def convolution(workload: Workload, choice: Choice, by_groups: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A convolution; in one of several groups, each output sees the channels of its own group. `by_groups`: of the steps of a sum.
+
+    A weight of one column where the kernel has several takes them, and all their channels, as one run of values; those beyond are zeros.
+    """
     blocks, kernel_h, kernel_w, depth, block = extents(weight)
+    _, columns, channels, _ = workload.weight
+    runs = kernel_w < columns
+    beyond = up_to_multiple(depth, channels) // channels - columns if runs else 0
+    (top, left, bottom, right) = workload.padding
+    source = padded(data, (top, left, bottom, right + beyond))
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
@@ -35,9 +43,13 @@ def convolution(workload: Workload, choice: Choice, data: te.Tensor, weight: te.
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
-        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
-        return te.sum(source[n, row, column, first + rc] * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
+        return te.sum(inputs(n, y, x, ry, rx, first + rc) * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
 
+    def read(n: te.Var, y: te.Var, x: te.Var, ry: te.Var, rx: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
+        return source[n, row, column + c // channels, c % channels] if runs else source[n, row, column, c]
+
+    inputs = te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS) if by_groups else read
     main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
     return cropped(main, (count, out_h, out_w, workload.channels))
 
@@ -70,17 +82,22 @@ def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: t
     return te.compute((count, *image), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
-def dense(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """[..., M, K] by a packed weight: [..., M, N]."""
+def dense(workload: Workload, choice: Choice, by_groups: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """[..., M, K] by a packed weight: [..., M, N]. `by_groups`: of the steps of a sum."""
     *outer, rows, depth = plain(data.shape)
     blocks, _, block = extents(weight)
     k = te.reduce_axis((0, depth), name="k")
     shape = (*outer, covering(rows, choice.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
-        *batch, i, j = at
-        return te.sum(data(*batch, within(i, rows, shape[-2]), k) * weight[j // block, k, j % block], axis=k)
+        *before, j = at
+        return te.sum(inputs(*before, k) * weight[j // block, k, j % block], axis=k)
 
+    def read(*at: te.Var) -> tvm.tirx.Expr:
+        *batch, i, step = at
+        return data(*batch, within(i, rows, shape[-2]), step)
+
+    inputs = te.compute((*shape[:-1], depth), read, name=INPUTS) if by_groups else read
     return cropped(te.compute(shape, value, name=DENSE, attrs=notes_of(workload, choice)), (*outer, rows, workload.channels))
 
 

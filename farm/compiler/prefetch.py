@@ -1,7 +1,6 @@
 """Weights fetched ahead: while a kernel works on one block of a packed weight, it asks for the next one, a little in every step.
 
 A block is used for many pixels, but its first use waits for memory, as a core asks by itself only for what is a few cache lines ahead.
-TVM's schedules have no such step, so that it is put into the loops of a scheduled function: a loop to have it is annotated by the rule.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ import math
 from collections.abc import Sequence
 
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
+
+from farm.compiler.annotated import changed, loop_with
 
 PREFETCH = "farm.prefetch"  # annotation of the innermost loop of a reduction: how many rows one block of the weight serves, of one image
 _LINE = 16  # float32 values in a cache line
@@ -19,35 +20,12 @@ _READ, _TO_L2, _DATA = 0, 2, 1  # arguments of llvm.prefetch
 
 def with_prefetches(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with its annotated loop prefetching, if it has one."""
-    body = _visited(function.body, [])
-    return function if body is None else function.with_body(body)
+    return changed(function, PREFETCH, _prefetching)
 
 
-def _visited(statement: tirx.Stmt, around: Sequence[tirx.For]) -> tirx.Stmt | None:
-    """The statement with the annotated loop in it replaced; None if there is none."""
-    if isinstance(statement, tirx.For):
-        if PREFETCH in statement.annotations:
-            first = tirx.SeqStmt([*_next_block(statement, around), statement.body])
-            return _loop(statement, first, {name: value for name, value in statement.annotations.items() if name != PREFETCH})
-        body = _visited(statement.body, [*around, statement])
-        return None if body is None else _loop(statement, body, dict(statement.annotations))
-    if isinstance(statement, tirx.SeqStmt):
-        parts = [_visited(part, around) for part in statement.seq]
-        return tirx.SeqStmt([new or old for new, old in zip(parts, statement.seq, strict=True)]) if any(parts) else None
-    if isinstance(statement, SBlockRealize) and not statement.block.iter_vars:  # the root
-        block = statement.block
-        body = _visited(block.body, around)
-        return None if body is None else SBlockRealize(statement.iter_values, statement.predicate, _block(block, body))
-    return None
-
-
-def _block(block: SBlock, body: tirx.Stmt) -> SBlock:
-    rest = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
-    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, *rest)
-
-
-def _loop(loop: tirx.For, body: tirx.Stmt, annotations: dict[str, object]) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, annotations, loop.step)
+def _prefetching(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
+    kept = {name: value for name, value in loop.annotations.items() if name != PREFETCH}
+    return loop_with(loop, [*_next_block(loop, around), loop.body], kept)
 
 
 def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:

@@ -10,11 +10,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
+from farm.compiler.fences import FENCE
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
-from farm.compiler.loops import CONVOLUTION, DENSE, ORDER, PRODUCT, TILE, TRANSPOSED
+from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE, TRANSPOSED
 from farm.compiler.prefetch import PREFETCH
 from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
-from farm.compiler.tiles import Tile, divisor
+from farm.compiler.tiles import GROUP, Tile, divisor, groups_at_once
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, which it unrolls, would keep too many inputs in registers
@@ -23,7 +24,7 @@ _UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, w
 def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
     main = main_block(work, _PRODUCTS)
-    before = work.get_producers(main)
+    before = _sources(work, main)
     _tile_product(work, core, main, inline_epilogue(work, main))
     for block in before:
         spread(work, block, core)
@@ -47,6 +48,9 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     inside = [reduced.pop()] if instruction else []
     if not core.from_memory and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
         reduced = [work.fuse(*reduced[:2]), reduced[2]]
+    inputs = inputs_of(work, main)
+    if inputs is not None:
+        reduced = [*reduced[:-1], *split_in_groups(work, reduced)]
     *outer, row, column = spatial
     rows, tile_rows = work.split(row, [None, tile.pixels])
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
@@ -63,10 +67,46 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     _follow(work, last, place, tile)
     in_parallel(work, shared, [main], core)
     _unroll_vectorize(work, [tile_rows, vectors], None if instruction else lanes)
+    if inputs is not None:
+        load_by_groups(work, main, inputs, reduced[-2:], tile)
     initial = work.get_loops(work.decompose_reduction(main, reduced[0]))
     _unroll_vectorize(work, initial[-3:-1], initial[-1])
     if instruction:
         work.tensorize(lanes, instruction)
+
+
+def inputs_of(work: Schedule, main: SBlockRV) -> SBlockRV | None:
+    """The block of a main block's inputs; None where its sums do not go by groups of steps."""
+    return next((block for block in work.get_producers(main) if name_of(work, block) == INPUTS), None)
+
+
+def split_in_groups(work: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
+    """The innermost loop of a sum as loops of iterations, of the groups in one, and of the steps in a group."""
+    *around, steps = (extent(work, loop) for loop in reduced)
+    return list(work.split(reduced[-1], [None, groups_at_once(steps, math.prod(around)), GROUP]))
+
+
+def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile) -> None:
+    """Load all that a group of steps takes before its products. `loops` are those of the groups in an iteration and of their steps."""
+    groups, steps = loops
+    read = [region.source for region in work.get(main).reads]
+    (own,) = (at for at, buffer in enumerate(read) if buffer.same_as(work.get(inputs).writes[0].source))
+    weights = work.cache_read(main, own + 1, "global")
+    for block, lanes in ((inputs, GROUP), (weights, tile.lanes)):
+        work.compute_at(block, groups, preserve_unit_loops=True)
+        *_, rows, column = work.get_loops(block)
+        vectors, column = work.split(column, [None, lanes])
+        _unroll_vectorize(work, [rows, vectors], column)
+    _unroll_vectorize(work, [], work.get_loops(main)[-1])
+    work.unroll(groups)
+    work.unroll(steps)
+    work.annotate(groups, FENCE, 1)
+
+
+def _sources(work: Schedule, main: SBlockRV) -> list[SBlockRV]:
+    """The blocks that a main block reads, those that its inputs read in place of these."""
+    found = [[block] if name_of(work, block) != INPUTS else work.get_producers(block) for block in work.get_producers(main)]
+    return [block for blocks in found for block in blocks]
 
 
 def main_block(work: Schedule, names: tuple[str, ...]) -> SBlockRV:
@@ -89,7 +129,7 @@ def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
-    first = {name_of(work, block) for block in (main, *work.get_producers(main))}
+    first = {INPUTS, *(name_of(work, block) for block in (main, *_sources(work, main)))}
     *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
     for block in between:
         work.compute_inline(block)

@@ -19,6 +19,7 @@ from tvm.s_tir import Schedule
 from farm.compiler import recurrence
 from farm.compiler.core import Core
 from farm.compiler.extents import product_at_one
+from farm.compiler.fences import with_fences
 from farm.compiler.loops import WORKLOAD
 from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
@@ -74,7 +75,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return with_prefetches(work.mod["main"]), Kernel(name, rule, failure)
+        return with_fences(with_prefetches(work.mod["main"])), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
 
 

@@ -19,7 +19,7 @@ import tvm
 from tvm import te, tirx
 
 from farm.compiler.choices import Choice, Workload
-from farm.compiler.loops import CROP, ORDER, PADDING, TILE, WORKLOAD
+from farm.compiler.loops import CROP, INPUTS, ORDER, PADDING, TILE, WORKLOAD
 from farm.compiler.tiles import up_to_multiple
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
@@ -45,8 +45,8 @@ def pack(size: int, weight: Array, depth: int, block: int) -> Array:
     return np.ascontiguousarray(filled.reshape(size + 2, size + 2, depth, -1, block).transpose(3, 1, 0, 2, 4))
 
 
-def convolution(workload: Workload, choice: Choice, size: int, band: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A convolution of 3 x 3, stride 1, by tiles of `size`, `band` rows of them at a time."""
+def convolution(workload: Workload, choice: Choice, size: int, band: int, by_groups: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A convolution of 3 x 3, stride 1, by tiles of `size`, `band` rows of them at a time. `by_groups`: of the steps of a sum."""
     (_, height, width, channels), count = workload.data, data.shape[0]
     (top, left, _, _), side = workload.padding, size + 2
     out_h, out_w = workload.output(0), workload.output(1)
@@ -66,8 +66,10 @@ def convolution(workload: Workload, choice: Choice, size: int, band: int, data: 
         return _one_of(j, _input(size, lambda column: lines[n, b, t // columns, i, t % columns * size + column, c]))
 
     def sums(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
-        tile = t if covered == tiles else te.min(t, tiles - 1)
-        return te.sum(points[n, b, tile, i, j, rc] * weight[c // block, i, j, rc, c % block], axis=[rc])
+        return te.sum(inputs(n, b, t, i, j, rc) * weight[c // block, i, j, rc, c % block], axis=[rc])
+
+    def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
+        return points[n, b, t if covered == tiles else te.min(t, tiles - 1), i, j, step]
 
     def rows_out(n: te.Var, b: te.Var, t: te.Var, y: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
         return _one_of(y, _output(size, lambda i: main[n, b, t, i, j, c]))
@@ -79,6 +81,7 @@ def convolution(workload: Workload, choice: Choice, size: int, band: int, data: 
     source = te.compute((count, bands * band * size + 2, columns * size + 2, depth), padded, name=PADDING)
     lines = te.compute((count, bands, band, side, columns * size + 2, depth), rows_in, name=ROWS_IN)
     points = te.compute((count, bands, tiles, side, side, depth), tiles_in, name=TILES_IN)
+    inputs = te.compute((count, bands, covered, side, side, depth), read, name=INPUTS) if by_groups else read
     rc = te.reduce_axis((0, depth), name="rc")
     tile = [choice.tile.pixels, choice.tile.vectors, choice.tile.lanes]
     attributes = {TILE: tile, ORDER: choice.order, WORKLOAD: workload.key}

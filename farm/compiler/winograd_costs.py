@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farm.compiler.choices import CHANNELS, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION
-from farm.compiler.tiles import Tile, divisor, product_tiles, up_to_multiple
+from farm.compiler.tiles import Tile, divisor, in_groups, product_tiles, step_in_groups, up_to_multiple
 from farm.compiler.winograd import LEAST_BYTES
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method
@@ -72,7 +72,9 @@ def _tiles(workload: Workload, core: Core, size: int) -> Iterator[Tile]:
     """The best register tile for each number of rows."""
     columns = -(-workload.output(1) // size)
     pixels = (min(band * columns, 4 * core.registers) for band in _bands(workload, size))
-    best = (min(product_tiles(core, count, workload.channels, workload.data[3]), key=lambda found: found[1])[0] for count in set(pixels))
+    depth, by_groups = workload.data[3], in_groups(core, filled(workload.data[3], core))
+    found = (product_tiles(core, count, workload.channels, depth, by_groups) for count in set(pixels))
+    best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
 
 
@@ -83,6 +85,8 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     step = max(tile.pixels * tile.vectors / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    if in_groups(core, depth):
+        step = step_in_groups(core, tile)
     products = points * bands * -(-tiles // tile.pixels) * blocks * (depth * step + tile.pixels * tile.vectors * 2)
 
     inputs = depth / divisor(depth, core.lanes) * (size * size + size * (size + 2) + points)

@@ -11,6 +11,7 @@ from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
 from farm.compiler.extents import at_one
 from farm.compiler.loops import ORDER, PADDING, TILE
+from farm.compiler.rules import inputs_of, load_by_groups, split_in_groups
 from farm.compiler.spread import in_parallel, name_of, vectorized
 from farm.compiler.tiles import Tile, divisor
 from farm.compiler.winograd import LEAST_BYTES, ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD
@@ -43,9 +44,12 @@ def schedule_winograd(work: Schedule, core: Core) -> None:
         shared, place = work.fuse(n, band), block
     in_parallel(work, shared, [main], core)  # first: a loop around a crop is found to be no parallel one
     _unrolled(work, [tile_x], lane)
-    work.compute_at(rows_out, tile_y, preserve_unit_loops=True)
-    *_, across, lane = work.get_loops(rows_out)
-    _unrolled(work, [across], lane)
+    by_groups = inputs_of(work, main) is not None
+    work.compute_at(rows_out, vector if by_groups else tile_y, preserve_unit_loops=True)
+    *_, down, across, lane = work.get_loops(rows_out)
+    if by_groups:  # a core in order: a column's values are loaded once, for all that they go into
+        work.reorder(across, down, lane)
+    _unrolled(work, [across, down] if by_groups else [across], lane)
 
     _schedule_products(work, main, products, place, tile)
     _schedule_input(work, core, None if by_channels else shared, columns)
@@ -83,8 +87,14 @@ def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place
     work.compute_at(main, tiles, preserve_unit_loops=True)
     *_, pixel, i, j, c, reduced = work.get_loops(main)
     vector, lane = work.split(c, [tile.vectors, tile.lanes])
-    work.reorder(i, j, reduced, pixel, vector, lane)
+    inputs, steps = inputs_of(work, main), [reduced]
+    if inputs is not None:
+        steps = split_in_groups(work, [reduced])
+    work.reorder(i, j, *steps, pixel, vector, lane)
     _unrolled(work, [pixel, vector], lane)
+    if inputs is not None:
+        load_by_groups(work, main, inputs, steps[-2:], tile)
+    reduced = steps[0]
     *_, pixel, vector, lane = work.get_loops(work.decompose_reduction(main, reduced))
     _unrolled(work, [pixel, vector], lane)
 

@@ -52,6 +52,12 @@ def test_one_build_runs_every_batch_on_this_machine_and_on_emulated_boards(farm:
         assert set((farm.cache / "artifacts").iterdir()) == built
 
 
+def test_sums_by_groups_of_a_core_in_order_take_any_batch(farm: Farm, model: Path, emulators: None) -> None:
+    farm.configure('[devices.a53]\nprofile = "rasp3b-64"\nurl = "qemu:"\n')
+    for batch in (1, 7):
+        agrees(farm, model, "a53", "small.onnx", batch)
+
+
 def test_a_deployed_model_takes_any_batch_and_refuses_another_shape(farm: Farm, model: Path) -> None:
     deployed = farm.run("deploy", "--device", "host", "small.onnx")
     assert deployed.code == 0, deployed.err

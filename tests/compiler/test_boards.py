@@ -33,6 +33,12 @@ ARM = {
         "aarch64-linux-gnu",
         agent="aarch64",
     ),
+    "aarch64 in order": Profile(
+        "rasp3b-64",
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "mattr": ["+neon"]},
+        "aarch64-linux-gnu",
+        agent="aarch64",
+    ),
 }
 NETWORK = graph(
     [
@@ -48,6 +54,19 @@ NETWORK = graph(
     {"x": [1, 3, 9, 9]},
     {"y": [1, 24]},
     {"w": draw(16, 3, 3, 3), "d": draw(16, 1, 3, 3), "m": 0.1 * draw(400, 24), "low": np.float32(0), "high": np.float32(6)},
+)
+CONVOLUTIONS = graph(  # sums of many steps; rows and channels that fill no tiles
+    [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "d"], ["c"], pads=[1, 1, 1, 1]),
+        node("Conv", ["b", "u"], ["e"]),
+        node("Add", ["c", "e"], ["f"]),
+        node("Relu", ["f"], ["y"]),
+    ],
+    {"x": [1, 12, 43, 43]},
+    {"y": [1, 64, 22, 22]},
+    {"w": draw(64, 12, 3, 3), "d": 0.1 * draw(64, 64, 3, 3), "u": draw(64, 64, 1, 1)},
 )
 ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
     [
@@ -106,14 +125,15 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     ("body", "rules"),
     [
         (NETWORK, {"convolution", "depthwise", "dense", "softmax"}),
+        (CONVOLUTIONS, {"convolution", "winograd"}),
         (ATTENTION, {"convolution", "transposed_convolution", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
-    ids=["network", "attention", "arithmetic"],
+    ids=["network", "convolutions", "attention", "arithmetic"],
 )
 def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
-
-    emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]
+    agent = ARM[architecture].agent
+    emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
     if not process.find(emulator):
         pytest.skip(f"{emulator} is not installed")
     model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
@@ -121,5 +141,5 @@ def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp
     artifact = build(desk, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
-    samples = executor.measure(desk, board, model, prepared, artifact, agents(architecture), Plan.once())
+    samples = executor.measure(desk, board, model, prepared, artifact, agents(agent), Plan.once())
     assert samples.agreement.right, samples.agreement

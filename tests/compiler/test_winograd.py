@@ -20,7 +20,7 @@ from farm.compiler.candidates import product_candidates
 from farm.compiler.choices import CHANNELS, PIXELS, Choice, Chooser, Workload
 from farm.compiler.core import Core, core_of
 from farm.compiler.loops import CONVOLUTION
-from farm.compiler.tiles import Tile
+from farm.compiler.tiles import Tile, in_groups
 from farm.compiler.winograd_costs import candidates, filled
 
 ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
@@ -46,7 +46,8 @@ def kernel(case: Case, core: Core) -> tvm.tirx.PrimFunc:
     workload, block, side = case.workload, case.choice.tile.block, case.size + 2
     data = te.placeholder(workload.data, name="data")
     weight = te.placeholder((-(-workload.channels // block), side, side, filled(workload.data[3], core), block), name="weight")
-    result = winograd.convolution(workload, case.choice, case.size, case.band, data, weight)
+    by_groups = in_groups(core, filled(workload.data[3], core))
+    result = winograd.convolution(workload, case.choice, case.size, case.band, by_groups, data, weight)
     residual = te.placeholder(result.shape, name="residual")
     if case.then == "residual":
         total = te.compute(result.shape, lambda *at: result[at] + residual[at], name="sum")
