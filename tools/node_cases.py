@@ -157,8 +157,8 @@ def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> 
     import tvm
     from tvm import relax
 
+    from farm.compiler.here import flat
     from farm.errors import DeviceError
-    from farm.prepare import flat
 
     try:
         machine = relax.VirtualMachine(executable, device)

@@ -22,7 +22,7 @@ def answers(path: Path, **inputs: np.ndarray) -> tuple[list[np.ndarray], list[np
     model = Model("test", str(path))
     imported = importers.load(model, path.parent)
     imported.example.update(inputs)
-    return _run_here(model, imported, HOST), imported.reference(imported.example)
+    return _run_here(model, imported, HOST, [imported.example])[0], imported.reference(imported.example)
 
 
 def same(path: Path, **inputs: np.ndarray) -> None:

@@ -41,7 +41,7 @@ FORMS = {
 def agree(path, tmp_path):
     model = Model("m", str(path))
     made = importers.load(model, tmp_path)
-    for ours, theirs in zip(_run_here(model, made, HOST), made.reference(made.example), strict=True):
+    for ours, theirs in zip(_run_here(model, made, HOST, [made.example])[0], made.reference(made.example), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(ours, theirs, atol=3e-6, rtol=3e-6)
 
@@ -73,4 +73,4 @@ def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
     model = Model("m", str(tmp_path / "m.pt2"))
     made = importers.load(model, tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
-    np.testing.assert_allclose(_run_here(model, made, HOST)[0], made.reference(made.example)[0], atol=3e-3)
+    np.testing.assert_allclose(_run_here(model, made, HOST, [made.example])[0][0], made.reference(made.example)[0], atol=3e-3)
