@@ -65,7 +65,8 @@ def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec
 
     Raises ModelError where a shape depends on the data, or an output is no tensor.
     """
-    types, batch = _returned(module), relax.analysis.defined_symbolic_vars(module["main"])
+    types = _returned(module)
+    batch = {one for parameter in module["main"].params for one in relax.analysis.tir_vars_in_type(parameter.ty)}  # none that values decide
     if len(types) != len(names):
         raise ModelError(f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has", f"they are {', '.join(names)}")
     if not batch:

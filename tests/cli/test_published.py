@@ -60,8 +60,8 @@ def test_a_tracker_tells_prometheus_of_its_boards(farm: Farm) -> None:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return str(answer.read().decode())
 
-    wait_until(lambda: 'farm_tracker_boards{key="lab"} 1.0' in numbers(), "the board")
-    assert 'farm_tracker_boards_free{key="lab"} 1.0' in numbers()
+    wait_until(lambda: 'farm_tracker_boards_free{key="lab"} 1.0' in numbers(), "the board, which registers before it can be lent")
+    assert 'farm_tracker_boards{key="lab"} 1.0' in numbers()
     for one in (agent, running):
         one.child.terminate()
         one.end()

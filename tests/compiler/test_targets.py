@@ -14,7 +14,6 @@ from tvm import relax
 from farm.compiler.core import core_of
 from farm.compiler.lower import lower, resolve_target
 from farm.config import profiles
-from farm.errors import BuildError
 from farm.types import Profile
 
 OP = relax.op
@@ -58,7 +57,6 @@ def test_what_a_virtual_machine_hides_of_its_cpu_is_not_used(monkeypatch):
 
 PROFILES = [profiles.made(name, table) for name, table in profiles.shipped().items()]
 CPUS = {json.dumps(profile.target, sort_keys=True): profile for profile in PROFILES if profile.target["kind"] == "llvm"}
-GPUS = [profile for profile in PROFILES if profile.target["kind"] != "llvm"]
 
 
 def network(emit, x, w, d, m):
@@ -76,13 +74,6 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
     assert {kernel.rule for kernel in lowered.kernels} == {"convolution", "depthwise", "dense", "softmax", "general"}
     assert not any(kernel.note for kernel in lowered.kernels)
     assert tvm.compile(lowered.module, target=target)
-
-
-@pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile.name)
-def test_a_gpu_is_refused_with_what_can_be_done(profile):
-    with pytest.raises(BuildError, match=f"{profile.name}: code for {profile.target['kind']} cannot be built yet") as caught:
-        resolve_target(profile)
-    assert caught.value.fix
 
 
 def test_another_linker_or_name_is_no_other_target():
