@@ -30,6 +30,11 @@ SEEN = [
     (made("InternalError", "std::bad_alloc"), DeviceError, "not the memory"),
     (made("InternalError", "cannot load library: it wants 9 bytes of memory: Cannot allocate memory"), DeviceError, "not the memory"),
     (
+        made("InternalError", "the model makes more than a million calls in an inference: too many for a profile"),
+        DeviceError,
+        "cannot time each kernel",
+    ),
+    (
         made("InternalError", "the store's budget of 10 bytes has no room for 5: 6 are deployed or in use"),
         DeviceError,
         "no room",
