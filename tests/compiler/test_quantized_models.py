@@ -68,14 +68,15 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
     assert types_of(imported, "relax.add") == [("int32", "int32")]
 
 
-@pytest.mark.parametrize("architecture", ARM)
-def test_a_board_computes_the_same_to_the_bit(architecture, model, imported, desk, cache, agents):
+@pytest.mark.parametrize("kind", ARM)
+def test_a_board_computes_the_same_to_the_bit(kind, model, imported, desk, cache, agents):
+    architecture = str(ARM[kind].agent)
     if not process.find(emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]):
         pytest.skip(f"{emulator} is not installed")
     run = here.built(imported.module, imported.weights, HOST)
     prepared = prepare(desk, model, HOST, cache)
-    artifact = build(desk, prepared, ARM[architecture], cache)
-    board = Device("board", ARM[architecture], "qemu:")
+    artifact = build(desk, prepared, ARM[kind], cache)
+    board = Device("board", ARM[kind], "qemu:")
     for x in SAMPLES[:3]:
         [answer] = executor.infer(desk, board, artifact, agents(architecture), {"x": x}, 60.0)
         assert answer.tobytes() == run([x])[0].tobytes()
