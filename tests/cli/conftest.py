@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def farm(warm_cache: Path, tmp_path: Path) -> Iterator[Farm]:
     """A farm with everything built: three devices, digits, quick measurements."""
+    shutil.rmtree(warm_cache / "devices", ignore_errors=True)  # what another test deployed
     farm = _farm(tmp_path, warm_cache)
     farm.configure(DEVICES + DIGITS + QUICK)
     (tmp_path / "slow.onnx").symlink_to(warm_cache.parent / "slow.onnx")
