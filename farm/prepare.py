@@ -61,7 +61,8 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
             if not imported.open:
                 raise
             desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
-            fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
+            with timed(seconds, "import"):
+                fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
             _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, digest, seconds)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
@@ -98,10 +99,12 @@ def _digest(model: Model, cache: Path) -> str | None:
     if fingerprint is None:
         return None
     try:
-        return digest_of(_FORMAT, fingerprint, data.digest(model.dataset) if model.dataset else "", versions())
+        dataset = [data.digest(model.dataset), asdict(model.preprocess), model.labels or ""] if model.dataset else []
+        judged = {name: asdict(limits) for name, limits in model.limits.items()}
+        return digest_of(_FORMAT, fingerprint, *dataset, judged, versions())
     except OSError as exc:
         raise ModelError(
-            f"{model.name}: its data set cannot be read", f"{exc.strerror}: {model.dataset}", "correct `dataset` in devices.toml"
+            f"{model.name}: its data set cannot be read", f"{exc.strerror}: {exc.filename}", "correct `dataset` or `labels` in devices.toml"
         ) from exc
 
 
@@ -115,12 +118,13 @@ def _prepare_into(
     with timed(seconds, "reference"):
         examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
         expected = [imported.reference(example) for example in examples]
-        correct, total = _reference_accuracy(desk, model, imported)
     desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     with timed(seconds, "check"):
         answers = _run_here(model, imported, host, examples)
     precision = _precision(imported.module)
     checks = [_checked(model, imported, *pair, model.limits[precision]) for pair in zip(answers, expected, strict=True)]
+    with timed(seconds, "reference"):  # last, as it may take long
+        correct, total = _reference_accuracy(desk, model, imported)
     (folder / "module.json").write_text(tvm.ir.save_json(imported.module))
     np.savez(folder / "weights.npz", *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}

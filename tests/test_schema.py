@@ -23,6 +23,7 @@ def valid(body: Any) -> str:
     """The name of the schema by which a document is valid."""
     name = str(body["schema"]).split("/")[1]
     jsonschema.Draft202012Validator(schema(name)).validate(body)
+    assert set(body) <= set(schema(name)["properties"])
     return name
 
 

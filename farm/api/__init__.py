@@ -118,7 +118,7 @@ class Farm:
                 np.savez(path := Path(folder) / "inputs.npz", **inputs)  # type: ignore[arg-type]
                 return self.run(model, path, device=device, build=build, shapes=shapes, show=show)
         chosen = self.fleet.device(device)
-        seconds = float(chosen.options.get("deadline_s", self.fleet.bench.plan.deadline_s))
+        seconds = self.fleet.deadline_s(chosen)
         asked = _shaped(self.fleet.model(str(model)), shapes) if shapes else str(model)
         return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
 
@@ -137,7 +137,8 @@ class Farm:
         ]
         pairs = comparison.compare(comparison.pair_up(*sides))
         if not pairs:
-            raise UsageError(f"{first} and {second} have nothing in common", "no model on a device is in both", "farm baseline list")
+            names = [one if isinstance(one, str) else side[0].id for one, side in zip((first, second), sides, strict=True)]
+            raise UsageError(f"{' and '.join(names)} have nothing in common", "no model on a device is in both", "farm baseline list")
         return pairs
 
     def execute(

@@ -29,8 +29,9 @@ def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tup
     from farm.commands.progress import Spinner
     from farm.pipeline.rivals import against
     from farm.store import Store, cache_root
+    from farm.types import Verdict
 
-    right = {(run.device, run.title) for run in outcome.runs if run.samples and run.samples.agreement.right}
+    right = {(run.device, run.title) for run in outcome.runs if run.samples and run.verdict is not Verdict.WRONG}
     chosen = [job for job in jobs if (job.device.name, job.title) in right]
     with Spinner(session, f"against {', '.join(names)}") as spinner:
         return against(chosen, names, host=host_profile(session.fleet()), store=Store(cache_root()), show=spinner.show)

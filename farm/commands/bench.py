@@ -10,7 +10,7 @@ import click
 from farm.api.choosing import planned
 from farm.commands import against as rivals
 from farm.commands import comparing
-from farm.commands.common import Session, complete, on_devices, shape_option, shared, with_gates, with_shapes, write_whole
+from farm.commands.common import Session, check_writable, complete, on_devices, shape_option, shared, with_gates, with_shapes, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
@@ -87,22 +87,23 @@ def bench(
         show_jobs(session, jobs)
         return
     check_rivals(against, jobs)
+    check_writable(prometheus)
     outcome = run_jobs(session, jobs)
-    contests = rivals.contests(session, jobs, outcome, against)
     comparing.save(session, save_baseline, outcome.runs)
     if prometheus:
         write_whole(prometheus, metrics.of_runs(outcome.runs))
     pairs = comparing.against(before, outcome.runs)
+    if not session.as_json:
+        _show(session, outcome)
+        if pairs:
+            comparing.show(session, pairs)
+    contests = rivals.contests(session, jobs, outcome, against)  # after the table: what is known by then is not lost if it fails
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
         extra |= {"against": rivals.body(contests)} if against else {}
         session.document("bench", {**outcome_body(outcome), **extra})
-    else:
-        _show(session, outcome)
-        if contests:
-            rivals.show(session, contests)
-        if pairs:
-            comparing.show(session, pairs)
+    elif contests:
+        rivals.show(session, contests)
     if outcome.good and (slower := comparing.regression(pairs, fail_on)):
         comparing.end_with(slower)
     raise SystemExit(exit_code(outcome))

@@ -54,7 +54,7 @@ def bisect(
 
     fleet = session.fleet()
     chosen, device = with_shapes(fleet.model(model), shapes), fleet.device(device_name)
-    seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    seconds = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
         found = dissect(
             chosen,

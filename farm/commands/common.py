@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,12 +38,15 @@ class Session:
     as_json: bool
     verbosity: int  # -1 quiet, 0, 1 verbose
     store: str | None = None
+    _farm: Farm | None = field(default=None, init=False, repr=False)
 
     def farm(self) -> Farm:
-        """What Python programs get too. Raises ConfigError with every mistake in the configuration."""
+        """What Python programs get too, read once. Raises ConfigError with every mistake in the configuration."""
         from farm.api import Farm
 
-        return Farm.load(self.config, store=self.store)
+        if self._farm is None:
+            self._farm = Farm.load(self.config, store=self.store)
+        return self._farm
 
     def fleet(self) -> Fleet:
         """The configuration. Raises ConfigError with every mistake in it."""
@@ -227,6 +230,16 @@ def source_at(text: str, option: str) -> str:
         return sources.source_at(text, Path())
     except ValueError as exc:
         raise UsageError(f"{option} names no function", str(exc), f"{option} package.module:function") from exc
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise UsageError now, rather than after something was measured, where `write_whole` could not write."""
+    from farm.errors import UsageError
+
+    folder = path.absolute().parent if path else None
+    if folder and not os.access(folder, os.W_OK | os.X_OK):
+        why = f"{folder} is not there, or is not yours to write to"
+        raise UsageError(f"{path} cannot be written", why, "name a file in a folder that you may write to")
 
 
 def write_whole(path: Path, text: str) -> None:

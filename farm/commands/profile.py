@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, check_writable, complete, host_profile, shape_option, shared, with_shapes, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 
 if TYPE_CHECKING:
-    from farm.types import Profiled
+    pass
 
 _MOST = 20  # kernels, without -v
 
@@ -38,7 +38,7 @@ def profile(
 ) -> None:
     """Where the time of an inference on a device goes: kernel by kernel, each with its share of what the device can do.
 
-    Inferences that are recorded and such that are not take turns, inside the device's own run: so the kernels' medians can be held against
+    Inferences that are recorded and such that are not take turns, inside the device's own run: so the kernels' times can be held against
     the latency, and what lies between them is shown. The roof is measured beside, with the same threads. -v shows every kernel.
 
     \b
@@ -49,12 +49,13 @@ def profile(
     from farm.commands.progress import Spinner
     from farm.pipeline.profiling import profile as profile_on
     from farm.store import Store, cache_root
-    from farm.views.profiling import profile_table, profile_to_json
+    from farm.views.profiling import profile_table, profile_to_json, trace_of
 
+    check_writable(trace)
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
     chosen = with_shapes(fleet.model(model), shapes)
-    deadline_s = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    deadline_s = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
         profiled = profile_on(
             chosen,
@@ -66,7 +67,7 @@ def profile(
             show=spinner.show,
         )
     if trace:
-        _write(trace, profiled)
+        write_whole(trace, json.dumps(trace_of(profiled), allow_nan=False) + "\n")
     if session.as_json:
         session.document("profile", profile_to_json(profiled))
         return
@@ -76,13 +77,3 @@ def profile(
         console.print(views.ledger_table({device.name: profiled.ledger}, console.width))
     if trace:
         click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or chrome://tracing")
-
-
-def _write(path: Path, profiled: Profiled) -> None:
-    from farm.errors import UsageError
-    from farm.views.profiling import trace_of
-
-    try:
-        path.write_text(json.dumps(trace_of(profiled), allow_nan=False) + "\n")
-    except OSError as exc:
-        raise UsageError(f"the trace cannot be written to {path}", exc.strerror or str(exc), "name another file with --trace") from exc

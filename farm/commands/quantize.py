@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, check_writable, complete, host_profile, shape_option, shared, with_shapes
 from farm.types import Quantize
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def quantize(
         raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
     if output.suffix != ".int8":
         raise UsageError(f"-o {output}: its name does not end in .int8", "that tells farm what it is", f"-o {output.with_suffix('.int8')}")
+    check_writable(output)
     settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:

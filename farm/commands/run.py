@@ -55,7 +55,7 @@ def run(
     """
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
-    seconds = deadline_s or float(device.options.get("deadline_s", fleet.bench.plan.deadline_s))
+    seconds = fleet.deadline_s(device, deadline_s)
     answer = _ask(session, with_shapes(fleet.model(model), shapes) if says_more(shapes) else model, device, source, seconds, build)
     if output:
         _save(output, answer.specs, answer.outputs)

@@ -37,6 +37,7 @@ class Core:
     l2_speed: float = math.inf  # bytes in a cycle, from the L2 cache
     stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
     dot: str = "plain"  # how products of 8-bit integers are computed: see `dots`
+    long_products: bool = False  # products of 16 bits in 32 are one instruction, of which LLVM must be told
     prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
@@ -78,7 +79,8 @@ def core_of(target: tvm.target.Target) -> Core:
 
     if triple.startswith(("aarch64", "arm")):
         wide = triple.startswith("aarch64")
-        return replace(_arm(cpu, registers=32 if wide else 16), dot=("sdot" if has("dotprod") else "smlal") if wide else "vmlal")
+        dot = ("sdot" if has("dotprod") else "smlal") if wide else "vmlal"
+        return replace(_arm(cpu, registers=32 if wide else 16), dot=dot, long_products=not wide)
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
     if has("avx512f"):

@@ -66,7 +66,7 @@ def dot_of(core: Core, weight: np.ndarray[Any, Any]) -> Dot:
 
 def long_product(core: Core, lanes: int) -> Callable[[Expr, Expr], Expr]:
     """A product of two numbers of 16 bits in 32, of which LLVM makes one instruction for vectors; it must be told so for 32-bit ARM."""
-    if core.dot == VMLAL.name and lanes == core.lanes:
+    if core.long_products and lanes == core.lanes:
         return lambda left, right: tirx.call_llvm_pure_intrin("int32", _VMULL, left, right)
     return lambda left, right: left.astype("int32") * right.astype("int32")
 

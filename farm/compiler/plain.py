@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from farm.compiler import passes
 from farm.compiler.build import GRAPH, read_weights
 from farm.compiler.choices import Chooser, parsed
 from farm.compiler.core import core_key, core_of
+from farm.compiler.extents import at_one
 from farm.compiler.folding import view
 from farm.compiler.graph import graph_of
 from farm.compiler.lower import resolve_target
@@ -65,7 +66,8 @@ class Plain:
 def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: RecordStore) -> Plain:
     """The steps of an artifact. Raises BuildError for one that was built of something else, and for steps that are no kernels."""
     target = resolve_target(profile)
-    chooser = Chooser(core_of(target), parsed(records.choices(core_key(target))))
+    core = replace(core_of(target), long_products=False)  # the loops are for this machine
+    chooser = Chooser(core, parsed(records.choices(core_key(target))))
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
     with target:
         module = passes.optimize(passes.bind(module, read_weights(prepared.directory)), chooser)
@@ -116,7 +118,7 @@ class _Steps:
             self._numbers[variable] = self.of(value)
         elif isinstance(value, Call) and getattr(value.op, "name", "") == "relax.call_tir":
             types = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
-            outputs = tuple((self._next(), tuple(int(extent) for extent in type_.shape), str(type_.dtype)) for type_ in types)
+            outputs = tuple((self._next(), tuple(map(at_one, type_.shape)), str(type_.dtype)) for type_ in types)
             self._numbers[variable] = [number for number, _, _ in outputs]
             self.steps.append(Step(value.args[0].name_hint, tuple(map(self._argument, value.args[1].fields)), outputs))
         else:

@@ -45,6 +45,10 @@ class Fleet:
     limits: Mapping[str, Limits]  # of models that are not configured
     store: str | None = None
 
+    def deadline_s(self, device: Device, asked: float | None = None) -> float:
+        """Of a job on a device: what is asked for, the device's own, or that of [bench]."""
+        return asked or float(device.options.get("deadline_s", self.bench.plan.deadline_s))
+
     def device(self, name: str) -> Device:
         """Raises UsageError for an unknown name."""
         return _lookup("device", name, self.devices, f"add [devices.{name}] to {self._file()}, or see: farm devices")

@@ -5,6 +5,7 @@ from __future__ import annotations
 EXPECTED = {
     "string_type": "expected text in quotes",
     "string_too_short": "expected text",
+    "bool_type": "expected true or false",
     "int_type": "expected a whole number",
     "int_parsing_size": "expected a smaller number",
     "float_type": "expected a number",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +34,8 @@ class Folder(DataSet):
         note: str = "",
     ) -> None:
         super().__init__(path, labels, note)
-        self._files, self._specs, self._preprocess = files, inputs, preprocess
+        self._files, self._preprocess = files, preprocess
+        self._specs = [replace(spec, open=False) for spec in inputs]  # a file is one sample, whatever batches the model takes
 
     @classmethod
     def of(cls, path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None) -> Folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,17 +60,23 @@ def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], sc
     path, model, prepared, indices = sitting
     samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
     best: dict[str, tuple[int, ...]] = {}
-    told = time.monotonic()
+    converted, told = Counter[str](), time.monotonic()
+
+    def tell() -> None:
+        nonlocal best, converted, told
+        now = Counter(samples.converted)
+        desk.note(Answered(best, dict(now - converted)))
+        best, converted, told = {}, now, time.monotonic()
+
     try:
         for sample in samples.read(indices):
             best[samples.key(sample.index)] = _best(scores(sample.inputs))
             if len(best) == _CHUNK or time.monotonic() - told > _CHUNK_S:
-                desk.note(Answered(best, dict(samples.converted)))
-                best, told = {}, time.monotonic()
+                tell()
             if deadline.expired:
                 break
     finally:
-        desk.note(Answered(best, dict(samples.converted)))
+        tell()
 
 
 def _best(scores: np.ndarray[Any, Any]) -> tuple[int, ...]:

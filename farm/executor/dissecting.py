@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from farm.compiler.parameters import PREFIX, raw, read
 from farm.executor.loading import open_and_load
 from farm.parallel import Desk
 from farm.store import RecordStore
-from farm.types import Artifact, Device, Dissection, Layer, Limits, Prepared, Progress, Stage
+from farm.types import Artifact, Device, Dissection, Fitted, Layer, Limits, Progress, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.plain import Plain, Step
@@ -36,30 +35,27 @@ _NOTHING = 1e-6  # against a reference that is zero everywhere
 def dissect(
     desk: Desk,
     device: Device,
-    prepared: Prepared,
-    artifact: Artifact,
-    agent: Path | None,
+    fitted: Fitted,
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
-    limits: Limits,
     least_db: float | None,
     deadline_s: float,
 ) -> Dissection:
-    """Every layer on a device. `fed` are inputs and the reference's outputs; those kept with the model where it is None. `limits` are
-    those of the whole answer.
+    """Every layer on a device. `fed` are inputs and the reference's outputs; those kept with the model where it is None.
 
     A layer is bad when its ratio of signal to noise is below `least_db`, or that of its dtype, or where it is not finite and should be.
     """
     from farm.compiler.plain import plain
 
+    prepared, artifact = fitted.prepared, fitted.artifact
     inputs, expected = fed or prepare.reference(prepared)
     desk.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
     parts = plain(prepared, artifact, device.profile, RecordStore.of_user())
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
+        loaded, link, _ = open_and_load(stack, desk, device, artifact, fitted.agent, deadline_s, {})
         desk.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
-        whole = stats.agreement(loaded.outputs(), list(expected), limits)
+        whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
         here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
         walk = _Walk(desk, link, parts, artifact, least_db)
         return Dissection(tuple(walk.layers(here)), whole)

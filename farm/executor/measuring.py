@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, prepare, releases, stats
@@ -18,7 +17,7 @@ from farm.deadline import Deadline
 from farm.executor.loading import Loaded, facts_of, open_and_load
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Agreement, Artifact, Device, Limits, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import Agreement, Device, Fitted, Limits, Model, Plan, Prepared, Progress, Samples, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,22 +36,22 @@ _CHANGING = ("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_
 _NOTE_EVERY = 10  # labelled samples
 
 
-def measure(desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan) -> Samples:
+def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
     """One job: the answer on the example input, samples of the latency, the labelled samples. Raises DeviceError and its kin."""
     ledger: dict[str, float] = {}
     begin = time.perf_counter()
     with ExitStack() as stack:
         with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(prepared)
-        loaded, link, uploaded = open_and_load(stack, desk, device, artifact, agent, plan.deadline_s, ledger)
+            inputs, expected = prepare.reference(fitted.prepared)
+        loaded, link, uploaded = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger)
         meter = _Meter(desk, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(desk, loaded, model.limits[prepared.precision], inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger)
         meter.sample(first_s)
-        correct, total = _classify(desk, loaded, model, prepared, plan, ledger)
+        correct, total = _classify(desk, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
             good = agreement.right and not stats.below(plan, agreement, correct, total)
-            release = releases.install(link, model, artifact) if plan.install and link.native and good else None
+            release = releases.install(link, fitted.model, fitted.artifact) if plan.install and link.native and good else None
         after = meter.facts()
         meter.cool_down(before)
         closing = time.perf_counter()
@@ -224,11 +223,12 @@ def _classify(
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
     samples, correct = data.labelled(model.dataset, model, prepared.inputs, prepared.outputs), 0
-    total = len(samples) if plan.dataset_limit is None else min(plan.dataset_limit, len(samples))
+    chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
+    total = len(chosen)
     with timed(ledger, "accuracy"):
-        for sample in samples.read(range(total)):
-            if sample.index % _NOTE_EVERY == 0:
-                desk.note(Progress(Stage.ACCURACY, f"{sample.index} of {total}", sample.index / total))
+        for number, sample in enumerate(samples.read(chosen)):
+            if number % _NOTE_EVERY == 0:
+                desk.note(Progress(Stage.ACCURACY, f"{number} of {total}", number / total))
             loaded.feed(sample.inputs)
             loaded.run()
             correct += int(loaded.outputs()[0].argmax() == sample.label)

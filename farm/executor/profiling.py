@@ -6,7 +6,6 @@ import json
 import time
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare
@@ -20,7 +19,7 @@ from farm.executor.recordings import Inference, median_one, parsed, steps_of
 from farm.executor.tuning import quiet, send
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Artifact, Device, Model, Prepared, Profiled, Progress, Roof, Stage
+from farm.types import Device, Fitted, Profiled, Progress, Roof, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.probe import Probe
@@ -34,29 +33,20 @@ _MOST_BYTES = 128 << 20
 _REPEATS = 5
 
 
-def profile(
-    desk: Desk,
-    device: Device,
-    model: Model,
-    prepared: Prepared,
-    artifact: Artifact,
-    probe: Probe,
-    agent: Path | None,
-    seconds: float,
-    deadline_s: float,
-) -> Profiled:
+def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe, seconds: float, deadline_s: float) -> Profiled:
     """Profile a model for about so many `seconds`. Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer."""
     ledger: dict[str, float] = {}
+    model, artifact = fitted.model, fitted.artifact
     started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     with ExitStack() as stack:
         with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(prepared)
-        loaded, link, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, ledger)
+            inputs, expected = prepare.reference(fitted.prepared)
+        loaded, link, _ = open_and_load(stack, desk, device, artifact, fitted.agent, deadline_s, ledger)
         if not link.native:
             why = "TVM's own RPC server answers there, which does not tell one kernel from another"
             raise DeviceError(f"{device.name} cannot be profiled", why, f"start farm's agent there: farm agent, for {device.url}")
-        first_s, agreement = first_answer(desk, loaded, model.limits[prepared.precision], inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger)
         if not agreement.right:
             what = f"{model.name} on {device.name}: {agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
             raise WrongAnswer(what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {model.name}")

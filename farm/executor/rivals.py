@@ -6,42 +6,32 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import prepare, stats
+from farm import prepare, quantize, stats
 from farm.errors import ModelError
 from farm.executor.loading import facts_of, open_and_load
 from farm.executor.tuning import quiet
 from farm.executor.turns import Block, in_turns
 from farm.importers import engines
 from farm.parallel import Desk
-from farm.types import Artifact, Contest, Device, Model, Prepared, Progress, Rival, Stage
+from farm.types import Contest, Device, Fitted, Progress, Rival, Stage
 
 
-def contest(
-    desk: Desk,
-    device: Device,
-    model: Model,
-    prepared: Prepared,
-    artifact: Artifact,
-    agent: Path | None,
-    names: tuple[str, ...],
-    rounds: int,
-    deadline_s: float,
-    cache: Path,
-) -> Contest:
+def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path) -> Contest:
     """So many rounds of farm's code, in the agent, and of each engine, in this process, with the threads of the agent's session."""
     desk.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
-    inputs, expected = prepare.reference(prepared)
-    imported = engines.load(model, names, cache)
+    inputs, expected = prepare.reference(fitted.prepared)
+    source = quantize.float_of(fitted.model)
+    imported = engines.load(source, names, cache)
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
+        loaded, link, _ = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, deadline_s, {})
         loaded.feed(inputs)
         threads = int(facts_of(link)["threads"])
         blocks: dict[str, Block] = {"farm": loaded.time}
         versions, agreements, missing = {}, {}, {}
         for name in names:
             try:
-                version, run = engines.engine(name, model, imported, inputs, threads, desk.scratch)
-                agreements[name] = stats.agreement(run(), expected, model.limits[prepared.precision])
+                version, run = engines.engine(name, source, imported, inputs, threads, desk.scratch)
+                agreements[name] = stats.agreement(run(), expected, fitted.limits)
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
@@ -51,7 +41,7 @@ def contest(
             blocks, rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds))
         )
     rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
-    return Contest(device.name, model.name, threads, tuple(medians["farm"]), rivals, missing)
+    return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)
 
 
 def _timing(run: engines.Run) -> Block:

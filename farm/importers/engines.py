@@ -31,7 +31,7 @@ def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
 def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int, folder: Path) -> tuple[str, Run]:
     """An engine's version, and what runs the model there once on these inputs. Raises ModelError where the engine cannot."""
     if name == TORCH:
-        return _torch(model, imported, threads)
+        return _torch(model, imported, inputs, threads)
     return _onnx_runtime(Path(model.source) if imported is None else _as_onnx(imported, model, folder), inputs, threads)
 
 
@@ -49,14 +49,16 @@ def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int) -> tupl
     return onnxruntime.__version__, lambda: session.run(None, fed)
 
 
-def _torch(model: Model, imported: Imported | None, threads: int) -> tuple[str, Run]:
+def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
     if imported is None or imported.network is None:
         raise ModelError(f"torch cannot run {Path(model.source).name}", "an ONNX file holds no torch module")
     import torch
-    from torch.utils._pytree import tree_flatten
+    from torch.utils._pytree import tree_flatten, tree_unflatten
 
     torch.set_num_threads(threads)
-    network, (positional, named) = imported.network
+    network, arguments = imported.network
+    tensors = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in imported.inputs]
+    positional, named = tree_unflatten(tensors, tree_flatten(arguments)[1])
 
     def run() -> list[Array]:
         with torch.inference_mode():

@@ -45,9 +45,9 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     what = path.name
     _, model, inputs = opened(source)
     outputs = [value.name for value in model.graph.output]
-    check_operators(model, what)
-    session = session_of(path)
     try:
+        check_operators(model, what)
+        session = session_of(path)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
         specs = output_specs(module, outputs)
     except ModelError as error:

@@ -69,9 +69,10 @@ def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: st
     if missing or unexpected:
         said = [f"missing are {_listed(missing)}"] if missing else []
         said += [f"unexpected are {_listed(unexpected)}"] if unexpected else []
-        hint = did_you_mean(unexpected[0], missing) if missing and unexpected else ""
+        near = did_you_mean(unexpected[0], missing) if missing and unexpected else ""
+        hint = f" ({near})" if near.startswith("did you mean") else ""
         fix = "name the function that makes the module these weights were saved from"
-        raise ModelError(f"{what}: the weights are not the module's", "; ".join(said), f"{fix}{f' ({hint})' if 'mean' in hint else ''}")
+        raise ModelError(f"{what}: the weights are not the module's", "; ".join(said), f"{fix}{hint}")
     shapes = [
         f"{name} is {list(weights[name].shape)} instead of {list(own[name].shape)}"
         for name in own

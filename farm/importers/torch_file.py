@@ -42,10 +42,15 @@ def load(source: Model) -> Imported:
 _SAVE_OR_MODULE = f"{SAVE}; or, where it holds weights, {_WITH_MODULE}"
 
 
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
+
+
 def _kind(path: Path, fix: str) -> str:
     check_file(path)
     if not zipfile.is_zipfile(path):
-        if path.suffix.lower() != ".pt2" and path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
+        if path.suffix.lower() != ".pt2" and _begins(path) in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
             return _PICKLE  # torch.save before 1.6
         raise ModelError(f"{path} is not a file of torch", "it is no zip archive: it may be cut off or of another format", fix)
     with zipfile.ZipFile(path) as archive:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.errors import DeviceError, FarmError, ModelError
-from farm.parallel import Crew, Kind, Message
-from farm.pipeline.single import do, ensure_agent
-from farm.pipeline.tasks import BUILD_S, PREPARE_S, build_task, crew_of, device_at_home, prepare_task
+from farm.errors import FarmError, ModelError
+from farm.parallel import Crew, Kind, Message, together
+from farm.pipeline.single import fit, not_usable, prepare
+from farm.pipeline.tasks import crew_of, device_at_home
 from farm.store import AnswerStore, Store, digest_of
-from farm.types import Accuracy, Answered, Artifact, Device, Model, Prepared, Profile, Progress
+from farm.types import Accuracy, Answered, Device, Model, Prepared, Profile, Progress
 
 if TYPE_CHECKING:
     from farm.data import DataSet
@@ -96,10 +96,11 @@ def accuracy(
     from farm import data
 
     with crew_of(store) as crew:
-        prepared: Prepared = do(crew, prepare_task, (model, host, store.root), told, PREPARE_S, f"importing {model.name}")
+        _, prepared = prepare(crew, model, host, host, store, told)
         samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
-        work = _Work(model, prepared, path, samples, keep, crew, store, fresh)
-        lanes = [_device_lane(work, device, deadline_s, told) for device in devices]
+        work = _Work(model, prepared, host, path, samples, keep, crew, store, fresh)
+        states = together(transports.state, devices)
+        lanes = [_device_lane(work, device, there, deadline_s, told) for device, there in zip(devices, states, strict=True)]
         lanes.append(_reference_lane(work))
         assert samples.labels is not None
         wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
@@ -115,6 +116,7 @@ def accuracy(
 class _Work:
     model: Model
     prepared: Prepared
+    host: Profile
     path: Path
     samples: DataSet
     keep: AnswerStore
@@ -132,21 +134,16 @@ class _Work:
         """What, beside the sample, the answers of a lane depend on."""
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
-    def sitting(self, indices: Sequence[int]) -> tuple[Path, Model, Prepared, Sequence[int]]:
-        return self.path, self.model, self.prepared, indices
 
-
-def _device_lane(work: _Work, device: Device, deadline_s: float, told: Callable[[Progress], None]) -> Lane:
+def _device_lane(work: _Work, device: Device, there: transports.State, deadline_s: float, told: Callable[[Progress], None]) -> Lane:
     from farm.executor.counting import classify_on
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     try:
-        there = transports.state(device)
         if not there.usable:
-            raise DeviceError(f"{name} is {there.word}", there.why, there.fix)
-        build = f"compiling {work.model.name} for {device.profile.name}"
-        artifact: Artifact = do(work.crew, build_task, (work.prepared, device.profile, work.store.root), told, BUILD_S, build)
-        agent = ensure_agent(work.crew, device, work.store, told)
+            raise not_usable(device, there)
+        model, prepared = prepare(work.crew, work.model, device.profile, work.host, work.store, told)
+        fitted = fit(work.crew, model, prepared, device, work.store, told)
     except FarmError as error:
         lane = Lane(name, "", lambda _: None, {}, 0)
         lane.failure = error
@@ -154,17 +151,18 @@ def _device_lane(work: _Work, device: Device, deadline_s: float, told: Callable[
     seconds = float(device.options.get("deadline_s", deadline_s))
 
     def sit(indices: Sequence[int]) -> None:
-        arguments = (device_at_home(device, work.store.root), artifact, agent, work.sitting(indices), seconds / 2, seconds)
+        sitting = (work.path, model, prepared, indices)
+        arguments = (device_at_home(device, work.store.root), fitted.artifact, fitted.agent, sitting, seconds / 2, seconds)
         work.crew.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
 
-    return work.lane(name, work.subject("device", name, device.url, artifact.digest), sit)
+    return work.lane(name, work.subject("device", name, device.url, fitted.artifact.digest), sit)
 
 
 def _reference_lane(work: _Work) -> Lane:
     from farm.executor.counting import classify_here
 
     def sit(indices: Sequence[int]) -> None:
-        arguments = (work.sitting(indices), work.store.root, _REFERENCE_S / 2)
+        arguments = ((work.path, work.model, work.prepared, indices), work.store.root, _REFERENCE_S / 2)
         work.crew.assign(
             "reference", classify_here, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
         )
@@ -200,7 +198,7 @@ def _hear(lane: Lane, message: Message, counting: Counting, keep: AnswerStore) -
         if best:
             keep.keep(lane.subject, best)
         lane.best.update(best)
-        lane.converted = Counter(message.value.converted) | lane.converted
+        lane.converted.update(message.value.converted)
     elif isinstance(message.value, Progress):
         lane.note = f"{message.value.stage.value} {message.value.note}".strip()
         lane.since = time.monotonic() if lane.since is None and message.value.stage.value == "accuracy" else lane.since

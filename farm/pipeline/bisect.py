@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import stats
+from farm import quantize, stats
 from farm.errors import UsageError
 from farm.parallel import Desk
-from farm.pipeline.single import Show, build, check_usable, do, ensure_agent, prepare
+from farm.pipeline.single import Show, check_usable, do, fit, prepare
 from farm.pipeline.tasks import PREPARE_S, crew_of, device_at_home
 from farm.store import Store
 from farm.types import Artifact, Device, Dissection, Layer, Likeness, Model, Prepared, Profile, Progress, Stage
@@ -59,15 +59,14 @@ def bisect(
         )
     check_usable(device)
     with crew_of(store) as crew:
-        prepared: Prepared = prepare(crew, model, host, store, show)
+        model, prepared = prepare(crew, model, device.profile, host, store, show)
         inputs = _read(source, prepared, model) if source else None
-        artifact: Artifact = build(crew, prepared, device.profile, store, show)
-        agent = ensure_agent(crew, device, store, show)
+        fitted = fit(crew, model, prepared, device, store, show)
         names, expected = do(crew, layers_task, (model, prepared, inputs, store.root), show, PREPARE_S, f"asking {prepared.engine}")
-        fed, limits = None if inputs is None else (inputs, expected), model.limits[prepared.precision]
-        arguments = (device_at_home(device, store.root), prepared, artifact, agent, fed, limits, least_db, deadline_s)
+        fed = None if inputs is None else (inputs, expected)
+        arguments = (device_at_home(device, store.root), fitted, fed, least_db, deadline_s)
         dissection: Dissection = do(crew, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
-    return Found(replace(dissection, layers=tuple(named(dissection.layers, names))), artifact, prepared.engine)
+    return Found(replace(dissection, layers=tuple(named(dissection.layers, names))), fitted.artifact, prepared.engine)
 
 
 def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarray[Any, Any]]:
@@ -78,7 +77,6 @@ def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarra
 
 def layers_task(desk: Desk, model: Model, prepared: Prepared, inputs: Any, cache: Path) -> tuple[list[Name], Any]:
     """The layers of the source, and its outputs for these inputs. Without any, those of the example, which are kept; and no outputs."""
-    from farm import importers
     from farm.prepare import reference
 
     store = Store(cache)
@@ -86,13 +84,14 @@ def layers_task(desk: Desk, model: Model, prepared: Prepared, inputs: Any, cache
         content = json.loads((kept / _FILE).read_text())
         return [(name, operator, Likeness(**values)) for name, operator, values in content], None
     desk.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
-    imported = importers.load(model, cache)
+    imported = quantize.load_float(model, cache)
     fed = reference(prepared)[0] if inputs is None else inputs
     names = [(name, "input", stats.likeness(value)) for name, value in fed.items()]
     try:
         names += [(name, operator, stats.likeness(value)) for name, operator, value in (imported.layers(fed) if imported.layers else ())]
     except Exception as exc:  # whatever an engine raises that cannot be asked on the way: layers are found without names too
         desk.note(Progress(Stage.RUNNING, f"layers have no names of the source: {type(exc).__name__}: {exc}"[:200]))
+        return names, None if inputs is None else imported.reference(fed)
     if inputs is not None:
         return names, imported.reference(fed)
     with store.publish(_KIND, prepared.digest) as folder:

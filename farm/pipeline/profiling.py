@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.pipeline.single import Show, build, check_usable, do, ensure_agent, prepare
+from farm.pipeline.single import Show, check_usable, do, fit, prepare
 from farm.pipeline.tasks import BUILD_S, crew_of, probe_task, profile_task
 from farm.store import Store
 from farm.types import Device, Model, Profile, Profiled
@@ -12,11 +12,10 @@ def profile(model: Model, device: Device, *, host: Profile, store: Store, second
     """Where the time of an inference goes. `seconds` is about how long to record. Raises FarmError."""
     check_usable(device)
     with crew_of(store) as crew:
-        prepared = prepare(crew, model, host, store, show)
-        artifact = build(crew, prepared, device.profile, store, show)
+        model, prepared = prepare(crew, model, device.profile, host, store, show)
+        fitted = fit(crew, model, prepared, device, store, show)
         what = f"compiling what measures {device.profile.name}"
         probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what)
-        agent = ensure_agent(crew, device, store, show)
-        arguments = (device, model, prepared, artifact, probe, agent, seconds, deadline_s, store.root)
+        arguments = (device, fitted, probe, seconds, deadline_s, store.root)
         profiled: Profiled = do(crew, profile_task, arguments, show, deadline_s, f"the profile of {model.name} on {device.name}")
         return profiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm.errors import UsageError, did_you_mean
-from farm.pipeline.single import Show, build, do, ensure_agent, prepare
+from farm.pipeline.single import Show, do, fit, prepare
 from farm.pipeline.tasks import crew_of, rivals_task
 from farm.store import Store
 from farm.types import ENGINES, Contest, Job, Profile
@@ -30,10 +30,8 @@ def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store
         for job in jobs:
             if job.device.scheme != "local":
                 continue
-            prepared = prepare(crew, job.model, host, store, show)
-            artifact = build(crew, prepared, job.device.profile, store, show)
-            agent = ensure_agent(crew, job.device, store, show)
-            arguments = (job.device, job.model, prepared, artifact, agent, names, ROUNDS, job.plan.deadline_s, store.root)
+            model, prepared = prepare(crew, job.model, job.device.profile, host, store, show)
+            arguments = (job.device, fit(crew, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)
             what = f"{job.title} in {', '.join(names)}"
             made: Contest = do(crew, rivals_task, arguments, show, job.plan.deadline_s, what)
             found.append(made)

@@ -23,7 +23,7 @@ from farm.pipeline.tasks import (
     prepare_task,
 )
 from farm.store import Store
-from farm.types import Artifact, Device, Model, Prepared, Profile, Progress, Release, TensorSpec
+from farm.types import Artifact, Device, Fitted, Model, Prepared, Profile, Progress, Release, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ _TICK_S = 0.1
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
     """The checked model and its library for a profile. `host` is the profile of this machine."""
     with crew_of(store) as crew:
-        prepared = prepare(crew, for_profile(model, profile), host, store, show)
+        _, prepared = prepare(crew, model, profile, host, store, show)
         return prepared, build(crew, prepared, profile, store, show)
 
 
@@ -47,12 +47,11 @@ def infer(
 
     check_usable(device)
     with crew_of(store) as crew:
-        prepared = prepare(crew, for_profile(model, device.profile), host, store, show)
+        model, prepared = prepare(crew, model, device.profile, host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
-        artifact = build(crew, prepared, device.profile, store, show)
-        agent = ensure_agent(crew, device, store, show)
-        arguments = (device, artifact, agent, inputs, deadline_s, store.root)
+        fitted = fit(crew, model, prepared, device, store, show)
+        arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
         outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
         return prepared.outputs, outputs, said
 
@@ -79,7 +78,7 @@ def ask(
     answers: dict[str, Any] = {}
     for device, there in zip(devices, together(transports.state, devices), strict=True):
         if not there.usable:
-            answers[device.name] = _not_usable(device, there)
+            answers[device.name] = not_usable(device, there)
     with crew_of(store) as crew:
         waiting, running = [device for device in devices if device.name not in answers], 0
         agents = {device.profile.agent: ensure_agent(crew, device, store, show) for device in waiting if device.gets_agent}
@@ -107,16 +106,23 @@ def agent_for(machine: str, *, store: Store, show: Show) -> Path:
 def check_usable(device: Device) -> None:
     there = transports.state(device)
     if not there.usable:
-        raise _not_usable(device, there)
+        raise not_usable(device, there)
 
 
-def _not_usable(device: Device, there: transports.State) -> DeviceError:
+def not_usable(device: Device, there: transports.State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def prepare(crew: Crew, model: Model, host: Profile, store: Store, show: Show) -> Prepared:
+def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: Store, show: Show) -> tuple[Model, Prepared]:
+    """A model as a profile wants it, imported and checked."""
+    model = for_profile(model, profile)
     prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
-    return prepared
+    return model, prepared
+
+
+def fit(crew: Crew, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
+    """A prepared model, made for a device."""
+    return Fitted(model, prepared, build(crew, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
 
 
 def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:

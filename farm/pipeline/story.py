@@ -17,13 +17,14 @@ from typing import Any
 
 from farm import __version__, stats, transports
 from farm.compiler import build as builder
-from farm.errors import DeviceError, FarmError
+from farm.errors import FarmError
 from farm.parallel import Crew, Kind, Message, together
 from farm.pipeline.needs import Key, build_key, for_profile, in_order, needs_of
 from farm.pipeline.rounds import Turns, interleaved
+from farm.pipeline.single import not_usable
 from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
-from farm.types import Artifact, Device, Event, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
+from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
 _BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
@@ -124,7 +125,7 @@ class _Story:
                 self._waiting.append(job)
                 self._tell(job, Stage.WAITING)
             else:
-                error = DeviceError(f"{job.device.name} is {there.word}", there.why, there.fix)
+                error = not_usable(job.device, there)
                 self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
         self._todo = in_order(key for job in self._waiting for key in needs_of(job))
 
@@ -142,8 +143,8 @@ class _Story:
         may_follow = self._release_or_skip()
         for job in list(self._waiting):
             lane = f"device-{job.device.name}"
-            is_next = self._has_parts(job) and self._turns.may_begin(job, self._waiting)
-            if is_next and self.crew.idle(lane) and (may_follow or job.device.name in self.canaries):
+            free = self.crew.idle(lane) and (may_follow or job.device.name in self.canaries)
+            if free and self._has_parts(job) and self._turns.may_begin(job, self._waiting):
                 self._waiting.remove(job)
                 self._start_job(lane, job)
 
@@ -216,7 +217,7 @@ class _Story:
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._made.get(("agent", job.device.profile.agent or ""))
         self._running[lane] = (job, time.monotonic())
-        arguments = (job.device, job.model, *self._parts(job), agent, self._turns.plan_of(job), self.store.root)
+        arguments = (job.device, Fitted(job.model, *self._parts(job), agent), self._turns.plan_of(job), self.store.root)
         self.crew.assign(
             lane,
             measure_task,

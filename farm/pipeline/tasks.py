@@ -17,6 +17,7 @@ from farm.types import (
     Candidate,
     Contest,
     Device,
+    Fitted,
     Model,
     Paired,
     Plan,
@@ -69,13 +70,11 @@ def build_task(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) ->
     return build(desk, prepared, profile, cache, RecordStore.of_user())
 
 
-def measure_task(
-    desk: Desk, device: Device, model: Model, prepared: Prepared, artifact: Artifact, agent: Path | None, plan: Plan, cache: Path
-) -> Samples:
+def measure_task(desk: Desk, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:
     """One job on a device."""
     from farm import executor
 
-    return executor.measure(desk, device_at_home(device, cache), model, prepared, artifact, agent, plan)
+    return executor.measure(desk, device_at_home(device, cache), fitted, plan)
 
 
 def whole(samples: Samples, made: tuple[Prepared | Artifact, ...], lane_s: float) -> Samples:
@@ -92,40 +91,18 @@ def probe_task(desk: Desk, profile: Profile, cache: Path) -> Any:
     return probe.build(desk, profile, cache)
 
 
-def profile_task(
-    desk: Desk,
-    device: Device,
-    model: Model,
-    prepared: Prepared,
-    artifact: Artifact,
-    probe: Any,
-    agent: Path | None,
-    seconds: float,
-    deadline_s: float,
-    cache: Path,
-) -> Profiled:
+def profile_task(desk: Desk, device: Device, fitted: Fitted, probe: Any, seconds: float, deadline_s: float, cache: Path) -> Profiled:
     """A model's profile on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(desk, device_at_home(device, cache), model, prepared, artifact, probe, agent, seconds, deadline_s)
+    return profiling.profile(desk, device_at_home(device, cache), fitted, probe, seconds, deadline_s)
 
 
-def rivals_task(
-    desk: Desk,
-    device: Device,
-    model: Model,
-    prepared: Prepared,
-    artifact: Artifact,
-    agent: Path | None,
-    names: tuple[str, ...],
-    rounds: int,
-    deadline_s: float,
-    cache: Path,
-) -> Contest:
+def rivals_task(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path) -> Contest:
     """A model in farm's code and in other engines, in turns."""
     from farm.executor import rivals
 
-    return rivals.contest(desk, device_at_home(device, cache), model, prepared, artifact, agent, names, rounds, deadline_s, cache)
+    return rivals.contest(desk, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache)
 
 
 def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:

@@ -6,28 +6,26 @@ prepare ─> build ─> tasks ─> [ next candidates ─> build a batch ─> mea
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm import stats, transports
 from farm.deadline import Deadline
-from farm.errors import DeviceError, UsageError
-from farm.parallel import Crew, together
+from farm.errors import UsageError
+from farm.parallel import together
+from farm.pipeline.needs import for_profile
 from farm.pipeline.search import Kernel, Search
-from farm.pipeline.single import do, ensure_agent
+from farm.pipeline.single import build, do, ensure_agent, not_usable, prepare
 from farm.pipeline.tasks import (
     BUILD_S,
-    PREPARE_S,
     boards_task,
-    build_task,
     compare_task,
     crew_of,
-    prepare_task,
     tasks_task,
 )
 from farm.pipeline.trials import Board, Show, Trials, Tuning
 from farm.store import RecordStore, Store
-from farm.types import Artifact, Device, Model, Paired, Prepared, Profile, Progress, Record
+from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record
 
 _BOARDS_S = 60.0  # to ask a tracker how many it has
 _COMPARE_S = 300.0
@@ -63,15 +61,15 @@ def tune(
     """Search for as long as there is something to gain and time for it. Raises what keeps it from beginning, or ends its last board."""
     _check(devices)
     profile = devices[0].profile
-    work = Tuning(model, devices, store, records)
+    work = Tuning(for_profile(model, profile), devices, store, records)
 
     def said(progress: Progress) -> None:
         show(work, f"{progress.stage.value} {progress.note}".strip())
 
     with crew_of(store) as crew:
-        prepared: Prepared = do(crew, prepare_task, (model, host, store.root), said, PREPARE_S, f"importing {model.name}")
+        _, prepared = prepare(crew, work.model, profile, host, store, said)
         agents = {device.name: ensure_agent(crew, device, store, said) for device in devices}
-        before: Artifact = _build(crew, prepared, profile, store, said)
+        before = build(crew, prepared, profile, store, said)
         work.core, tasks = do(crew, tasks_task, (prepared, profile), said, BUILD_S, f"looking at {model.name}")
         there = {record.workload: record for record in records.records() if record.core == work.core}
         work.search = Search([Kernel(task) for task in tasks])
@@ -79,7 +77,7 @@ def tune(
             count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
             work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
         Trials(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
-        after = _build(crew, prepared, profile, store, said)
+        after = build(crew, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             board = next(board for board in work.boards if not board.gone)
@@ -109,9 +107,4 @@ def _check(devices: Sequence[Device]) -> None:
         if device.emulated:
             raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
         if not there.usable:
-            raise DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
-
-
-def _build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, said: Callable[[Progress], None]) -> Artifact:
-    artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), said, BUILD_S, f"compiling {prepared.model}")
-    return artifact
+            raise not_usable(device, there)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import data, importers
+from farm.compiler.build import compile_error, compiler_digest
 from farm.compiler.parameters import raw
-from farm.errors import ModelError
+from farm.errors import FarmError, ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of
 from farm.types import Model, Profile, Quantize
@@ -33,13 +34,19 @@ def fingerprint(model: Model, cache: Path) -> str | None:
     """The digest of all that what `load` returns depends on; None where only importing can tell."""
     if not is_asked(model):
         return importers.fingerprint(model, cache)
-    own = sorted(Path(__file__).parent.glob("*.py"))
+    own = digest_of(compiler_digest(), *sorted(Path(__file__).parent.glob("*.py")))
     if recipes.is_recipe(model):
-        base = importers.fingerprint(_float(model), cache)
-        return base and digest_of(base, Path(model.source), *own)
+        base = importers.fingerprint(float_of(model), cache)
+        return base and digest_of(base, Path(model.source), own)
     base = importers.fingerprint(model, cache)
     assert model.quantize is not None
-    return base and digest_of(base, asdict(model.quantize), asdict(model.preprocess), data.digest(_data_of(model)), *own)
+    path = _data_of(model)
+    try:
+        samples = data.digest(path)
+    except OSError as exc:
+        what = f"{model.name}: its calibration data cannot be read"
+        raise ModelError(what, f"{exc.strerror}: {path}", "correct `calibration_data`") from exc
+    return base and digest_of(base, asdict(model.quantize), asdict(model.preprocess), samples, own)
 
 
 def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
@@ -51,15 +58,21 @@ def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
         return importers.load(model, cache)
     recipe = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None
     imported = load_float(model, cache)
-    return applied(imported, recipe or calibrated(model, imported, host, note), Path(model.source).name)
+    try:
+        return applied(imported, recipe or calibrated(model, imported, host, note), Path(model.source).name)
+    except (FarmError, OSError):
+        raise
+    except Exception as exc:  # TVM raises whatever its passes raise
+        raise compile_error(model.name, host, exc) from exc
 
 
 def load_float(model: Model, cache: Path) -> Imported:
     """Import a model for its reference: of a quantized one, the float model."""
-    return importers.load(_float(model), cache)
+    return importers.load(float_of(model), cache)
 
 
-def _float(model: Model) -> Model:
+def float_of(model: Model) -> Model:
+    """The float model that a recipe is for; any other model as it is."""
     return recipes.float_model(model, recipes.read(Path(model.source))) if recipes.is_recipe(model) else model
 
 
@@ -102,8 +115,11 @@ def applied(imported: Imported, recipe: Recipe, what: str) -> Imported:
 
     floating = calibrating.floating(imported, what)
     recipes.check_fits(recipe, floating.names, _weights(floating), imported.inputs, what)
+    import numpy as np
+
+    example = {spec.name: np.resize(recipe.example[spec.name], spec.shape) for spec in imported.inputs}
     module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings, len(imported.inputs))
-    return replace(imported, module=module, weights=weights, example=dict(recipe.example))
+    return replace(imported, module=module, weights=weights, example=example)
 
 
 def _weights(floating: Floating) -> str:

@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler.extents import at_one
 from farm.compiler.folding import constant
 from farm.quantize.ranges import quantized_weight, weight_scales
 from farm.types import Quantize
@@ -162,4 +163,5 @@ def _words(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
 
 
 def _extents(variable: relax.Var) -> str:
-    return "x".join(str(getattr(extent, "value", extent)) for extent in variable.ty.shape)
+    """Of one sample: the batch may be open, or fixed later."""
+    return "x".join(str(at_one(extent)) for extent in list(variable.ty.shape)[1:])

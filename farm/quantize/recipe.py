@@ -127,8 +127,8 @@ def float_model(model: Model, recipe: Recipe) -> Model:
 
 def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str) -> None:
     """Raises ModelError where a float model is not the one of the recipe."""
-    taken = {spec.name: (spec.shape, spec.dtype) for spec in inputs}
-    given = {name: (value.shape, value.dtype.name) for name, value in recipe.example.items()}
+    taken = {spec.name: (spec.shape[1:], spec.dtype) for spec in inputs}
+    given = {name: (value.shape[1:], value.dtype.name) for name, value in recipe.example.items()}
     if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):
         why = f"{Path(recipe.source).name} has other layers, weights or inputs than when it was quantized"
         raise ModelError(f"{what} no longer fits its float model", why, "quantize it again: farm quantize MODEL --data DIR -o FILE")

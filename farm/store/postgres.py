@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
@@ -126,7 +125,7 @@ class PostgresDatabase:
 
 
 def is_url(text: str) -> bool:
-    return urlsplit(text).scheme in _SCHEMES
+    return text.partition("://")[0] in _SCHEMES
 
 
 def _version(db: Connection) -> int | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.errors import InternalError
+from farm.errors import InternalError, UsageError
 from farm.store.codec import run_from_json, run_to_json
 from farm.store.database import Database, statements, text
 from farm.store.files import data_root
@@ -77,7 +77,10 @@ class RunStore:
 
     @classmethod
     def at(cls, place: str | None = None) -> RunStore:
-        """The record at a path or a postgresql:// url, or else that of this user."""
+        """The record at a path or a postgresql:// url, or else that of this user. Raises UsageError for a url of another kind."""
+        if place is not None and "://" in place and not is_url(place):
+            what, why = f"runs cannot be kept at {place.partition(':')[0]}://", "farm keeps them in a file, or on a PostgreSQL server"
+            raise UsageError(what, why, "a path, or postgresql://USER@HOST/DATABASE")
         return cls(data_root() / "runs.sqlite" if place is None else place if is_url(place) else Path(place).expanduser())
 
     def ready(self) -> None:
@@ -114,15 +117,16 @@ class RunStore:
         chosen = [(column, [text(name) for name in names]) for column, names in (("model", models), ("device", devices)) if names]
         where = " AND ".join(f"{column} IN ({', '.join('?' * len(names))})" for column, names in chosen) or "1 = 1"
         place = "ROW_NUMBER() OVER (PARTITION BY model, device ORDER BY started_at DESC, number DESC)"
-        query = f"SELECT seconds, body FROM (SELECT *, {place} AS place FROM runs WHERE {where}) AS ranked WHERE place <= ?"
+        ranked = f"SELECT id, body, started_at, number, {place} AS place FROM runs WHERE {where}"
+        query = f"SELECT id, body FROM ({ranked}) AS ranked WHERE place <= ? ORDER BY started_at DESC, number DESC"
         values = [name for _, names in chosen for name in names]
-        found: list[Run] = []
-        seen: set[tuple[str, str]] = set()
-        for seconds, body in self._ask(f"{query} ORDER BY started_at DESC, number DESC", *values, count):
-            run = self._parsed(body)
-            found.append(run if (run.device, run.title) in seen else self._with_samples(run, seconds))
-            seen.add((run.device, run.title))
-        return found
+        found = [(id_, self._parsed(body)) for id_, body in self._ask(query, *values, count)]
+        first: dict[tuple[str, str], str] = {}
+        for id_, run in found:
+            first.setdefault((run.device, run.title), id_)
+        marks = ", ".join("?" * len(first))
+        seconds = dict(self._ask(f"SELECT id, seconds FROM runs WHERE id IN ({marks})", *first.values())) if first else {}
+        return [self._with_samples(run, seconds[id_]) if id_ in seconds else run for id_, run in found]
 
     def get(self, id: str) -> Run | None:  # noqa: A002
         return next(iter(self._select("WHERE id = ?", text(id))), None)

@@ -15,7 +15,7 @@ from farm.types.fleet import (
     batch_in_words,
     shape_in_words,
 )
-from farm.types.made import Agreement, Artifact, Kernel, LayerError, Prepared, Quantized, Release
+from farm.types.made import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
@@ -39,6 +39,7 @@ __all__ = [
     "Dissection",
     "Event",
     "Failure",
+    "Fitted",
     "Job",
     "Kernel",
     "Latency",

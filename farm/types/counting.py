@@ -12,7 +12,7 @@ from farm.types.runs import Failure
 class Answered:
     """What a lane says on the way: the best classes of samples, the best first, by the samples' keys; none where a score was NaN.
 
-    `converted` counts, in words, what was done to images so far.
+    `converted` counts, in words, what was done to images since the last of these.
     """
 
     best: Mapping[str, tuple[int, ...]]

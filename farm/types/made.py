@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.types.fleet import Preprocess, TensorSpec
+from farm.types.fleet import Limits, Model, Preprocess, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,22 @@ class Artifact:
     kernels: tuple[Kernel, ...]
     seconds: Mapping[str, float]
     cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A model made for a device: all that it takes to compute it there. `agent` is the native agent's executable, for the transports that
+    start one."""
+
+    model: Model
+    prepared: Prepared
+    artifact: Artifact
+    agent: Path | None
+
+    @property
+    def limits(self) -> Limits:
+        """By which its answers are judged."""
+        return self.model.limits[self.prepared.precision]
 
 
 @dataclass(frozen=True, slots=True)

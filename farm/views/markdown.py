@@ -25,7 +25,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"{len(report.models)} models on {len(report.devices)} devices: {counted or 'no runs'}."
     yield ""
     if report.series:
-        yield from _table(["device", *report.models], [[device, *_row(report, device)] for device in report.devices])
+        yield from _table(["device", *report.models], [[_text(device), *_row(report, device)] for device in report.devices])
     for whose, what in report.complaints:
         yield f"- ✗ **{_text(whose)}**: {_text(what)}"
     if report.complaints:
@@ -37,7 +37,8 @@ def _lines(report: Report) -> Iterator[str]:
         for pair in report.pairs:
             found, (first, second) = pair.found, (_median(run) for run in (pair.first, pair.second))
             change = f"{_SIGN[found.change]} {found.change.value}"
-            rows.append([pair.second.device, pair.second.title, first, second, change, found.reason, "; ".join(pair.differences)])
+            cells = (pair.second.device, pair.second.title, first, second, change, found.reason, "; ".join(pair.differences))
+            rows.append(list(map(_text, cells)))
         yield from _table(["device", "model", "before", "after", "", "in words", "also differs"], rows)
     if steps := [move for one in report.series.values() for move in one.moves]:
         yield f"<details><summary>{len(steps)} steps in the history</summary>"
@@ -54,7 +55,7 @@ def _row(report: Report, device: str) -> list[str]:
 
 def _cell(run: Run) -> str:
     verdict = f"**{run.verdict.value}**" if run.verdict in BAD else run.verdict.value
-    return f"{_median(run)} {verdict}".strip()
+    return f"{_text(_median(run))} {verdict}".strip()
 
 
 def _median(run: Run) -> str:
@@ -62,10 +63,11 @@ def _median(run: Run) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table of titles as they are, and cells that are Markdown."""
     yield "| " + " | ".join(map(_text, titles)) + " |"
     yield "|" + "---|" * len(titles)
     for row in rows:
-        yield "| " + " | ".join(cell if cell.endswith("**") else _text(cell) for cell in row) + " |"
+        yield "| " + " | ".join(row) + " |"
     yield ""
 
 

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from farm.store import RECORD_SCHEMA, RUN_SCHEMA
-from farm.types import Agreement, Failure, Layer, Profiled, Quantized, Record, Run, Step, Verdict
+from farm.types import Agreement, Failure, Kernel, Layer, Profiled, Quantized, Record, Run, Step, TensorSpec, Verdict
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean"}
@@ -127,7 +127,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "devices": {"devices": [_DEVICE]},
     "jobs": {"jobs": [_JOB]},
     "deploy": _OUTCOME,
-    "bench": {**_OUTCOME, "comparison": Optional([_PAIR])},
+    "bench": {**_OUTCOME, "comparison": Optional([_PAIR]), "against": Optional([Map(Any)])},
     "outputs": {
         "device": str,
         "model": str,
@@ -143,9 +143,20 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "outline": Maybe(Map(Any)),
         "operations": Maybe(int),
         "working_bytes": Maybe(int),
+        "batch": str,
         "failure": Maybe(Failure),
     },
-    "artifact": {"path": str, "cached": bool, "engine": str},
+    "artifact": {
+        **dict.fromkeys(("model", "profile", "digest", "library_digest", "parameters_digest", "path", "engine"), str),
+        "inputs": [TensorSpec],
+        "outputs": [TensorSpec],
+        "kernels": [Kernel],
+        "target": Map(Any),
+        "versions": Map(str),
+        "seconds": Map(float),
+        "nbytes": int,
+        "cached": bool,
+    },
     "export": {"artifact": str, "profile": str, "paths": [str]},
     "tune": {
         "model": str,
@@ -155,6 +166,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "kernels": [_KERNEL],
         "before": str,
         "after": str,
+        "verdict": str,
         "paired": Maybe({"before_s": [float], "after_s": [float], "speedup": float, "low": float, "high": float}),
     },
     "profile": {

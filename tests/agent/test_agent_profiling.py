@@ -37,11 +37,9 @@ def test_calls_lie_within_their_inference_and_add_up_to_no_more_than_it(arch: st
     assert found["memory_peak_bytes"] > 1 << 20
 
 
-def test_it_ends_with_the_time_that_it_was_given(start: Start, models: Models) -> None:
-    found = profiled(start(), models("x86_64"), pairs=10**9, seconds=0.2)
-    assert 1 <= len(found["recorded"]) == len(found["plain"])
-    assert sum(found["plain"]) + sum(one["seconds"] for one in found["recorded"]) < 20
-
-
-def test_a_profile_of_no_pairs_is_one(start: Start, models: Models) -> None:
-    assert len(profiled(start(), models("x86_64"), pairs=0, seconds=0)["recorded"]) == 1
+@pytest.mark.parametrize(("pairs", "seconds"), [(0, 60.0), (10**9, 0.0)])
+def test_a_profile_ends_with_its_pairs_or_its_time_and_has_one_pair_at_the_least(
+    pairs: int, seconds: float, start: Start, models: Models
+) -> None:
+    found = profiled(start(), models("x86_64"), pairs=pairs, seconds=seconds)
+    assert len(found["plain"]) == len(found["recorded"]) == 1

@@ -14,7 +14,9 @@ from farm.views.schema import schema
 
 
 def valid(body: Any) -> None:
-    jsonschema.Draft202012Validator(schema(body["schema"].split("/")[1])).validate(body)
+    published = schema(body["schema"].split("/")[1])
+    jsonschema.Draft202012Validator(published).validate(body)
+    assert set(body) <= set(published["properties"])
 
 
 @pytest.mark.parametrize(

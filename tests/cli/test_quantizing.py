@@ -46,8 +46,9 @@ def test_a_model_is_quantized_reported_and_then_used_like_any_other(farm, tmp_pa
     ("arguments", "what"),
     [
         (["digits", "-o", "d.onnx"], "does not end in .int8"),
+        (["digits", "--data", "other.npz", "-o", "nowhere/d.int8"], "cannot be written"),
         (["digits", "--data", "nowhere", "-o", "d.int8"], "no file or folder"),
-        (["digits", "--data", "empty", "-o", "d.int8"], "empty"),
+        (["digits", "--data", "empty", "-o", "d.int8"], "holds no samples"),
         (["digits", "--data", "other.npz", "-o", "d.int8"], "do not fit"),
         (["resnet18", "-o", "d.int8"], "no data to quantize"),
     ],
@@ -56,5 +57,5 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(arguments, what, far
     (tmp_path / "empty").mkdir()
     np.savez(tmp_path / "other.npz", inputs=np.zeros((3, 1, 9, 9), np.float32))
     done = farm("quantize", *arguments)
-    assert isinstance(done.exception, FarmError) and what in str(done.exception).replace("holds no", "empty")
+    assert isinstance(done.exception, FarmError) and what in str(done.exception)
     assert not list(tmp_path.glob("*.int8"))

@@ -11,7 +11,7 @@ from relax_models import HOST
 from farm import executor, process
 from farm.compiler.build import build
 from farm.prepare import prepare
-from farm.types import Device, Model, Plan, Profile
+from farm.types import Device, Fitted, Model, Plan, Profile
 
 numbers = np.random.default_rng(6)
 
@@ -141,5 +141,5 @@ def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp
     artifact = build(desk, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
-    samples = executor.measure(desk, board, model, prepared, artifact, agents(agent), Plan.once())
+    samples = executor.measure(desk, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once())
     assert samples.agreement.right, samples.agreement

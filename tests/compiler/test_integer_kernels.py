@@ -21,7 +21,7 @@ import inner_loops
 from farm import executor, process
 from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
-from farm.types import Device, Model, Plan, Profile
+from farm.types import Device, Fitted, Model, Plan, Profile
 
 generated = settings(derandomize=True, deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
 HERE = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
@@ -178,5 +178,5 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, desk, cache, kept, a
     artifact = build(desk, prepared, arm(cpu), cache)
     assert {kernel.rule for kernel in artifact.kernels} == {"convolution_int8", "depthwise_int8", "dense_int8", "general"}
     board = Device("board", arm(cpu), "qemu:")
-    samples = executor.measure(desk, board, Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0]), Plan.once())
+    samples = executor.measure(desk, board, Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])), Plan.once())
     assert (samples.agreement.right, samples.agreement.max_abs) == (True, 0)

@@ -16,7 +16,7 @@ from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer
 from farm.prepare import prepare
-from farm.types import Device, Model, Plan, Profile, Samples
+from farm.types import Device, Fitted, Model, Plan, Profile, Samples
 
 HOST = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"}, "x86_64-linux-gnu", agent="x86_64")
 numbers = np.random.default_rng(5)
@@ -34,7 +34,7 @@ def run(tmp_path: Path, desk, cache, agents: Callable[[str], Path]) -> Callable[
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
         prepared = prepare(desk, model, HOST, cache)
         artifact = build(desk, prepared, HOST, cache)
-        return executor.measure(desk, Device("here", HOST, "local:"), model, prepared, artifact, agents("x86_64"), Plan.once())
+        return executor.measure(desk, Device("here", HOST, "local:"), Fitted(model, prepared, artifact, agents("x86_64")), Plan.once())
 
     return once
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from report_runs import timed
 
 from farm.store import RunStore, run_to_json
 
-SAMPLES, _ENDLESS = 100, 1_000_000
+SAMPLES, _ENDLESS, _LIMIT_S = 100, 1_000_000, 180.0
 # Keeps runs until it is killed or has kept so many, and says the id of each once it is kept.
 WRITER = """
 import dataclasses, json, sys
@@ -40,8 +41,11 @@ class Found:
     more: int
 
 
-def hammer(place: str, folder: Path, *, writers: int, each: int, kills: int, name: str = "w", limit_s: float = 180.0) -> Found:
-    """Have `writers` processes keep `each` runs, but for `kills` of them, which go on until they are killed, at moments left to chance."""
+def hammer(
+    place: str, folder: Path, *, writers: int, each: int, kills: int, name: str = "w", meanwhile: Callable[[], None] = lambda: None
+) -> Found:
+    """Have `writers` processes keep `each` runs, but for `kills` of them, which go on until they are killed, at moments left to chance.
+    `meanwhile` is called once the first run was kept."""
     body, draw = json.dumps(run_to_json(timed("host", "net", 1))), random.Random()
     names = [f"{name}{number}" for number in range(writers)]
     victims, running = draw.sample(names, kills), {}
@@ -49,15 +53,24 @@ def hammer(place: str, folder: Path, *, writers: int, each: int, kills: int, nam
         count = _ENDLESS if one in victims else each
         with (folder / one).open("wb") as said:
             running[one] = subprocess.Popen([sys.executable, "-c", WRITER, place, one, body, str(count)], stdout=said)
-    for victim in victims:
-        moment = draw.randrange(each)
-        while (folder / victim).read_bytes().count(b"\n") < moment:
-            assert running[victim].poll() is None
+    try:
+        while not any((folder / one).stat().st_size for one in names):
+            assert all(writer.poll() is None for writer in running.values())
             time.sleep(0.001)
-        time.sleep(draw.random() * 0.02)
-        running[victim].kill()
-    for one, writer in running.items():
-        assert writer.wait(limit_s) == (-9 if one in victims else 0)
+        meanwhile()
+        for victim in victims:
+            moment = draw.randrange(each)
+            while (folder / victim).read_bytes().count(b"\n") < moment:
+                assert running[victim].poll() is None
+                time.sleep(0.001)
+            time.sleep(draw.random() * 0.02)
+            running[victim].kill()
+        for one, writer in running.items():
+            assert writer.wait(_LIMIT_S) == (-9 if one in victims else 0)
+    finally:
+        for writer in running.values():
+            writer.kill()
+            writer.wait()
     said_ids = {line for one in names for line in (folder / one).read_text().split("\n")[:-1]}  # whole lines
     kept = [run for run in RunStore(place).runs() if run.id.rpartition("-")[0] in running]
     times = Counter(run.id for run in kept)

@@ -64,15 +64,12 @@ def test_a_run_is_kept_once(store: RunStore) -> None:
 
 
 def test_many_writers_one_killed_and_the_server_restarted_lose_nothing(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:
-    restart = threading.Timer(0.5, server.restart, ["immediate"])
-    restart.start()
-    found = hammer(server.url, tmp_path, writers=16, each=12, kills=1)
-    restart.join()
+    found = hammer(server.url, tmp_path, writers=16, each=12, kills=1, meanwhile=lambda: server.restart("immediate"))
     assert found.lost == found.halves == found.twice == 0
     assert found.acknowledged >= 15 * 12
 
 
-def test_a_server_that_is_not_there_is_said_at_once_without_the_password() -> None:
+def test_a_server_that_is_not_there_is_said_without_the_password() -> None:
     with pytest.raises(FarmError) as caught:
         RunStore("postgresql://me:secret@127.0.0.1:1/farm").ready()
     assert "Connection refused" in caught.value.why
