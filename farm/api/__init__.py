@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import errors
 from farm.api.choosing import build_lanes, host_profile, planned, runs_named
 from farm.api.results import Answer, Result
-from farm.errors import FarmError, UsageError
+from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Verdict
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Farm:
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
         run = self._one(self.fleet.device(device), self.fleet.model(str(model)), how, show)
         if run.verdict is Verdict.WRONG:
-            raise errors.WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
+            raise WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
         return Result(run)
 
     def run(
@@ -199,8 +198,7 @@ class Farm:
         (run,) = self.execute(expand([device], [model], plan), show=show).runs
         self.kept(run)
         if run.failure:
-            kind = getattr(errors, run.failure.kind, FarmError)
-            raise kind(run.failure.what, run.failure.why, run.failure.fix)
+            raise of_failure(run.failure)
         return run
 
 

@@ -140,11 +140,11 @@ def _show(session: Session, measured: Measured) -> None:
 
 def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
     """Say what went wrong, each failure once, and exit with its code."""
-    from farm.errors import FarmError, WrongAnswer
+    from farm.errors import WrongAnswer, of_failure
 
     failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}
     for failure in failures.values():
-        show_error(FarmError(failure.what, failure.why, failure.fix))
+        show_error(of_failure(failure))
     if failures:
         raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
     if low:

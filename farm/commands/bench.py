@@ -171,7 +171,7 @@ def exit_code(outcome: Outcome) -> int:
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
     from farm.commands.common import show_error
-    from farm.errors import FarmError
+    from farm.errors import of_failure
 
     console = session.out()
     console.print(views.final_table(outcome.runs, console.width))
@@ -190,4 +190,4 @@ def _show(session: Session, outcome: Outcome) -> None:
     for run in outcome.runs:
         if run.failure and (run.failure.what, run.failure.why) not in shown:
             shown.add((run.failure.what, run.failure.why))
-            show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))
+            show_error(of_failure(run.failure))

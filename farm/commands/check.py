@@ -81,12 +81,11 @@ def _show(report: Report) -> None:
 
 def _explain(report: Report, model: str, profile: str) -> None:
     """Show why it would not build, and exit with the code that building would end with."""
-    from farm.errors import FarmError, ModelError
+    from farm.errors import ModelError, of_failure
 
     if report.failure is not None:
-        failure = report.failure
-        show_error(FarmError(failure.what, failure.why, failure.fix))
-        sys.exit(failure.exit_code)
+        show_error(of_failure(report.failure))
+        sys.exit(report.failure.exit_code)
     assert report.outline is not None
     problems = report.outline.problems
     named = ", ".join(sorted({problem.operator for problem in problems}))

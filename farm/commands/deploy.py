@@ -56,7 +56,7 @@ def deploy(
     farm deploy --device pi3 --device rk3399 model.onnx
     farm deploy --tag lab --canary 1 digits
     """
-    from farm.errors import FarmError
+    from farm.errors import of_failure
     from farm.pipeline import expand
     from farm.types import Plan
 
@@ -75,7 +75,7 @@ def deploy(
     else:
         for run in outcome.runs:
             if run.failure:
-                show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))
+                show_error(of_failure(run.failure))
             else:
                 click.echo(_line(run, _artifact(outcome, run)))
     raise SystemExit(exit_code(outcome))

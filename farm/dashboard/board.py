@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from farm import stats, words
 from farm.types import Event, Job, Run, Stage, Verdict
 
+BAD_STATES = ("failed", "unavailable", "skipped")
 _ON_DEVICE = (Stage.CONNECTING, Stage.UPLOADING, Stage.LOADING, Stage.RUNNING, Stage.MEASURING, Stage.ACCURACY)
 
 
@@ -41,6 +42,10 @@ class Row:
         if self.stage in (Stage.WAITING, Stage.READY):
             return "waiting"
         return "done" if self.stage is Stage.DONE else "running"
+
+    @property
+    def bad(self) -> bool:
+        return self.state in BAD_STATES
 
     @property
     def error(self) -> str:

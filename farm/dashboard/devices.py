@@ -10,10 +10,9 @@ from rich.text import Text
 
 from farm import words
 from farm.dashboard import remaining
-from farm.dashboard.board import Row
+from farm.dashboard.board import BAD_STATES, Row
 from farm.dashboard.parts import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
 
-_BAD = ("failed", "unavailable", "skipped")
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
 
@@ -44,13 +43,13 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
 def _choose(counted: Mapping[str, Counter[str]], room: int) -> list[str]:
     if len(counted) <= room:
         return list(counted)
-    ranked = sorted(counted, key=lambda device: (not counted[device]["running"], not any(counted[device][bad] for bad in _BAD)))
+    ranked = sorted(counted, key=lambda device: (not counted[device]["running"], not any(counted[device][bad] for bad in BAD_STATES)))
     first = set(ranked[: room - 1])
     return [device for device in counted if device in first]
 
 
 def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tuple[int, int], now: float) -> Text:
-    bad = sum(counted[state] for state in _BAD)
+    bad = sum(counted[state] for state in BAD_STATES)
     over = len(rows) - counted["waiting"] - counted["running"]
     state = "running" if counted["running"] else "waiting" if over < len(rows) else "failed" if bad else "done"
     mark = spinner(now) if state == "running" else STATE_MARK[state]

@@ -141,7 +141,7 @@ def _mark(row: Row, now: float) -> tuple[str, str]:
 
 def _outcome(row: Row, width: int) -> Text:
     """While a job runs its bar and note; then its figures, or its error."""
-    if row.state in ("failed", "unavailable", "skipped"):
+    if row.bad:
         return Text(words.plain(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
         ways = words.answers(row.run)
@@ -180,6 +180,6 @@ def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
 
 def _errors(rows: Sequence[Row]) -> list[Text]:
     """A line for each thing that went wrong, the latest last."""
-    bad = sorted((row for row in rows if row.state in ("failed", "unavailable", "skipped")), key=lambda row: row.ended or 0.0)
+    bad = sorted((row for row in rows if row.bad), key=lambda row: row.ended or 0.0)
     lines = words.complaints((row.device, row.model, row.error) for row in bad)
     return [Text.assemble(("✗ ", "red"), (words.plain(whose), "bold"), "  ", words.plain(error)) for whose, error in lines]

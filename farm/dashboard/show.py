@@ -84,7 +84,7 @@ class _Lines(Show):
 
 def _line_of(row: Row) -> str:
     """One job as it stands, in one line: pi3 digits: EMULATED, emulated, top-1 97.8 % (ref 97.8 %)."""
-    if row.state in ("failed", "unavailable", "skipped"):
+    if row.bad:
         said = [row.run.verdict.value if row.run else row.stage.value, row.error]
     elif row.run:
         said = [row.run.verdict.value, "" if row.run.emulated else words.latency(row.run), words.answers(row.run)[0]]

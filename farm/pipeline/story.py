@@ -27,7 +27,6 @@ from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
-_BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        return all(run.verdict not in _BAD for run in self.runs)
+        return all(run.good for run in self.runs)
 
 
 def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
@@ -153,11 +152,11 @@ class _Story:
         if not self.canaries:
             return True
         done = [self._runs.get((job.device.name, job.title)) for job in self.jobs if job.device.name in self.canaries]
-        if any(run and run.verdict in _BAD for run in done):
+        if any(run and not run.good for run in done):
             for job in [job for job in self._waiting if job.device.name not in self.canaries]:
                 self._waiting.remove(job)
                 self._finish(job, Verdict.SKIPPED, "not begun: a canary failed")
-        return all(run and run.verdict not in _BAD for run in done)
+        return all(run and run.good for run in done)
 
     def hear(self, message: Message) -> None:
         """Take in what a lane says."""
