@@ -30,6 +30,12 @@ def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
 
 
+def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:
+    """The deadline of a job that what is given, or else the preset, asks for: it goes before a device's own."""
+    asked: float | None = given.get("deadline_s") or PRESETS.get(preset or "", {}).get("deadline_s")
+    return asked
+
+
 def runs_named(record: RunStore, name: str) -> list[Run]:
     """The runs of a baseline, or the one whose id begins so. Raises UsageError where there is none, or more than one."""
     if found := record.baseline(name):

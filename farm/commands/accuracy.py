@@ -111,7 +111,7 @@ def _count(
                 host=host_profile(fleet),
                 store=Store(cache_root()),
                 keep=AnswerStore.of_user(),
-                deadline_s=deadline_s or fleet.bench.plan.deadline_s,
+                deadlines_s={device.name: fleet.deadline_s(device, deadline_s) for device in devices},
                 count=count,
                 fresh=fresh,
                 told=display.told,

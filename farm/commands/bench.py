@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import planned
+from farm.api.choosing import deadline_asked, planned
 from farm.commands import against as rivals
 from farm.commands import comparing
 from farm.commands.common import Session, check_writable, shared, write_whole
@@ -84,7 +84,7 @@ def bench(
     fleet = session.fleet()
     chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan))
+    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_asked(preset, plan))
     if dry_run:
         show_jobs(session, jobs)
         return

@@ -51,16 +51,13 @@ class Outcome:
         return all(run.good for run in self.runs)
 
 
-def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
-    """Every model on every device. A device's own `deadline_s` overrides the plan's."""
-    models = list(models)
-    return interleaved([Job(device, for_profile(model, device.profile), _plan_for(device, plan)) for device in devices for model in models])
-
-
-def _plan_for(device: Device, plan: Plan) -> Plan:
-    if "deadline_s" not in device.options:
-        return plan
-    return replace(plan, deadline_s=float(device.options["deadline_s"]))
+def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None) -> list[Job]:
+    """Every model on every device. A device's own deadline overrides the plan's, and one that is asked for overrides both."""
+    models, jobs = list(models), []
+    for device in devices:
+        its = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
+        jobs += [Job(device, for_profile(model, device.profile), its) for model in models]
+    return interleaved(jobs)
 
 
 def execute(
