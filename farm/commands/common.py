@@ -72,12 +72,14 @@ class Session:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
+    from farm.commands.colours import theme
+
     class Piped(Console):
         def on_broken_pipe(self) -> None:
             """Let the command line hear of it; rich would exit as if something had failed."""
             raise BrokenPipeError
 
-    return Piped(stderr=stderr, highlight=False, emoji=False)
+    return Piped(stderr=stderr, highlight=False, emoji=False, theme=theme())
 
 
 def _session(config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool) -> Session:
