@@ -41,7 +41,7 @@ class File:
     elsewhere: ClassVar[str] = "export FARM_DATA=/path"
     # What SQLite or the system says, and what to do about it; the first that fits.
     remedies: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("locked", f"another farm has been writing for {BUSY_S:.0f} s; try again when it has ended"),
+        ("locked", "another farm is writing all the time; try again when it has ended"),
         ("full", "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path"),
         ("No space", "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path"),
         ("malformed", "move it away, and a new one is begun: mv {place} {place}.broken"),

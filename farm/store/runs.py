@@ -175,8 +175,8 @@ class RunStore:
         rows = self._ask(query.with_only_columns(runs.c.seconds, runs.c.body))
         return [self._with_samples(self._parsed(body), seconds) for seconds, body in rows]
 
-    def _ask(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        return self._database.ask(lambda db: db.execute(query).tuples().all()) if self.path is None or self.path.exists() else []
+    def _ask(self, query: Select[Any]) -> Sequence[Any]:
+        return self._database.ask(lambda db: db.execute(query).all()) if self.path is None or self.path.exists() else []
 
     def _parsed(self, body: str) -> Run:
         try:
