@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -34,8 +35,24 @@ def agents_folder(agents: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which digits and the slow model are imported and built for every device that they run on."""
+    """A cache in which digits and the slow model are imported and built for every device that they run on: built by the first of the
+    workers of pytest-xdist that wants it, and copied by the others, as tests change what is kept."""
     folder = tmp_path_factory.mktemp("warm")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _warm(folder, agents_folder)
+        return folder / "cache"
+    whole = tmp_path_factory.getbasetemp().parent / "warm"  # which all workers have
+    with whole.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            making = tmp_path_factory.mktemp("making")
+            _warm(making, agents_folder)
+            making.rename(whole)
+    shutil.copytree(whole, folder, symlinks=True, dirs_exist_ok=True)
+    return folder / "cache"
+
+
+def _warm(folder: Path, agents_folder: Path) -> None:
     farm = _farm(folder, folder / "cache", agents_folder)
     farm.configure(DEVICES + DIGITS + QUICK)
     write_slow_model(folder / "slow.onnx")
@@ -43,7 +60,6 @@ def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     assert farm.run("compile", "slow.onnx", "--profile", "rasp3b").code == 0
     assert farm.run("compile", "slow.onnx").code == 0
     farm.assert_nothing_is_left()
-    return farm.cache
 
 
 @pytest.fixture
