@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import graph, node, save
+from this_machine import HOST
 from tvm import topi
 
 from farm import importers, prepare, stats
@@ -18,7 +19,6 @@ from farm.parallel import Desk
 from farm.prepare import KIND, reference
 from farm.types import Model, Prepared, Profile
 
-HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
 CLASSES = 8
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_holm_is_the_textbooks() -> None:
     assert comparing.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert comparing.holm([0.9, 0.8]) == [1.0, 1.0]
     assert comparing.holm([]) == []
+
+
+@given(st.lists(st.lists(st.sampled_from([0.01, 0.02, 0.03]) | st.floats(1e-6, 1.0), min_size=1, max_size=9), min_size=2, max_size=10))
+def test_the_median_of_a_resample_is_that_of_its_samples_written_out(parts: list[list[float]]) -> None:
+    drawn = np.random.default_rng(1).multinomial(len(parts), [1 / len(parts)] * len(parts), size=20).T.astype(np.int32)
+    written = [[value for part, count in zip(parts, counts, strict=True) for value in part * int(count)] for counts in drawn.T]
+    assert comparing._medians(parts, drawn).tolist() == list(map(statistics.median, written))
 
 
 def test_the_bootstrap_of_independent_samples_is_scipys() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from farm.deadline import Deadline
 
+HOST = "127.0.0.1"
 QUICK = """
 [bench]
 models = ["digits"]

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DIGITS, QUICK, Done, Farm, kill_all
+from farm_running import DIGITS, HOST, QUICK, Done, Farm, kill_all
 from farm_running import server as serving
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
 from test_ssh_stopping import agents as running_agents
 from test_ssh_stopping import run_slowly
 
-HOST = "127.0.0.1"
 FULL = "the disk of board is full"
 
 

@@ -10,9 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from farm_running import DIGITS, QUICK, Done, Farm, server
-
-HOST = "127.0.0.1"
+from farm_running import DIGITS, HOST, QUICK, Done, Farm, server
 
 
 def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:

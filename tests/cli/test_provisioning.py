@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Done, Farm
+from farm_running import DEVICES, DIGITS, HOST, QUICK, Done, Farm
 from farm_running import server as serving
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
@@ -24,7 +24,6 @@ from test_ssh_stopping import run_slowly
 
 from farm import process
 
-HOST = "127.0.0.1"
 IMAGE = Path(__file__).parents[2] / "docs" / "digit.png"
 STEPS = [
     *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),

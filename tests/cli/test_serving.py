@@ -6,9 +6,8 @@ import signal
 import socket
 
 import pytest
-from farm_running import Farm, Running, wait_until
+from farm_running import HOST, Farm, Running, wait_until
 
-HOST = "127.0.0.1"
 READY = {"agent": "listening on", "tracker": "tracker on"}
 
 

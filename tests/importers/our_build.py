@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from this_machine import HOST
 
 from farm.compiler import here
 from farm.importers.imported import Imported
-from farm.types import Profile
-
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 
 Array = np.ndarray[Any, Any]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from onnx import helper
+from this_machine import HOST
 
 from farm import prepare
 from farm.errors import ModelError
 from farm.importers.feed import read_inputs
 from farm.parallel import Desk
-from farm.types import Model, Preprocess, Profile, TensorSpec, batch_in_words
+from farm.types import Model, Preprocess, TensorSpec, batch_in_words
 
-HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
 RELU = helper.make_node("Relu", ["x"], ["y"])
 ADD = helper.make_node("Add", ["x", "y"], ["z"])
 

@@ -12,6 +12,7 @@ import pytest
 from onnx_models import graph, node, save
 from qdq_models import residual_network
 from sklearn.datasets import load_digits
+from this_machine import HOST
 
 from farm import importers, quantize, zoo
 from farm.compiler import here
@@ -19,9 +20,8 @@ from farm.errors import ModelError
 from farm.quantize import calibrating, recipe
 from farm.quantize.ranges import scale_of
 from farm.quantize.reporting import report
-from farm.types import Model, Profile, Quantize
+from farm.types import Model, Quantize
 
-HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
 MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
 CALIBRATIONS = ("kl_divergence", "minmax", "percentile", "global_scale")
 POINTS = 0.5  # of a per cent, that int8 may be off by
