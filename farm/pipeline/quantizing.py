@@ -44,7 +44,7 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
     from farm import importers
     from farm.compiler.build import compile_error
     from farm.errors import FarmError
-    from farm.quantize import calibrated, recipe
+    from farm.quantize import calibrated, calibrating, recipe
     from farm.quantize.reporting import report
 
     def note(text: str, fraction: float | None) -> None:
@@ -55,8 +55,9 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
     imported = importers.load(model, cache)
     try:
-        made = calibrated(model, imported, host, note)
-        found = report(model, imported, made, host, note)
+        floating = calibrating.floating(imported, Path(model.source).name)
+        made = calibrated(model, floating, host, note)
+        found = report(model, floating, made, host, note)
     except FarmError:
         raise
     except Exception as exc:  # TVM raises whatever its passes raise
