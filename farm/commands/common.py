@@ -217,17 +217,17 @@ def with_shapes(model: Model, shapes: tuple[str, ...]) -> Model:
         types[name] = dtype
     module = more.get("module")
     if module is not None:
-        module = source_at(f"python:{module.removeprefix('python:')}", "--module")
+        module = _function(module, "--module")
     return replace(model, shapes=given, dtypes=types, module=module or model.module)
 
 
-def source_at(text: str, option: str) -> str:
+def _function(text: str, option: str) -> str:
     """The `python:` source that an option names. Raises UsageError for what is none."""
-    from farm.config import sources
     from farm.errors import UsageError
+    from farm.types.python_source import python_source
 
     try:
-        return sources.source_at(text, Path())
+        return python_source(text)
     except ValueError as exc:
         raise UsageError(f"{option} names no function", str(exc), f"{option} package.module:function") from exc
 

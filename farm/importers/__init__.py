@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
 from farm.types import Model
+from farm.types.python_source import FORM, PYTHON, is_python
 
 if TYPE_CHECKING:
     from farm.importers.imported import Imported as Imported
-
-PYTHON = "python:"
 
 _LOADERS = {
     ".onnx": "farm.importers.onnx_file:load",
@@ -51,7 +50,7 @@ _FIXES = {
     ".keras": "export it to ONNX: model.export('model.onnx', format='onnx')",
     ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",
     ".pb": "convert it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
-    ".safetensors": "it holds weights alone: load them in a function, and name that as python:package.module:function",
+    ".safetensors": "it holds weights alone: load them in a function, and name that as " + FORM,
 }
 
 
@@ -80,15 +79,15 @@ def fingerprint(model: Model, cache: Path) -> str | None:
 
 def python_source(model: Model) -> str | None:
     """The `python:` function that a model's module comes from, if one does."""
-    return model.source if model.source.startswith(PYTHON) else model.module
+    return model.source if is_python(model.source) else model.module
 
 
 def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
-    kind = PYTHON if model.source.startswith(PYTHON) else Path(model.source).suffix.lower()
+    kind = PYTHON if is_python(model.source) else Path(model.source).suffix.lower()
     if kind not in table:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",
-            f"it reads {', '.join(key for key in table if key.startswith('.'))} files and python:package.module:function",
+            f"it reads {', '.join(key for key in table if key.startswith('.'))} files and {FORM}",
             _FIXES.get(kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"),
         )
     if model.module is not None and kind not in _TORCH_FILES:
