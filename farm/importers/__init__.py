@@ -5,6 +5,7 @@
     *.pt2 (torch.export.save)         exported_program        torch
     *.pt (torch.jit.save)             torchscript             torch
     *.pth (weights), with a module    state_dict              torch
+    *.tflite                          tflite_file             LiteRT
     python:package.module:function    python_function         torch
 
 What a file of torch is, its content says, not its suffix: see torch_file.
@@ -35,6 +36,7 @@ _LOADERS = {
     ".pt2": "farm.importers.torch_file:load",
     ".pt": "farm.importers.torch_file:load",
     ".pth": "farm.importers.torch_file:load",
+    ".tflite": "farm.importers.tflite_file:load",
     PYTHON: "farm.importers.python_function:load",
 }
 _FINGERPRINTS = {
@@ -42,11 +44,11 @@ _FINGERPRINTS = {
     ".pt2": "farm.importers.fingerprints:fingerprint_torch_file",
     ".pt": "farm.importers.fingerprints:fingerprint_torch_file",
     ".pth": "farm.importers.fingerprints:fingerprint_torch_file",
+    ".tflite": "farm.importers.fingerprints:fingerprint_tflite",
     PYTHON: "farm.importers.fingerprints:fingerprint_python",
 }
 _TORCH_FILES = (".pt2", ".pt", ".pth")
 _FIXES = {
-    ".tflite": "convert it to ONNX: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
     ".keras": "export it to ONNX: model.export('model.onnx', format='onnx')",
     ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",
     ".pb": "convert it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
