@@ -14,10 +14,11 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.choosing import planned
+from farm.api.choosing import deadline_asked, planned
 from farm.errors import UntrustedNumber, UsageError
+from farm.pipeline import expand
 from farm.store import RunStore
-from farm.types import PRESETS, Agreement, Plan, Run, Verdict
+from farm.types import PRESETS, Agreement, Device, Model, Plan, Profile, Run, Verdict
 
 STABLE = timed("pi5", "net", 1)
 
@@ -131,3 +132,13 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
 def test_tries_are_counted_from_one(config: Path) -> None:
     with pytest.raises(UsageError, match="tries=0"):
         Farm.load(config).bench(config, device="host", tries=0)
+
+
+def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_the_plans() -> None:
+    board = Device("pi5", Profile("rasp4-64", {}, ""), "ssh://pi5")
+    slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
+    plan = Plan(deadline_s=600.0)
+    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)] == [600.0, 900.0]
+    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)] == [60.0, 60.0]
+    asked = [deadline_asked(*given) for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))]
+    assert asked == [None, None, PRESETS["mlperf"]["deadline_s"], 60.0]
