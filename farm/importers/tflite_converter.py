@@ -15,6 +15,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorW
 
 from farm.importers.layers import Names
 from farm.importers.outline import Problem
+from farm.importers.relax_module import one_line
 from farm.importers.tflite_model import TO_ONNX, Array, Opened, Operator
 
 # They move, pick or compare bytes, which is the same for the numbers that these stand for where all are of one scale.
@@ -45,9 +46,16 @@ def problems(opened: Opened) -> list[Problem]:
     for operator in opened.operators:
         if operator.name not in known.convert_map or operator.name in _REFUSED:
             found[operator.name, ""].append(operator.place)
-        elif why := known.refusal(operator):
+        elif why := _refusal(known, operator):
             found[operator.name, why].append(operator.place)
     return [Problem(name, why, tuple(places), _FIX) for (name, why), places in sorted(found.items())]
+
+
+def _refusal(known: _Converter, operator: Operator) -> str:
+    try:
+        return known.refusal(operator)
+    except Exception as exc:  # what TVM's reader of scales raises
+        return one_line(exc)
 
 
 class _Converter(OperatorConverter):  # type: ignore[misc]

@@ -143,6 +143,11 @@ def rows(graph: Trying) -> None:
     graph.tried("BATCH_MATMUL", [x, graph.constant("other", draw(6, 2))], [3, 2], "BatchMatMulOptions", adjX=False, adjY=False)
     graph.tried("REVERSE_V2", [x, graph.numbers(1)], [3, 6], "ReverseV2Options")
     graph.tried("TILE", [x, graph.numbers(2, 1)], [6, 6], "TileOptions")
+    left, right = (graph.tensor(side, [3, 3]) for side in ("left", "right"))
+    graph.op("SPLIT", [graph.constant("across", np.array(1, np.int32)), x], [left, right], "SplitOptions", numSplits=2)
+    lines = [graph.tensor(f"line {number}", [6]) for number in range(3)]
+    graph.op("UNPACK", [x], lines, "UnpackOptions", num=3, axis=0)
+    graph.outputs += [left, right, *lines]
     graph.tried("EXPAND_DIMS", [x, graph.constant("where", np.array(1, np.int32))], [3, 1, 6], "ExpandDimsOptions")
 
 
@@ -247,6 +252,17 @@ def test_a_quantized_tensor_where_tvm_has_none_is_refused(tmp_path, load):
     graph.op("TRANSPOSE", [x, graph.constant("axes", np.array([0, 2, 1, 3], np.int32))], [y], "TransposeOptions")
     with pytest.raises(ModelError, match="TRANSPOSE of tensors of several scales"):
         load(graph.save(tmp_path / "scales.tflite", [x], [y]))
+
+
+def test_scales_that_tvm_does_not_read_are_refused(tmp_path, load):
+    graph = Graph()
+    x, y = graph.tensor("x", [1, 6], "int8", 0.1, 3), graph.tensor("y", [1, 2], "int8", 0.1, 3)
+    weight = graph.constant("w", np.ones((2, 6), np.int8), scale=[0.1, 0.2], zero=1)
+    graph.op("FULLY_CONNECTED", [x, weight, -1], [y], "FullyConnectedOptions", version=4)
+    path = graph.save(tmp_path / "zeros.tflite", [x], [y])
+    with pytest.raises(ModelError, match=r"FULLY_CONNECTED .*zero points") as caught:
+        load(path)
+    assert outline.before_import(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path, load):
