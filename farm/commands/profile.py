@@ -23,7 +23,7 @@ _MOST = 20  # kernels, without -v
 @click.argument("model", shell_complete=complete("models"))
 @on_device
 @click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long to record, about.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or about:tracing.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or speedscope.")
 @with_threads(several=False)
 @with_description
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
@@ -78,4 +78,4 @@ def profile(
     if session.verbosity > 0:
         console.print(views.ledger_table({device.name: profiled.ledger}, console.width))
     if trace:
-        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or chrome://tracing")
+        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or in speedscope")

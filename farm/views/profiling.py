@@ -1,4 +1,4 @@
-"""A model's profile as a table, as JSON, and as a trace that Perfetto and Chromium's about:tracing open."""
+"""A model's profile as a table, as JSON, and as a trace that Perfetto and speedscope open."""
 
 from __future__ import annotations
 
