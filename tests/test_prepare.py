@@ -17,7 +17,7 @@ from farm.compiler.here import flat
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.parallel import Desk
 from farm.prepare import KIND, reference
-from farm.types import Model, Prepared, Profile
+from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
 
 CLASSES = 8
 
@@ -102,6 +102,25 @@ def test_other_shapes_are_another_model(run, tmp_path):
     path = save(tmp_path / "open.onnx", graph([node("Relu", ["x"], ["y"])], {"x": ["n", 5]}, {"y": ["n", 5]}))
     shapes = [run(Model("model", str(path), shapes=shapes)).inputs[0].shape for shapes in ({}, {"x": (4, 5)})]
     assert shapes == [(1, 5), (4, 5)]
+
+
+def test_what_is_judged_and_fed_is_part_of_what_is_kept(run, model, tmp_path):
+    np.savez(tmp_path / "set.npz", inputs=np.eye(CLASSES, dtype=np.float32), labels=np.arange(CLASSES))
+    (tmp_path / "labels.txt").write_text("\n".join("abcdefgh"))
+    (tmp_path / "other.txt").write_text("\n".join("hgfedcba"))
+    asked = replace(model, dataset=tmp_path / "set.npz", labels=tmp_path / "labels.txt")
+    first = run(asked)
+    changed = [
+        replace(asked, preprocess=Preprocess(mean=(0.5,))),
+        replace(asked, labels=tmp_path / "other.txt"),
+        replace(asked, limits={name: replace(limits, max_abs=0.5) for name, limits in LIMITS.items()}),
+        replace(asked, dataset=None),
+    ]
+    prepared = [run(one) for one in changed]
+    assert not any(one.cached for one in prepared) and len({one.digest for one in [first, *prepared]}) == 5
+    assert run(asked) == replace(first, cached=True)
+    (tmp_path / "labels.txt").write_text("\n".join("abcdefgi"))
+    assert not run(asked).cached
 
 
 def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(run, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -63,11 +62,11 @@ def _dtype(text: str) -> tuple[str, str]:
 
 
 def _module(text: str) -> str:
-    from farm.config import sources
     from farm.errors import UsageError
+    from farm.types.python_source import python_source
 
     try:
-        return sources.source_at(f"python:{text.removeprefix('python:')}", Path())
+        return python_source(text)
     except ValueError as exc:
         raise UsageError("--module names no function", str(exc), "--module package.module:function") from exc
 

@@ -12,11 +12,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import requantize
 from farm.compiler.folding import constant
-from farm.compiler.requantize import Quantized, Scale
+from farm.compiler.requantize import BYTES, Quantized, Scale
 
 Array = np.ndarray[Any, Any]
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
-BYTES = ("uint8", "int8")
 
 
 def is_quantized(module: tvm.IRModule) -> bool:

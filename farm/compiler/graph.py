@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from farm.compiler.layers import ATTRIBUTE, step_key
+from farm.compiler.layers import ATTRIBUTE, StepKeys
 from farm.types.layers import layer_of
 
 _INPUTS = "num_input"
@@ -29,7 +29,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     inputs = [names.noted(parameter) for parameter in main.params[:count]]
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
-    layers = main.attrs.get(ATTRIBUTE, {})
+    layers, keys = main.attrs.get(ATTRIBUTE, {}), StepKeys()
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -37,8 +37,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
                 parameters.append(names.noted(binding.var))
             elif isinstance(value, Call):
                 kernel = _callee(value)
-                key = step_key(kernel, sum(step["kernel"] == kernel for step in steps))
-                layer = str(layers.get(key, "")) or layer_of(binding.var.name)
+                layer = str(layers.get(keys.next(kernel), "")) or layer_of(binding.var.name)
                 arguments = [name for argument in value.args for name in names.of(argument)]
                 steps.append({"kernel": kernel, "inputs": arguments, "output": names.noted(binding.var), "layer": layer})
             else:  # another name, a tuple, or a part of one

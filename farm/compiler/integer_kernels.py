@@ -15,10 +15,10 @@ from farm.compiler.choices import CHANNELS, PIXELS, Choice, Chooser, Workload
 from farm.compiler.core import Core
 from farm.compiler.dots import Dot, dot_of, long_product
 from farm.compiler.loops import DEPTHWISE_INT8
+from farm.compiler.requantize import BYTES
 from farm.compiler.tiles import Tile, grouped_tile, up_to_multiple
 
 Array = np.ndarray[Any, Any]
-DATA = ("uint8", "int8")
 
 
 def convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:
@@ -43,7 +43,7 @@ def _depthwise(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, 
 
 
 def _is_integer(call: relax.Call, weight: Array) -> bool:
-    return weight.dtype == np.int8 and str(call.args[0].ty.dtype) in DATA and str(call.ty.dtype) == "int32"
+    return weight.dtype == np.int8 and str(call.args[0].ty.dtype) in BYTES and str(call.ty.dtype) == "int32"
 
 
 def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser, weight: Array, workload: Workload) -> relax.Expr | None:

@@ -9,7 +9,8 @@ quantized again, the sums become float32. What stands between and is none of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
 from farm.compiler import requantize
-from farm.compiler.dequantized import BYTES, DEQUANTIZE, QUANTIZE, Biases, Rest, Rewriter, is_quantized
+from farm.compiler.dequantized import DEQUANTIZE, QUANTIZE, Biases, Rest, Rewriter, is_quantized
 from farm.compiler.folding import FoldConstants, rewriting
-from farm.compiler.requantize import Quantized, Scale, Sums
+from farm.compiler.requantize import BYTES, MOST_PRODUCTS, Quantized, Scale, Sums
 
 Array = np.ndarray[Any, Any]
 _MOVES = (  # they take a tensor of any type, and give elements of it
     *("relax.reshape", "relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.strided_slice"),
     *("relax.nn.max_pool2d", "relax.broadcast_to"),
 )
-_MOST_PRODUCTS = 1 << 16  # of an unsigned and a signed byte, whose sum is sure to be an int32
+
+_KERNELS = {"NCHW": ("OIHW",), "NHWC": ("HWIO", "HWOI")}  # layouts of weights, by the data's; the first is what they become
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Integers")
@@ -71,20 +73,24 @@ class _Folder(Rewriter):
         return call if integers is None else integers
 
     def _convolution(self, call: Call) -> relax.Expr | None:
-        given, data, weight = call.attrs, self.quantized(call.args[0]), self._weight(call.args[1], 0)
-        plain = given.data_layout == "NCHW" and given.kernel_layout == "OIHW" and given.out_layout in ("", "NCHW")
-        if data is None or weight is None or not plain or str(call.ty.dtype) != "float32":
+        given, data, layout, kernel = call.attrs, self.quantized(call.args[0]), call.attrs.data_layout, call.attrs.kernel_layout
+        weight = self._weight(call.args[1], kernel.index("O")) if kernel in _KERNELS.get(layout, ()) else None
+        if data is None or weight is None or given.out_layout not in ("", layout) or str(call.ty.dtype) != "float32":
             return None
         values, scale = weight
         value, padding, zero = data.value, [int(extent) for extent in given.padding], data.scale.zero
         if zero and any(padding):
-            top, left, bottom, right = padding
-            value, padding = self.builder_.emit(relax.op.nn.pad(value, [0, 0, 0, 0, top, bottom, left, right], "constant", zero)), [0] * 4
+            around = {"H": padding[::2], "W": padding[1::2]}
+            widths = [width for axis in layout for width in around.get(axis, (0, 0))]
+            value, padding = self.builder_.emit(relax.op.nn.pad(value, widths, "constant", zero)), [0] * 4
+        usual = _KERNELS[layout][0]
+        values = np.ascontiguousarray(values.transpose([kernel.index(axis) for axis in usual]))
         sums = relax.op.nn.conv2d(
-            value, relax.const(values, "int8"), given.strides, padding, given.dilation, given.groups, "NCHW", "OIHW", out_dtype="int32"
+            value, relax.const(values, "int8"), given.strides, padding, given.dilation, given.groups, layout, usual, out_dtype="int32"
         )
-        offset = -zero * values.astype(np.int64).sum((1, 2, 3))
-        return self._noted(sums, offset.reshape(1, -1, 1, 1), data.scale.scale * scale.reshape(1, -1, 1, 1))
+        offset = -zero * values.astype(np.int64).sum(tuple(place for place, axis in enumerate(usual) if axis != "O"))
+        channels = [-1 if axis == "C" else 1 for axis in layout]
+        return self._noted(sums, offset.reshape(channels), data.scale.scale * scale.reshape(channels))
 
     def _product(self, call: Call) -> relax.Expr | None:
         data, weight = self.quantized(call.args[0]), self._weight(call.args[1], 1)
@@ -105,7 +111,7 @@ class _Folder(Rewriter):
         if values.dtype == np.uint8:
             values, zero = (values.astype(np.int16) - 128).astype(np.int8), zero - 128
         own_axis = scale.size == 1 or int(call.attrs.axis) % values.ndim == axis
-        few = values.size // values.shape[axis] < _MOST_PRODUCTS
+        few = values.size // values.shape[axis] < MOST_PRODUCTS
         return (values, scale) if own_axis and few and not zero.any() else None
 
     def _mean(self, call: Call) -> relax.Expr | None:
@@ -121,7 +127,7 @@ class _Folder(Rewriter):
         if data is None or shape is None or not all(isinstance(shape[axis], tvm.tirx.IntImm) for axis in axes):
             return None
         count = int(np.prod([int(shape[axis]) for axis in axes]))
-        if count >= _MOST_PRODUCTS:
+        if count >= MOST_PRODUCTS:
             return None
         wide = self.builder_.emit(relax.op.astype(data.value, "int32"))
         return self._noted(
@@ -159,11 +165,19 @@ class _Folder(Rewriter):
 
     def _moved_weight(self, call: Call) -> relax.Expr | None:
         name, inner = self.called(call.args[0])
-        if call.op.name != "relax.permute_dims" or inner is None or name != DEQUANTIZE or (values := self.value(inner.args[0])) is None:
+        if inner is None or name != DEQUANTIZE or (values := self.value(inner.args[0])) is None or values.ndim < 2:
             return None
-        axes = [*range(values.ndim)][::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
-        turned = relax.const(np.ascontiguousarray(values.transpose(axes)), str(values.dtype))
-        return relax.op.dequantize(turned, inner.args[1], inner.args[2], axes.index(int(inner.attrs.axis) % values.ndim))
+        before = int(inner.attrs.axis) % values.ndim
+        axis: int | None = None
+        if call.op.name == "relax.permute_dims":
+            axes = [*range(values.ndim)][::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+            values, axis = values.transpose(axes), axes.index(before)
+        elif call.op.name == "relax.reshape" and isinstance(call.ty.shape, relax.ShapeExpr):
+            shape = [int(extent) for extent in call.ty.shape]
+            values, axis = values.reshape(shape), _same_axis(values.shape, shape, before)
+        if axis is None:
+            return None
+        return relax.op.dequantize(relax.const(np.ascontiguousarray(values), str(values.dtype)), inner.args[1], inner.args[2], axis)
 
     def _quantize(self, call: Call) -> relax.Expr | None:
         to = self.scale(call, str(call.ty.dtype))
@@ -228,6 +242,13 @@ class _Folder(Rewriter):
                 number = float(bound.reshape(()))
                 return (one, number, np.inf) if name == "relax.maximum" else (one, -np.inf, number)
         return None
+
+
+def _same_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+    """Where an axis is after a reshape; None where it is no axis any more."""
+    in_front = math.prod(before[:axis])
+    places = [place for place, extent in enumerate(after) if extent == before[axis] and math.prod(after[:place]) == in_front]
+    return places[0] if places else None
 
 
 def _with_data(call: Call, data: relax.Expr) -> Call:

@@ -20,6 +20,7 @@ from farm.compiler.candidates import product_candidates, run_length, sums_by_gro
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.extents import Extent, at_one, is_open, same
 from farm.compiler.folding import constant
+from farm.compiler.requantize import BYTES
 from farm.compiler.tiles import divisor, in_groups, up_to_multiple
 
 Array = np.ndarray[Any, Any]
@@ -144,7 +145,7 @@ def _average_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Choose
 def _pool(call: relax.Call, operator: str) -> Workload | None:
     """A pool over NHWC of known shapes, with as much more padding at the end as its windows need where their number is rounded up."""
     dtype = str(call.ty.dtype)
-    if dtype not in (("float32", *integer_kernels.DATA) if operator == loops.POOL else ("float32",)):
+    if dtype not in (("float32", *BYTES) if operator == loops.POOL else ("float32",)):
         return None
     attributes, data, shape = call.attrs, shape_at_one(call.args[0], _IMAGE, dtype), shape_at_one(call, _IMAGE, dtype)
     if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):

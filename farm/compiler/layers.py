@@ -15,12 +15,18 @@ from tvm.ir import Call, GenericConst
 
 from farm.types.layers import layer_of
 
-ATTRIBUTE = "layers"  # of `main`: the names by `step_key`
+ATTRIBUTE = "layers"  # of `main`: the names by the keys of its steps
 
 
-def step_key(kernel: str, call: int) -> str:
-    """Of a kernel's call, of which an inference may have several."""
-    return f"{kernel} {call}"
+class StepKeys:
+    """A key for each call of a kernel, of which an inference may have several, in order."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+
+    def next(self, kernel: str) -> str:
+        self._calls[kernel] += 1
+        return f"{kernel} {self._calls[kernel] - 1}"
 
 
 def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
@@ -35,16 +41,16 @@ def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
     if not table.layers:
         return fused
     found: dict[str, str] = {}
-    seen: Counter[str] = Counter()
+    keys = StepKeys()
     table = table.of(fused)
     for binding in _bindings(main):
         kernel = _callee(binding.value)
         table.met = []
         table.add(binding)
         if kernel is not None:
+            key = keys.next(kernel)
             if layers := list(dict.fromkeys(table.layers[value] for value in table.met if value in table.layers)):
-                found[step_key(kernel, seen[kernel])] = ", ".join(layers)
-            seen[kernel] += 1
+                found[key] = ", ".join(layers)
     fused["main"] = main.with_attr(ATTRIBUTE, found)
     return fused
 

@@ -68,10 +68,10 @@ def simplified(module: tvm.IRModule) -> tvm.IRModule:
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),
     ]
-    return tvm.transform.Sequential(passes)(plain(module))
+    return tvm.transform.Sequential(passes)(folded(module))
 
 
-def plain(module: tvm.IRModule) -> tvm.IRModule:
+def folded(module: tvm.IRModule) -> tvm.IRModule:
     """The operators that the model is made of, in the layout in which it came: batch norms and constants folded."""
     transform = relax.transform
     passes = [

@@ -17,6 +17,8 @@ import numpy as np
 from tvm import relax
 
 Array = np.ndarray[Any, Any]
+BYTES = ("uint8", "int8")
+MOST_PRODUCTS = 1 << 16  # of an unsigned and a signed byte, whose sum is sure to be an int32
 FACTOR_BITS = 15  # with the 9 of q - zero, all 24 of a float32
 _LARGEST = 1 << 31
 

@@ -18,10 +18,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.core import Core
 from farm.compiler.folding import constant
+from farm.compiler.requantize import BYTES
 
 _MAGIC = 1.5 * 2**23
 _LIMIT = 2**22  # of whole numbers that are found so
-_INTEGERS = ("uint8", "int8")
 _BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 Expr = Any
@@ -80,9 +80,9 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> relax.Expr:
         dtype = str(getattr(call.ty, "dtype", ""))
-        bounded = self._bound(call.args[0]) if _name(call) == "relax.astype" and dtype in _INTEGERS else call
-        found = self._rounded(bounded) if dtype in ("float32", *_INTEGERS) else None
-        if found is None or (dtype in _INTEGERS and not _fits(found, dtype)):
+        bounded = self._bound(call.args[0]) if _name(call) == "relax.astype" and dtype in BYTES else call
+        found = self._rounded(bounded) if dtype in ("float32", *BYTES) else None
+        if found is None or (dtype in BYTES and not _fits(found, dtype)):
             return super().visit_call_(call)
         source, low, high, zero = found
         body = partial(rounded, self._core, low, high, zero, dtype)

@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from farm.config.table import Table
 from farm.types import LIMITS, Limits
-
-
-class Table(BaseModel):
-    """What the tables of devices.toml have in common: no other keys than these, no values of another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class LimitsTable(Table):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from farm.config.limits import Table
+from farm.config.table import Table
 from farm.errors import did_you_mean
 from farm.types import Preprocess
 

@@ -13,14 +13,16 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from farm.config.limits import AllLimitsTable, LimitsTable, Table
+from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
 from farm.config.sources import file_at, source_at
+from farm.config.table import Table
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
 from farm.types import DTYPES, Quantize
+from farm.types.python_source import python_source
 
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -76,10 +78,6 @@ def _data(text: str, info: ValidationInfo) -> str:
 
 def _source(text: str, info: ValidationInfo) -> str:
     return source_at(text, _around(info).folder)
-
-
-def _function(text: str) -> str:
-    return source_at(f"python:{text.removeprefix('python:')}", Path())
 
 
 def _dtype(text: str) -> str:
@@ -145,16 +143,18 @@ class DeviceTable(Table):
 
 
 class QuantizeTable(Table):
+    """What is not said is as `Quantize` has it."""
+
     dtype: Literal["int8"] = "int8"
-    calibration: Literal["kl_divergence", "minmax", "percentile", "global_scale"] = "kl_divergence"
-    weight_scale: Literal["max", "power2"] = "max"
-    per_channel: bool = True
-    samples: Positive = 128
-    percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
-    global_scale: Annotated[float, Field(gt=0)] = 8.0
+    calibration: Literal["kl_divergence", "minmax", "percentile", "global_scale"] | None = None
+    weight_scale: Literal["max", "power2"] | None = None
+    per_channel: bool | None = None
+    samples: Positive | None = None
+    percentile: Annotated[float, Field(gt=0, le=100)] | None = None
+    global_scale: Annotated[float, Field(gt=0)] | None = None
 
     def made(self) -> Quantize:
-        return Quantize(**self.model_dump(exclude={"dtype"}))
+        return Quantize(**self.model_dump(exclude={"dtype"}, exclude_none=True))
 
 
 class ModelTable(Table):
@@ -164,7 +164,7 @@ class ModelTable(Table):
     labels: File | None = None
     dataset: Data | None = None
     limits: LimitsTable = LimitsTable()
-    module: Annotated[Text, AfterValidator(_function)] | None = None
+    module: Annotated[Text, AfterValidator(python_source)] | None = None
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
     quantize: Annotated[QuantizeTable | None, BeforeValidator(_short_for("dtype"))] = None
     calibration_data: Data | None = None

@@ -6,15 +6,14 @@ Raises ValueError in plain words; the caller knows whether it is a mistake in a 
 from __future__ import annotations
 
 import difflib
-import re
 from pathlib import Path
 
 from farm.errors import ModelError
 from farm.types import Model
+from farm.types.python_source import FORM, PYTHON, is_python, python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", ".int8")
-_PYTHON = re.compile(r"python:[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
@@ -36,16 +35,12 @@ def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
 
 def source_at(text: str, folder: Path) -> str:
     """A model's source as `Model` holds it: an absolute path, or `python:package.module:function`."""
-    if not text.startswith("python:"):
-        return str(file_at(text, folder))
-    if not _PYTHON.fullmatch(text):
-        raise ValueError(f"{text!r} is not of the form python:package.module:function")
-    return text
+    return python_source(text) if is_python(text) else str(file_at(text, folder))
 
 
 def names_a_source(text: str) -> bool:
     """Whether a word of the command line is meant as a source rather than as a configured model's name."""
-    return text.startswith(("python:", "package:", "~")) or "/" in text or text.lower().endswith(SUFFIXES) or is_file(Path(text))
+    return text.startswith((PYTHON, "package:", "~")) or "/" in text or text.lower().endswith(SUFFIXES) or is_file(Path(text))
 
 
 def is_file(path: Path) -> bool:
@@ -64,11 +59,11 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
     try:
         source = source_at(text, Path())
     except ValueError as exc:
-        fix = "name an existing file, or python:package.module:function" if text.startswith("python:") else "check the path"
+        fix = f"name an existing file, or {FORM}" if is_python(text) else "check the path"
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
-    short, full = (text.rpartition(":")[2], text) if text.startswith("python:") else (Path(text).stem, Path(text).name)
+    short, full = (text.rpartition(":")[2], text) if is_python(text) else (Path(text).stem, Path(text).name)
     return Model(full if short in taken else short, source)
 
 

@@ -5,6 +5,7 @@
     *.pt2 (torch.export.save)         exported_program        torch
     *.pt (torch.jit.save)             torchscript             torch
     *.pth (weights), with a module    state_dict              torch
+    *.tflite                          tflite_file             LiteRT
     python:package.module:function    python_function         torch
 
 What a file of torch is, its content says, not its suffix: see torch_file.
@@ -25,17 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
 from farm.types import Model
+from farm.types.python_source import FORM, PYTHON, is_python
 
 if TYPE_CHECKING:
     from farm.importers.imported import Imported as Imported
-
-PYTHON = "python:"
 
 _LOADERS = {
     ".onnx": "farm.importers.onnx_file:load",
     ".pt2": "farm.importers.torch_file:load",
     ".pt": "farm.importers.torch_file:load",
     ".pth": "farm.importers.torch_file:load",
+    ".tflite": "farm.importers.tflite_file:load",
     PYTHON: "farm.importers.python_function:load",
 }
 _FINGERPRINTS = {
@@ -43,15 +44,15 @@ _FINGERPRINTS = {
     ".pt2": "farm.importers.fingerprints:fingerprint_torch_file",
     ".pt": "farm.importers.fingerprints:fingerprint_torch_file",
     ".pth": "farm.importers.fingerprints:fingerprint_torch_file",
+    ".tflite": "farm.importers.fingerprints:fingerprint_tflite",
     PYTHON: "farm.importers.fingerprints:fingerprint_python",
 }
 _TORCH_FILES = (".pt2", ".pt", ".pth")
 _FIXES = {
-    ".tflite": "convert it to ONNX: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
     ".keras": "export it to ONNX: model.export('model.onnx', format='onnx')",
     ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",
     ".pb": "convert it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
-    ".safetensors": "it holds weights alone: load them in a function, and name that as python:package.module:function",
+    ".safetensors": "it holds weights alone: load them in a function, and name that as " + FORM,
 }
 
 
@@ -80,15 +81,15 @@ def fingerprint(model: Model, cache: Path) -> str | None:
 
 def python_source(model: Model) -> str | None:
     """The `python:` function that a model's module comes from, if one does."""
-    return model.source if model.source.startswith(PYTHON) else model.module
+    return model.source if is_python(model.source) else model.module
 
 
 def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
-    kind = PYTHON if model.source.startswith(PYTHON) else Path(model.source).suffix.lower()
+    kind = PYTHON if is_python(model.source) else Path(model.source).suffix.lower()
     if kind not in table:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",
-            f"it reads {', '.join(key for key in table if key.startswith('.'))} files and python:package.module:function",
+            f"it reads {', '.join(key for key in table if key.startswith('.'))} files and {FORM}",
             _FIXES.get(kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"),
         )
     if model.module is not None and kind not in _TORCH_FILES:

@@ -38,20 +38,19 @@ def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[s
 def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
     import onnxruntime
 
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
-    settings.log_severity_level = 3
+    from farm.importers.onnx_session import session
+
     try:
-        session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        running = session(path, threads)
     except Exception as exc:
         raise ModelError(f"ONNX Runtime refuses {path.name}", one_line(exc)) from exc
-    fed = {given.name: value for given, value in zip(session.get_inputs(), inputs.values(), strict=True)}
-    return onnxruntime.__version__, lambda: session.run(None, fed)
+    fed = {given.name: value for given, value in zip(running.get_inputs(), inputs.values(), strict=True)}
+    return onnxruntime.__version__, lambda: running.run(None, fed)
 
 
 def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
     if imported is None or imported.network is None:
-        raise ModelError(f"torch cannot run {Path(model.source).name}", "an ONNX file holds no torch module")
+        raise ModelError(f"torch cannot run {Path(model.source).name}", "it holds no torch module")
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 

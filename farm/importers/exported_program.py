@@ -17,9 +17,10 @@ from farm.importers.files import refuse_dtypes
 from farm.importers.imported import Imported, example_inputs
 from farm.importers.pt2e import known_to_torch
 from farm.importers.relax_module import hushed, one_line
+from farm.importers.torch_dtypes import spec_of
 from farm.importers.torch_file import SAVE
-from farm.importers.torch_module import Arguments, convert, dtype_name, export, input_names, with_shapes
-from farm.types import Model, TensorSpec
+from farm.importers.torch_module import Arguments, convert, export, input_names, with_shapes
+from farm.types import Model
 
 
 def load(source: Model) -> Imported:
@@ -99,7 +100,7 @@ def _made_up(
             said = ",".join(str(axis) if isinstance(axis, int) else "1" for axis in shape)
             fix = f"say it with --shape {name}:{said} (with your own numbers)"
             raise ModelError(f"{what} leaves the shape of {name} open and holds no example", f"its shape is {list(map(str, shape))}", fix)
-        specs.append(TensorSpec(name, shape, dtype_name(fake.dtype)))
+        specs.append(spec_of(name, shape, fake.dtype, what))
     tensors = [torch.from_numpy(array) for array in example_inputs(specs).values()]
     arguments: Arguments = tree_unflatten(tensors, program.call_spec.in_spec)
     return arguments

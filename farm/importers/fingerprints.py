@@ -26,6 +26,7 @@ from farm.types import Model
 _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
 _ONNX = ("onnx", "onnxruntime")
 _TORCH = ("torch",)
+_TFLITE = ("tflite", "ai-edge-litert")
 _EXTERNAL = b"location"  # the key under which ONNX keeps the name of an external data file
 
 
@@ -46,6 +47,13 @@ def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
         return _digest(model, content, packages)
     module = fingerprint_python(replace(model, source=model.module), cache)
     return None if module is None else _digest(model, [*content, module], packages)
+
+
+def fingerprint_tflite(model: Model, _: Path) -> str:
+    """The bytes of the file, the shapes, and the versions of what reads them."""
+    path = Path(model.source)
+    check_file(path)
+    return _digest(model, [file_digest(path)], _TFLITE)
 
 
 def fingerprint_python(model: Model, cache: Path) -> str | None:

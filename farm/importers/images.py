@@ -28,20 +28,21 @@ _BROKEN = "feed an image that other programs open, or an .npz or .npy file"
 def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell | None = None) -> Array:
     """An image as a batch of one: resized (bilinear) to the input's height and width, scaled to [0, 1], normalised as `preprocess` says.
 
-    With a `crop`, the image keeps its proportions and its middle is taken. An integer input gets the pixels from 0 to 255 as they are.
+    Of an input that is NHWC and cannot be NCHW, the layout is NHWC whatever was said of it. With a `crop`, the image keeps its
+    proportions and its middle is taken. An integer input gets the pixels from 0 to 255 as they are.
     `tell` hears of a conversion of channels. Raises ModelError for a file that is no image and for an input that is none.
     """
     channels = len(preprocess.channels)
-    height, width = _image_size(spec, preprocess.layout, channels)
+    layout, height, width = _image_size(spec, preprocess.layout, channels)
     image = _open_image(path, _PILLOW_MODES[preprocess.channels], (width, height), preprocess.crop, tell)
     pixels = np.asarray(image).reshape(height, width, channels)
     if preprocess.channels == "BGR":
         pixels = pixels[..., ::-1]
-    if preprocess.layout == "NCHW":
+    if layout == "NCHW":
         pixels = pixels.transpose(2, 0, 1)
     if np.dtype(spec.dtype).kind != "f":
         return _whole_numbers(pixels[None], spec, path)
-    return np.ascontiguousarray(_normalise(pixels, preprocess)[None], spec.dtype)
+    return np.ascontiguousarray(_normalise(pixels, preprocess, layout)[None], spec.dtype)
 
 
 def _whole_numbers(pixels: Array, spec: TensorSpec, path: Path) -> Array:
@@ -51,10 +52,10 @@ def _whole_numbers(pixels: Array, spec: TensorSpec, path: Path) -> Array:
     return np.ascontiguousarray(pixels, spec.dtype)
 
 
-def _normalise(pixels: Array, preprocess: Preprocess) -> Array:
+def _normalise(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
     """(pixel / 255 - mean) / std in float32, per channel; a single value counts for all channels."""
     channels = len(preprocess.channels)
-    axes = (-1, 1, 1) if preprocess.layout == "NCHW" else (-1,)
+    axes = (-1, 1, 1) if layout == "NCHW" else (-1,)
     values = {"mean": preprocess.mean, "std": preprocess.std}
     for name, given in values.items():
         if len(given) not in (1, channels) or (name == "std" and 0 in given):
@@ -65,13 +66,14 @@ def _normalise(pixels: Array, preprocess: Preprocess) -> Array:
     return scaled
 
 
-def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[int, int]:
-    """Height and width that the input asks for."""
+def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[str, int, int]:
+    """The layout, the height and the width that the input asks for."""
     batch, *axes = spec.shape or (0,)
-    if len(axes) == 3:
-        count, height, width = axes if layout == "NCHW" else (axes[2], axes[0], axes[1])
-        if (batch == 1 or spec.open) and count == channels:
-            return height, width
+    if len(axes) == 3 and (batch == 1 or spec.open):
+        for fitting in dict.fromkeys((layout, "NHWC")):
+            count, height, width = axes if fitting == "NCHW" else (axes[2], axes[0], axes[1])
+            if count == channels:
+                return fitting, height, width
     wanted = f"[1, {channels}, H, W]" if layout == "NCHW" else f"[1, H, W, {channels}]"
     raise ModelError(
         f"input {spec.name} {shape_in_words(spec)} {spec.dtype} does not take an image of {channels} channel{'s' if channels > 1 else ''}",

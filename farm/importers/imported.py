@@ -24,9 +24,9 @@ class Imported:
     `module` is a tvm IRModule whose "main" takes the inputs, then the weights, and returns a tensor or a tuple of tensors; its
     attribute `num_input` counts the inputs. `weights` are in the order of those parameters. `reference` runs one sample, by input
     name, on `engine` and returns the outputs in order. `example` is an input to try, by name. `files` are what a
-    `python:` source was made of. `network` is a torch model itself and its example arguments, positional and by name: None of ONNX files.
-    `layers` gives, of one sample, every tensor on the way: the name of the layer that made it, its operator and its values; None where the
-    engine does not tell. `fixed` says why a batch that the model leaves open was given an extent.
+    `python:` source was made of. `network` is a torch model itself and its example arguments, positional and by name; None of other
+    files. `layers` gives, of one sample, every tensor on the way: the name of the layer that made it, its operator and its values;
+    None where the engine does not tell. `fixed` says why a batch that the model leaves open was given an extent.
     """
 
     module: Any

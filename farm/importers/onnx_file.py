@@ -23,11 +23,11 @@ from farm.importers.onnx_folding import folded
 from farm.importers.onnx_layers import onnx_layers
 from farm.importers.onnx_operators import check_operators, has_converter
 from farm.importers.onnx_quantized import plainly
+from farm.importers.onnx_session import session
 from farm.importers.onnx_shapes import input_specs, user_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
 from farm.types import Model, TensorSpec
 
-_ERRORS_ONLY = 3
 _SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")  # the C++ function that ONNX Runtime puts before its message
 
 
@@ -47,7 +47,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
-        session = session_of(path)
+        asked = session_of(path)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
         specs = output_specs(module, outputs)
     except ModelError as error:
@@ -61,8 +61,8 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
-        reference=_reference(session, outputs, what),
-        layers=lambda values: onnx_layers(path, values),
+        reference=_reference(asked, outputs, what),
+        layers=lambda values: onnx_layers(onnx.load(path), values),
     )
 
 
@@ -113,11 +113,8 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
 
 
 def _session(path: Path) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    options.intra_op_num_threads = 1
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return session(path)
     except Exception as exc:
         fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
         raise ModelError(
@@ -151,10 +148,10 @@ def _failing_node(error: Exception) -> onnx.NodeProto | None:
     return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
 
 
-def _reference(session: Any, outputs: list[str], what: str) -> Reference:
+def _reference(asked: Any, outputs: list[str], what: str) -> Reference:
     def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            return [np.asarray(output) for output in session.run(outputs, dict(inputs))]
+            return [np.asarray(output) for output in asked.run(outputs, dict(inputs))]
         except Exception as exc:
             fix = "check the shapes and values of the inputs"
             raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc

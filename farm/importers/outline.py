@@ -1,15 +1,20 @@
-"""What a model holds, as `farm check` says it; of ONNX files before they are imported, of others from what the import made."""
+"""What a model holds, as `farm check` says it; of ONNX and TFLite files before they are imported, of others from what the import made."""
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.types import Model, shape_in_words
+from farm.types.python_source import is_python
 
 if TYPE_CHECKING:
     from farm.importers.imported import Imported
+
+_OUTLINES = {".onnx": "farm.importers.onnx_outline", ".tflite": "farm.importers.tflite_outline"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,12 @@ class Outline:
 
 
 def before_import(model: Model) -> Outline | None:
-    """The outline of an ONNX file; None for what only the import can tell."""
-    if not model.source.lower().endswith(".onnx"):
+    """The outline of an ONNX or a TFLite file; None for what only the import can tell."""
+    kind = "" if is_python(model.source) else Path(model.source).suffix.lower()
+    if kind not in _OUTLINES:
         return None
-    from farm.importers.onnx_outline import outline
-
-    return outline(model)
+    outline: Outline = importlib.import_module(_OUTLINES[kind]).outline(model)
+    return outline
 
 
 def of_imported(model: Model, imported: Imported) -> Outline:

@@ -6,7 +6,6 @@ The working directory is importable while the function runs. Which files it is m
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,8 +23,9 @@ from farm.importers.relax_module import one_line
 from farm.importers.sources import Recorder, counts, forget_modules
 from farm.importers.torch_module import Arguments, convert, export, input_names, with_dtypes, with_shapes
 from farm.types import Model
+from farm.types.python_source import FORM, module_and_function
 
-_FORM = "write it as python:package.module:function"
+_FORM = f"write it as {FORM}"
 _RETURN = "let it return (module, (tensor, ...)) or (module, {'name': tensor, ...}): a torch.nn.Module and example inputs"
 
 
@@ -40,7 +40,10 @@ def load(source: Model) -> Imported:
 
 def load_function(what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]) -> Imported:
     """Call the function that `what` names, and import what `changed` makes of the module it returns."""
-    module_name, function_name = parse(what)
+    try:
+        module_name, function_name = module_and_function(what)
+    except ValueError as exc:
+        raise ModelError(f"{what!r} does not name a function", "a python: source is a module, a colon and a function", _FORM) from exc
     forget_modules()
     with _importable(Path.cwd()), Recorder() as recorder:
         module, arguments = _unpack(_call(_function(module_name, function_name, what), what), what)
@@ -50,15 +53,6 @@ def load_function(what: str, source: Model, changed: Callable[[torch.nn.Module],
             arguments = with_shapes(arguments, _open_axes(program, arguments, what), source.shapes, what)
             program = export(module, arguments, what)
     return replace(convert(program, module, arguments, what), files=recorder.files)
-
-
-def parse(source: str) -> tuple[str, str]:
-    """The module and the function that a source names."""
-    name = r"[^\W\d]\w*"
-    match = re.fullmatch(rf"python:({name}(?:\.{name})*):({name})", source)
-    if not match:
-        raise ModelError(f"{source!r} does not name a function", "a python: source is a module, a colon and a function", _FORM)
-    return match[1], match[2]
 
 
 def _open_axes(program: torch.export.ExportedProgram, arguments: Arguments, what: str) -> dict[str, list[None]]:

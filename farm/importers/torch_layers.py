@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from farm.importers.imported import Layers
+from farm.importers.torch_dtypes import is_numpys
 
 
 def torch_layers(program: torch.export.ExportedProgram, names: Sequence[str], structure: Any) -> Layers:
@@ -35,7 +36,8 @@ class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         result = super().run_node(node)
         if node.op == "call_function" and isinstance(result, torch.Tensor):
             operator = getattr(node.target, "__name__", str(node.target)).removesuffix(".default")
-            self.found.append((_module(node) or node.name, operator, result.numpy().copy()))
+            known = result if is_numpys(result.dtype) else result.float()
+            self.found.append((_module(node) or node.name, operator, known.numpy().copy()))
         return result
 
 

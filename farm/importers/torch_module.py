@@ -16,8 +16,8 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers import layers, own_kernels
 from farm.importers.imported import Imported, Reference, example_inputs
 from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.torch_dtypes import is_numpys, spec_of
 from farm.importers.torch_layers import torch_layers
-from farm.types import TensorSpec
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
@@ -50,26 +50,17 @@ def convert(
     """
     names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
-    _check_dtypes(names, values, what)
-    inputs = tuple(replace(_spec(name, value), open=name in batched) for name, value in zip(names, values, strict=True))
+    inputs = tuple(
+        replace(spec_of(name, value.shape, value.dtype, what), open=name in batched) for name, value in zip(names, values, strict=True)
+    )
     engine = f"torch {torch.__version__}"
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
     with torch.no_grad():
-        outputs = output_names(_call(run, arguments, what))
+        outputs = output_names(_call(run, arguments, what), what)
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     asked, made = reference(run, names, structure, what), output_specs(module, outputs)
     told = torch_layers(program, names, structure)
     return Imported(module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told)
-
-
-def _check_dtypes(names: Sequence[str], values: Sequence[torch.Tensor], what: str) -> None:
-    """Raise a ModelError for inputs of a type that numpy, and so what is fed and kept, does not have."""
-    for name, value in zip(names, values, strict=True):
-        try:
-            value.detach().numpy()
-        except TypeError as exc:
-            fix = "convert it in the module: take float32, and call x.to(...) there"
-            raise ModelError(f"{what}: input {name!r} is a {dtype_name(value.dtype)} tensor", "numpy has no such type", fix) from exc
 
 
 def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
@@ -79,10 +70,6 @@ def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
         fix = "bind them in the module (functools.partial, or an attribute), so that only tensors are fed"
         raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
     return [argument.name for argument in arguments]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def with_shapes(
@@ -104,9 +91,7 @@ def with_shapes(
             )
     values, structure = tree_flatten(arguments)
     changed = [name in shapes and tuple(value.shape) != shapes[name] for name, value in zip(fixed, values, strict=True)]
-    specs = [
-        TensorSpec(name, shapes.get(name, tuple(value.shape)), dtype_name(value.dtype)) for name, value in zip(fixed, values, strict=True)
-    ]
+    specs = [spec_of(name, shapes.get(name, tuple(value.shape)), value.dtype, what) for name, value in zip(fixed, values, strict=True)]
     made = example_inputs(specs)
     mixed = [torch.from_numpy(made[spec.name]) if new else old for spec, new, old in zip(specs, changed, values, strict=True)]
     result: Arguments = tree_unflatten(mixed, structure)
@@ -114,13 +99,16 @@ def with_shapes(
 
 
 def with_dtypes(module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[str, str], what: str) -> tuple[torch.nn.Module, Arguments]:
-    """The module and the example in the floating type of `dtypes[""]`. Raises ModelError for types asked of single inputs."""
+    """The module and the example in the floating type of `dtypes[""]`. Raises ModelError for others, and for types of single inputs."""
     if named := [name for name in dtypes if name]:
         fix = "change the example inputs, or write --dtype float16 for the whole module"
         raise ModelError(f"{what}: the type of input {named[0]!r} is that of the example", "a module comes with its example inputs", fix)
     if "" not in dtypes:
         return module, arguments
-    dtype = getattr(torch, dtypes[""])
+    dtype = getattr(torch, dtypes[""], None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or not is_numpys(dtype):
+        why = "it stands for all floating-point numbers of the module"
+        raise ModelError(f"{what}: the type {dtypes['']} is asked for", why, "name float16, float32 or float64: --dtype float16")
 
     def cast(value: Any) -> Any:
         return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
@@ -129,15 +117,16 @@ def with_dtypes(module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[s
     return module.to(dtype), tree_unflatten([cast(value) for value in values], structure)
 
 
-def _spec(name: str, value: torch.Tensor) -> TensorSpec:
-    return TensorSpec(name, tuple(value.shape), dtype_name(value.dtype))
-
-
-def output_names(returned: Any) -> list[str]:
-    """The keys of a dict of tensors; output0, output1, ... for anything else."""
+def output_names(returned: Any, what: str) -> list[str]:
+    """The keys of a dict of tensors; output0, output1, ... for anything else. Raises ModelError for a tensor of a type that numpy lacks."""
+    values = tree_flatten(returned)[0]
+    names = [f"output{index}" for index in range(len(values))]
     if isinstance(returned, Mapping) and all(isinstance(value, torch.Tensor) for value in returned.values()):
-        return [str(name) for name in returned]
-    return [f"output{index}" for index in range(len(tree_flatten(returned)[0]))]
+        names = [str(name) for name in returned]
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            spec_of(name, value.shape, value.dtype, what, "output")
+    return names
 
 
 def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:

@@ -18,10 +18,11 @@ import torch
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported import Imported, example_inputs
 from farm.importers.relax_module import hushed, one_line
+from farm.importers.torch_dtypes import dtype_name, spec_of
 from farm.importers.torch_file import SAVE
-from farm.importers.torch_module import Arguments, convert, dtype_name, export, output_names, reference, with_dtypes
+from farm.importers.torch_module import Arguments, convert, export, output_names, reference, with_dtypes
 from farm.importers.traced_inputs import Spec, traced_inputs
-from farm.types import Model, TensorSpec
+from farm.types import Model
 
 _OPSET = 17
 Script: TypeAlias = Any  # a torch.jit.ScriptModule, of which mypy knows nothing
@@ -86,8 +87,9 @@ def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, 
         raise ModelError(f"{what} leaves the shape of {', '.join(missing)} open", why, f"say it with `{options}` (with your own numbers)")
     specs = []
     for name in names:
-        shape, dtype = known.get(name, ((), torch.float32))
-        specs.append(TensorSpec(name, source.shapes.get(name, shape), source.dtypes.get(name, dtype_name(dtype))))
+        shape, traced = known.get(name, ((), torch.float32))
+        dtype = getattr(torch, source.dtypes[name]) if name in source.dtypes else traced
+        specs.append(spec_of(name, source.shapes.get(name, shape), dtype, what))
     return {name: torch.from_numpy(array) for name, array in example_inputs(specs).items()}
 
 
@@ -141,7 +143,10 @@ def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
 
 def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
     """By torch's exporter of scripts. What it makes is compared with the script as every import is."""
+    import onnx
+
     from farm.importers.onnx_file import load_with
+    from farm.importers.onnx_layers import onnx_layers
 
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"
@@ -151,9 +156,17 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
         except Exception as exc:
             raise ModelError(f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE) from exc
         made = load_with(Model(what, str(path)), lambda _: None)
+        exported = path.read_bytes()
     with torch.no_grad():
-        names = output_names(script(*inputs.values()))
+        names = output_names(script(*inputs.values()), what)
     example: Mapping[str, np.ndarray] = {spec.name: inputs[spec.name].numpy() for spec in made.inputs}
     outputs = tuple(replace(spec, name=name) for spec, name in zip(made.outputs, names, strict=True))
-    run = reference(script, list(inputs), None, what)
-    return replace(made, outputs=outputs, engine=f"torch {torch.__version__}", example=dict(example), reference=run)
+    return replace(
+        made,
+        outputs=outputs,
+        engine=f"torch {torch.__version__}",
+        example=dict(example),
+        reference=reference(script, list(inputs), None, what),
+        network=(script, (tuple(inputs.values()), {})),
+        layers=lambda values: onnx_layers(onnx.load_from_string(exported), values),
+    )

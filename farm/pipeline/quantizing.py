@@ -43,7 +43,7 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
     """In the worker."""
     from farm import importers
     from farm.compiler.build import compiling
-    from farm.quantize import calibrated, recipe
+    from farm.quantize import calibrated, calibrating, recipe
     from farm.quantize.reporting import report
 
     def note(text: str, fraction: float | None) -> None:
@@ -54,7 +54,8 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
     imported = importers.load(model, cache)
     with compiling(model.name, host):
-        made = calibrated(model, imported, host, note)
-        found = report(model, imported, made, host, note)
+        floating = calibrating.floating(imported, Path(model.source).name)
+        made = calibrated(model, floating, host, note)
+        found = report(model, floating, made, host, note)
     recipe.write(output, made)
     return found

@@ -56,10 +56,13 @@ def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
     """
     if not is_asked(model):
         return importers.load(model, cache)
-    recipe = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None
+    from farm.quantize import calibrating
+
+    recipe, what = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None, Path(model.source).name
     imported = load_float(model, cache)
     with compiling(model.name, host):
-        return applied(imported, recipe or calibrated(model, imported, host, note), Path(model.source).name)
+        floating = calibrating.floating(imported, what)
+        return applied(floating, recipe or calibrated(model, floating, host, note), what)
 
 
 def load_float(model: Model, cache: Path) -> Imported:
@@ -72,22 +75,19 @@ def float_of(model: Model) -> Model:
     return recipes.float_model(model, recipes.read(Path(model.source))) if recipes.is_recipe(model) else model
 
 
-def calibrated(model: Model, imported: Imported, host: Profile, note: Note) -> Recipe:
+def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
     """The recipe for a float model, by its `quantize` and the samples of its `calibration_data`."""
     from farm.quantize import calibrating
     from farm.quantize.ranges import needs_histogram, scale_of
 
-    settings, what = model.quantize or Quantize(), Path(model.source).name
-    floating = calibrating.floating(imported, what)
-    path = _data_of(model)
-    samples = data.opened(path, imported.inputs, model.preprocess)
+    settings, path = model.quantize or Quantize(), _data_of(model)
+    samples = data.opened(path, floating.imported.inputs, model.preprocess)
     chosen = samples.spread(settings.samples)
 
     def inputs() -> Iterable[Inputs]:
         return (sample.inputs for sample in samples.read(chosen))
 
-    names = [spec.name for spec in imported.inputs]
-    seen = calibrating.observed(floating, names, inputs, len(chosen), host, note, needs_histogram(settings))
+    seen = calibrating.observed(floating, inputs, len(chosen), host, note, needs_histogram(settings))
     note(f"choosing ranges by {settings.calibration}", None)
     scales = [scale_of(one, settings) for one in seen]
     [first] = samples.read(chosen[:1])
@@ -105,16 +105,16 @@ def calibrated(model: Model, imported: Imported, host: Profile, note: Note) -> R
     )
 
 
-def applied(imported: Imported, recipe: Recipe, what: str) -> Imported:
+def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
     """A float model quantized by a recipe. The reference stays the float model."""
-    from farm.quantize import calibrating
-
-    floating = calibrating.floating(imported, what)
-    recipes.check_fits(recipe, floating.names, _weights(floating), imported.inputs, what)
     import numpy as np
 
+    from farm.quantize import calibrating
+
+    imported = floating.imported
+    recipes.check_fits(recipe, floating.names, _weights(floating), imported.inputs, what)
     example = {spec.name: np.resize(recipe.example[spec.name], spec.shape) for spec in imported.inputs}
-    module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings, len(imported.inputs))
+    module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)
 
 

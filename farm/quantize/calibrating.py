@@ -6,7 +6,7 @@ Samples are read one at a time, and of each tensor only a range and a histogram 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,32 @@ from farm.types import Profile, Quantize
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 Note = Callable[[str, float | None], None]
+Run = Callable[[Sequence[Array]], list[Array]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Floating:
-    """A float model with constants and batch norms folded, and what of it is to be quantized."""
+    """A float model as it was imported, with constants and batch norms folded, and what of it is to be quantized."""
 
+    imported: Imported
     module: Any
     points: list[Point]
+    _observer: Run | None = field(default=None, repr=False)
 
     @property
     def names(self) -> list[str]:
         return [point.name for point in self.points]
 
+    def observer(self, host: Profile) -> Run:
+        """What gives the points' values in front of the outputs; built for this machine once."""
+        if self._observer is None:
+            self._observer = here.built(observing(self.module, [point.variable for point in self.points]), [], host)
+        return self._observer
+
 
 def floating(imported: Imported, what: str) -> Floating:
     """Raises ModelError for a model that is quantized already, and for one without anything to quantize."""
-    module = passes.plain(passes.bind(imported.module, imported.weights))
+    module = passes.folded(passes.bind(imported.module, imported.weights))
     if is_quantized(module):
         fix = "use it as it is, or quantize the float model that it was made of"
         raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
@@ -47,18 +56,16 @@ def floating(imported: Imported, what: str) -> Floating:
     if not found:
         why = "it has no convolution over images and no product with a constant weight, of float32"
         raise ModelError(f"{what} has nothing to quantize", why, "use it as it is")
-    return Floating(module, found)
+    return Floating(imported, module, found)
 
 
-def observed(
-    model: Floating, inputs: Sequence[str], samples: Callable[[], Iterable[Inputs]], count: int, host: Profile, note: Note, spread: bool
-) -> list[Seen]:
+def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: int, host: Profile, note: Note, spread: bool) -> list[Seen]:
     """What is seen of each point; with `spread` also how its numbers are spread. `samples` gives the `count` samples anew at each call.
 
     Raises ModelError where a sample makes NaN or infinity of a tensor.
     """
     note("building the model for calibration", None)
-    run = here.built(observing(model.module, [point.variable for point in model.points]), [], host)
+    run, inputs = model.observer(host), [spec.name for spec in model.imported.inputs]
     seen = [Seen() for _ in model.points]
 
     def observe(what: str, look: Callable[[Seen, Array], None]) -> None:
@@ -78,6 +85,6 @@ def observed(
     return seen
 
 
-def quantized(model: Floating, found: Sequence[tuple[float, int]], settings: Quantize, count: int) -> tuple[Any, list[Array]]:
-    """The module of integers and its weights, as an import gives them; `count` is the number of its inputs."""
-    return detach_weights(inserted(model.module, found, settings), count)
+def quantized(model: Floating, found: Sequence[tuple[float, int]], settings: Quantize) -> tuple[Any, list[Array]]:
+    """The module of integers and its weights, as an import gives them."""
+    return detach_weights(inserted(model.module, found, settings), len(model.imported.inputs))

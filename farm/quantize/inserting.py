@@ -18,13 +18,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.extents import at_one
 from farm.compiler.folding import constant
+from farm.compiler.requantize import MOST_PRODUCTS
 from farm.quantize.ranges import quantized_weight, weight_scales
 from farm.types import Quantize
 
 Array = np.ndarray[Any, Any]
 _WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # that of the output's channels
 _IMAGE = 4  # axes
-_MOST_PRODUCTS = 1 << 16  # whose sum is sure to be an int32
 _BEHIND = ("add", "maximum", "minimum", "relu", "reshape", "permute_dims", "max_pool2d", "flatten", "squeeze")
 
 
@@ -136,7 +136,7 @@ def _weight(call: Call) -> Array | None:
     if weight is None or weight.dtype != np.float32 or weight.ndim != (_IMAGE if axis == 0 else 2) or not np.isfinite(weight).all():
         return None
     plain = axis == 1 or (call.attrs.data_layout, call.attrs.kernel_layout) == ("NCHW", "OIHW")
-    return weight if plain and weight.size // weight.shape[axis] < _MOST_PRODUCTS else None
+    return weight if plain and weight.size // weight.shape[axis] < MOST_PRODUCTS else None
 
 
 def _spatial(call: Call) -> bool:

@@ -4,7 +4,8 @@
      "quantize": {...}, "data": "test.npz, 128 samples",
      "example": the inputs of a sample, an .npz in base64, "tensors": [{"name": "conv2d 1x16x8x8", "scale": 0.0127, "zero": 0}, ...]}
 
-The weights are not in it: it is read together with the float model, whose file is named relative to the recipe's.
+The weights are not in it: it is read together with the float model, whose file is named relative to the folder that the recipe lies in,
+whatever links lead there.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.types import Model, Quantize, TensorSpec
+from farm.types.python_source import is_python
 
 Array = np.ndarray[Any, Any]
 SCHEMA, SUFFIX = "farm/int8/1", ".int8"
-_PYTHON = "python:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ class Recipe:
 
 
 def is_recipe(model: Model) -> bool:
-    return not model.source.startswith(_PYTHON) and Path(model.source).suffix.lower() == SUFFIX
+    return not is_python(model.source) and Path(model.source).suffix.lower() == SUFFIX
 
 
 def write(path: Path, recipe: Recipe) -> None:
     """Whole or not at all."""
-    source = recipe.source if recipe.source.startswith(_PYTHON) else os.path.relpath(recipe.source, path.absolute().parent)
+    source = recipe.source if is_python(recipe.source) else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     tensors = [{"name": name, "scale": scale, "zero": zero} for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)]
     content = {
         "schema": SCHEMA,
@@ -84,7 +85,7 @@ def read(path: Path) -> Recipe:
         content = json.loads(path.read_text())
         if content["schema"] != SCHEMA:
             raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {SCHEMA}", again)
-        return _recipe(content, path.parent)
+        return _recipe(content, path.resolve().parent)
     except OSError as exc:
         raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
@@ -94,7 +95,7 @@ def read(path: Path) -> Recipe:
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
     source, tensors = str(content["source"]), content["tensors"]
     return Recipe(
-        source=source if source.startswith(_PYTHON) else str((folder / source).resolve()),
+        source=source if is_python(source) else str((folder / source).resolve()),
         shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
         dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
         module=None if content["module"] is None else str(content["module"]),

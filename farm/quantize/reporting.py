@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,21 @@ from farm.compiler import here, passes
 from farm.errors import ModelError
 from farm.importers.imported import Imported
 from farm.quantize import calibrating, inserting
+from farm.quantize.calibrating import Floating, Note, Run
 from farm.quantize.recipe import Recipe
 from farm.turns import block_of, in_turns
 from farm.types import LayerError, Model, Profile, Quantized
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[Sequence[Array]], list[Array]]
-Note = Callable[[str, float | None], None]
 _LAYER_SAMPLES = 16
 _ROUNDS = 9
 
 
-def report(model: Model, imported: Imported, recipe: Recipe, host: Profile, note: Note) -> Quantized:
+def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note: Note) -> Quantized:
     """Float against integers, by the samples of `calibration_data`, and the accuracy by `dataset` where the model has one."""
-    floating = calibrating.floating(imported, model.name)
-    module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings, len(imported.inputs))
-    layers, output = _layers(model, imported, floating, passes.plain(passes.bind(module, weights)), host, note)
+    imported = floating.imported
+    module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
+    layers, output = _layers(model, floating, passes.folded(passes.bind(module, weights)), host, note)
     note("building both models", None)
     ours, theirs = here.built(module, weights, host), here.built(floating.module, [], host)
     names = [spec.name for spec in imported.inputs]
@@ -42,13 +40,11 @@ def report(model: Model, imported: Imported, recipe: Recipe, host: Profile, note
     return Quantized(layers, output, correct[0], correct[1], total, why, float_ms, int8_ms)
 
 
-def _layers(
-    model: Model, imported: Imported, floating: calibrating.Floating, quantized: Any, host: Profile, note: Note
-) -> tuple[tuple[LayerError, ...], float]:
+def _layers(model: Model, floating: Floating, quantized: Any, host: Profile, note: Note) -> tuple[tuple[LayerError, ...], float]:
     """The signal-to-noise ratio of each quantized tensor, the worst first, and that of the outputs."""
     assert model.calibration_data is not None
-    note("building both models to compare their layers", None)
-    theirs = here.built(inserting.observing(floating.module, [point.variable for point in floating.points]), [], host)
+    note("building the quantized model to compare its layers", None)
+    imported, theirs = floating.imported, floating.observer(host)
     ours = here.built(inserting.observing(quantized, inserting.dequantized(quantized)), [], host)
     samples = data.opened(model.calibration_data, imported.inputs, model.preprocess)
     chosen = samples.spread(_LAYER_SAMPLES)

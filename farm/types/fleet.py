@@ -78,7 +78,7 @@ class Device:
         return self.scheme in ("local", "qemu", "ssh")
 
 
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 @dataclass(frozen=True, slots=True)

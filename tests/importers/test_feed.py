@@ -134,6 +134,8 @@ def test_an_image_is_resized_to_height_and_width(tmp_path):
 
 def test_an_image_for_an_input_that_is_none_is_refused(picture):
     assert "does not take an image" in failure(read_inputs, picture[0], (TOKENS,), PLAIN)
+    fed = read_image(picture[0], TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess())
+    np.testing.assert_array_equal(fed, read_image(picture[0], IMAGE, Preprocess()).transpose(0, 2, 3, 1))
     assert "[1, H, W, 3]" in failure(read_image, picture[0], IMAGE, Preprocess(layout="NHWC"))
     assert "mean" in failure(read_image, picture[0], IMAGE, Preprocess(mean=(0.1, 0.2)))
 

@@ -143,7 +143,7 @@ def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model
 
 
 def test_an_unknown_kind_of_file_is_told_what_farm_reads(tmp_path, load):
-    error = failure(load, tmp_path / "model.tflite")
+    error = failure(load, tmp_path / "model.caffemodel")
     assert ".onnx" in error.why and ".pt2" in error.why
 
 

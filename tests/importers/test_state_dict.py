@@ -121,7 +121,7 @@ def test_a_module_is_named_for_files_of_torch_only(source, weights, tmp_path):
         importers.fingerprint(Model("net", source, module="python:nets_of_weights:classifier"), tmp_path)
 
 
-@pytest.mark.parametrize(("suffix", "words"), [("tflite", "tf2onnx"), ("keras", "format='onnx'"), ("safetensors", "python:")])
+@pytest.mark.parametrize(("suffix", "words"), [("pb", "tf2onnx"), ("keras", "format='onnx'"), ("safetensors", "python:")])
 def test_other_frameworks_files_say_how_to_convert_them(suffix, words, tmp_path):
     with pytest.raises(ModelError) as caught:
         importers.load(Model("net", f"net.{suffix}"), tmp_path)

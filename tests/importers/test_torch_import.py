@@ -100,6 +100,23 @@ def test_an_input_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
         load(path)
 
 
+def test_an_output_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
+    path = save(tmp_path / "m.pt2", Of(lambda x: x.to(torch.bfloat16) + 1), (noise(2, 4),))
+    assert "output 'output0' is a bfloat16 tensor" in failure(load, path).what
+
+
+def test_a_shape_for_an_input_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
+    axis = torch.export.Dim("n", min=2, max=64)
+    path = save(tmp_path / "m.pt2", Of(lambda x: x.float()), (noise(4, 3).to(torch.bfloat16),), dynamic_shapes=({0: axis},))
+    assert "input 'x' is a bfloat16 tensor" in failure(load, path, x=(7, 3)).what
+
+
+def test_layers_of_a_type_that_numpy_lacks_are_told_in_another(tmp_path, load):
+    imported = load(save(tmp_path / "m.pt2", Of(lambda x: (x.to(torch.bfloat16) * 2).float()), (noise(2, 4),)))
+    values = [value for _, operator, value in imported.layers(imported.example) if operator.startswith("mul")]
+    assert values and values[0].dtype == np.float32
+
+
 def test_an_axis_exported_as_dynamic_takes_an_override(tmp_path, load, agree):
     axis = torch.export.Dim("n", min=2, max=64)
     path = save(tmp_path / "m.pt2", Of(lambda x: torch.relu(x).sum(1)), (noise(4, 3),), dynamic_shapes=({0: axis},))

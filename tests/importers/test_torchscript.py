@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from our_build import assert_agrees
@@ -169,8 +170,21 @@ def test_an_input_that_counts_gets_its_type(imported):
 
 
 def test_what_one_converter_lacks_the_other_may_have(imported):
-    """TVM has no aten.cdist; torch writes it to ONNX with simpler operators."""
-    agree(imported(torch.jit.trace(Of(lambda x: torch.cdist(x, x + 1)), torch.rand(2, 3, 4))))
+    """TVM has no aten.cdist; torch writes it to ONNX with simpler operators, whose layers are told after its file is gone."""
+    script = torch.jit.trace(Of(lambda x: torch.cdist(x, x + 1)), torch.rand(2, 3, 4))
+    made = imported(script)
+    agree(made)
+    [added] = [value for _, operator, value in made.layers(made.example) if operator == "Add"][:1]
+    np.testing.assert_allclose(added, made.example["x"] + 1, rtol=1e-6)
+    network, (positional, named) = made.network
+    np.testing.assert_allclose(network(*positional, **named).numpy(), made.reference(made.example)[0])
+
+
+def test_types_that_numpy_or_the_script_lacks_are_refused_in_words(imported):
+    script = torch.jit.trace(Of(torch.relu), torch.rand(2, 3))
+    for dtypes in ({"": "int8"}, {"": "bfloat16"}, {"": "nonsense"}):
+        assert "is asked for" in failure(imported, script, dtypes=dtypes).what
+    assert "bfloat16" in failure(imported, torch.jit.trace(Of(torch.relu), torch.rand(2, 3).to(torch.bfloat16))).what
 
 
 def test_checks_of_values_are_left_to_the_reference(imported):

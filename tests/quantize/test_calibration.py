@@ -25,6 +25,7 @@ from farm.types import Model, Quantize
 MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
 CALIBRATIONS = ("kl_divergence", "minmax", "percentile", "global_scale")
 POINTS = 0.5  # of a per cent, that int8 may be off by
+numbers = np.random.default_rng(12)
 
 
 def silent(_text, _fraction):
@@ -54,11 +55,11 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(sour
     imported = importers.load(Model("net", source), tmp_path)
     floating = calibrating.floating(imported, "net")
     before = correct(here.built(floating.module, [], HOST), samples)
-    seen = calibrating.observed(floating, ["image"], lambda: training_images, len(training_images), HOST, silent, spread=True)
+    seen = calibrating.observed(floating, lambda: training_images, len(training_images), HOST, silent, spread=True)
     for calibration in CALIBRATIONS:
         scales = [scale_of(one, Quantize(calibration)) for one in seen]
         for weight_scale in ("max", "power2"):
-            module, weights = calibrating.quantized(floating, scales, Quantize(calibration, weight_scale), 1)
+            module, weights = calibrating.quantized(floating, scales, Quantize(calibration, weight_scale))
             after = correct(here.built(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (calibration, weight_scale, before, after)
 
@@ -72,29 +73,81 @@ def asked() -> Model:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The shipped model imported, and a recipe for it."""
+    """The shipped model as it is quantized, and a recipe for it."""
     cache = tmp_path_factory.mktemp("cache")
     model = replace(zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset)
-    imported = importers.load(model, cache)
-    return model, imported, quantize.calibrated(model, imported, HOST, silent)
+    floating = calibrating.floating(importers.load(model, cache), "digits")
+    return model, floating, quantize.calibrated(model, floating, HOST, silent)
 
 
 def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
-    _, imported, found = made
+    _, floating, found = made
     file = tmp_path / "digits.int8"
     recipe.write(file, found)
     read = recipe.read(file)
     assert (read.names, read.scales, read.settings, read.source) == (found.names, found.scales, found.settings, found.source)
     loaded = quantize.load(Model("digits", str(file)), tmp_path, HOST, silent)
-    direct = quantize.applied(imported, found, "digits")
+    direct = quantize.applied(floating, found, "digits")
     [one], [other] = (here.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
     assert one.tobytes() == other.tobytes()
     np.testing.assert_allclose(one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max())
 
 
+def test_a_recipe_is_found_through_links_and_where_both_were_moved(made, tmp_path):
+    _, _, found = made
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    source = tmp_path / "a" / "digits.onnx"
+    source.write_bytes(Path(found.source).read_bytes())
+    (tmp_path / "link").symlink_to(deep)
+    recipe.write(tmp_path / "link" / "d.int8", replace(found, source=str(source)))
+    (tmp_path / "alias.int8").symlink_to(deep / "d.int8")
+    for path in (deep / "d.int8", tmp_path / "link" / "d.int8", tmp_path / "alias.int8"):
+        assert recipe.read(path).source == str(source.resolve())
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert recipe.read(tmp_path / "moved" / "b" / "c" / "d.int8").source == str((tmp_path / "moved" / "digits.onnx").resolve())
+
+
+def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
+    body = graph(
+        [node("Gemm", ["x", "w"], ["y"])], {"x": ["n", 8]}, {"y": ["n", 4]}, {"w": numbers.standard_normal((8, 4)).astype(np.float32)}
+    )
+    np.savez(tmp_path / "data.npz", inputs=numbers.uniform(-1, 1, (40, 8)).astype(np.float32))
+    model = Model("open", str(save(tmp_path / "open.onnx", body)), quantize=Quantize("minmax"), calibration_data=tmp_path / "data.npz")
+    floating = calibrating.floating(importers.load(model, tmp_path), "open")
+    recipe.write(tmp_path / "open.int8", quantize.calibrated(model, floating, HOST, silent))
+    loaded = quantize.load(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
+    assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
+    run = here.built(loaded.module, loaded.weights, HOST)
+    rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
+    [together] = run([rows])
+    np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
+    [expected] = loaded.reference({"x": rows})
+    assert np.abs(together - expected).max() < 0.05 * np.abs(expected).max()
+    fixed = quantize.load(Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent)
+    assert fixed.example["x"].shape == (3, 8) and not fixed.open
+
+
+def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, monkeypatch):
+    built = []
+    right = here.built
+    monkeypatch.setattr(
+        here,
+        "built",
+        lambda module, *more: (
+            built.append(len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1) or right(module, *more)
+        ),
+    )
+    floating = calibrating.floating(importers.load(asked, tmp_path), "digits")
+    found = quantize.calibrated(asked, floating, HOST, silent)
+    assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
+    observing = len(floating.points) + 1
+    assert sorted(built) == [1, 1, observing, observing]  # float and int8, each with its layers and without
+
+
 def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
-    model, imported, found = made
-    said = report(model, imported, found, HOST, silent)
+    model, floating, found = made
+    said = report(model, floating, found, HOST, silent)
     ratios = [layer.snr_db for layer in said.layers]
     assert len(ratios) == len(found.names) and ratios == sorted(ratios) and 10 < ratios[0] < 60
     assert {layer.index for layer in said.layers} == set(range(len(ratios)))
@@ -170,9 +223,9 @@ def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
 
 
 def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(asked, made, tmp_path):
-    _, imported, found = made
+    _, floating, found = made
     np.savez(tmp_path / "plain.npz", inputs=np.random.default_rng(1).random((8, 1, 8, 8), np.float32))
-    said = report(replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"), imported, found, HOST, silent)
+    said = report(replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"), floating, found, HOST, silent)
     assert said.total == 0 and "label" in said.unlabelled
 
 

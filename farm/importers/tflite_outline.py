@@ -1,0 +1,33 @@
+"""What a TFLite file holds, without importing it: inputs, outputs, weights, operators, and all of it that cannot be imported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import numpy as np
+
+from farm.importers.outline import Outline
+from farm.importers.tflite_converter import problems
+from farm.importers.tflite_model import Opened
+from farm.types import Model, shape_in_words
+
+
+def outline(source: Model) -> Outline:
+    """Raises ModelError for a file that cannot be read, and for shapes that do not fit."""
+    opened = Opened(source)
+    details = {int(one["index"]): one for one in opened.interpreter.get_output_details()}
+    shown = (
+        f"{name} {details[index]['dtype'].__name__} {[int(extent) for extent in details[index]['shape']]}"
+        for index, name in opened.outputs.items()
+    )
+    weights = [one for one in opened.interpreter.get_tensor_details() if opened.is_constant(int(one["index"]))]
+    return Outline(
+        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in opened.inputs),
+        outputs=tuple(shown),
+        parameters=sum(prod(map(int, weight["shape"])) for weight in weights),
+        parameter_bytes=sum(prod(map(int, weight["shape"])) * np.dtype(weight["dtype"]).itemsize for weight in weights),
+        operators=dict(Counter(operator.name for operator in opened.operators).most_common()),
+        problems=tuple(problems(opened)),
+        source=opened.what,
+    )
