@@ -102,6 +102,13 @@ class Interrupted(FarmError):
     exit_code = 130
 
 
+def of_failure(failure: Failure) -> FarmError:
+    """The error that became a value, of the kind that it was."""
+    kind = globals().get(failure.kind)
+    known = kind if isinstance(kind, type) and issubclass(kind, FarmError) else FarmError
+    return known(failure.what, failure.why, failure.fix)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence naming the nearest of the known names, or else all of them."""
     names = sorted(known)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from farm import data, quantize, stats
 from farm.clock import timed
 from farm.compiler import here
-from farm.compiler.build import compile_error, specs, versions
-from farm.errors import BuildError, FarmError, ModelError, WrongAnswer
+from farm.compiler.build import compiling, specs, versions
+from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported import example_inputs, with_fixed_shapes
 from farm.parallel import Desk
 from farm.store import Store, digest_of
@@ -202,10 +202,6 @@ def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[i
 
 def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
     """What our own build of the model makes of each example, in this process."""
-    try:
+    with compiling(model.name, host):
         run = here.built(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
-    except FarmError:
-        raise
-    except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error(model.name, host, exc) from exc

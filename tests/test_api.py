@@ -14,10 +14,12 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.choosing import planned
-from farm.errors import UntrustedNumber, UsageError
+from farm.api.choosing import deadline_asked, planned
+from farm.commands.common import Session
+from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
+from farm.pipeline import expand
 from farm.store import RunStore
-from farm.types import PRESETS, Agreement, Plan, Run, Verdict
+from farm.types import PRESETS, Agreement, Device, Failure, Model, Plan, Profile, Run, Verdict
 
 STABLE = timed("pi5", "net", 1)
 
@@ -131,3 +133,42 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
 def test_tries_are_counted_from_one(config: Path) -> None:
     with pytest.raises(UsageError, match="tries=0"):
         Farm.load(config).bench(config, device="host", tries=0)
+
+
+def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_the_plans() -> None:
+    board = Device("pi5", Profile("rasp4-64", {}, ""), "ssh://pi5")
+    slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
+    plan = Plan(deadline_s=600.0)
+    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)] == [600.0, 900.0]
+    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)] == [60.0, 60.0]
+    asked = [deadline_asked(*given) for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))]
+    assert asked == [None, None, PRESETS["mlperf"]["deadline_s"], 60.0]
+
+
+@pytest.mark.parametrize("url", ["mysql://lab/farm", "sqlite:///runs.sqlite", "https://lab.example/runs", "file://runs.sqlite"])
+def test_a_record_is_kept_in_a_file_or_on_a_postgresql_server_and_nowhere_else(config: Path, url: str) -> None:
+    with pytest.raises(UsageError) as given:
+        Farm.load(config, store=url).record  # noqa: B018
+    assert url.partition(":")[0] in given.value.what and "postgresql://" in given.value.fix
+    config.write_text(f'store = "{url}"\n' + config.read_text())
+    with pytest.raises(UsageError) as said:
+        Farm.load(config).record  # noqa: B018
+    assert "postgresql://" in str(said.value)
+
+
+def test_a_command_reads_its_configuration_once(config: Path) -> None:
+    session = Session(config, as_json=False, verbosity=0)
+    fleet = session.fleet()
+    config.unlink()
+    assert session.fleet() is fleet and session.farm() is session.farm()
+    assert session.record().path == RunStore.at(fleet.store).path
+
+
+@pytest.mark.parametrize("error", [DeviceError("what", "why", "fix"), Regression("slower"), FarmError("what")])
+def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
+    again = of_failure(error.as_failure())
+    assert (type(again), again.parts(), again.exit_code) == (type(error), error.parts(), error.exit_code)
+
+
+def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
+    assert type(of_failure(Failure("difflib", "what", "", "", 1))) is FarmError

@@ -14,7 +14,7 @@ import farm
 
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
-    types deadline clock asking
+    types deadline clock turns asking
     errors
     process stats interrupts worker
     parallel words metrics
@@ -34,9 +34,9 @@ LAYERS = """
 """.strip().splitlines()
 LEVEL = {room: level for level, row in enumerate(LAYERS) for room in row.split()}
 
-HEAVY = {"tvm", "tvm_ffi", "torch", "torchvision", "onnx", "onnxruntime"}
+HEAVY = {"tvm", "tvm_ffi", "torch", "torchvision", "onnx", "onnxruntime", "sqlalchemy"}
 # Rooms whose modules may import the heavy libraries as they load; others may import such a module inside a function only.
-HEAVY_ROOMS = {"compiler", "importers", "zoo", "prepare", "executor", "quantize"}
+HEAVY_ROOMS = {"store", "compiler", "importers", "zoo", "prepare", "executor", "quantize"}
 SUBPROCESS = {"farm.process"}
 RICH = {"dashboard", "views", "commands"}
 SPEAKING = {"commands", "cli"}

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import threading
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,15 +173,6 @@ def test_nothing_ever_leaves_its_line_or_the_screen(events: list[Event], width: 
 def test_markup_in_names_and_errors_is_shown_as_it_is() -> None:
     board = after(Event("[red]pi[/red]", "[/x]", Stage.FAILED, "[link=http://x]no[/link]"))
     assert "✗ [red]pi[/red] [/x]  [link=http://x]no[/link]" in drawn(board)
-
-
-def test_the_picture_is_svg_and_the_same_each_time() -> None:
-    board = after(Event("board0", "model0", Stage.DONE, run=a_run()), Event("board1", "model0", Stage.MEASURING, "<3 & more", 0.5))
-    picture = dashboard.to_svg(board, 100)
-    assert picture == dashboard.to_svg(board, 100)
-    text = "".join(ET.fromstring(picture).itertext()).replace("\xa0", " ")
-    assert "STABLE" in text
-    assert "<3 & more" in text
 
 
 @contextlib.contextmanager

@@ -40,6 +40,21 @@ def test_jobs_that_do_not_fit_are_a_line_for_each_device() -> None:
     assert text[-1].startswith("✗ board1 model0")
 
 
+def test_a_note_that_does_not_fit_is_left_out_rather_than_cut() -> None:
+    board = board_of(8, 9, on(0, 0, Stage.MEASURING, note="60 samples of so many", fraction=0.5))
+    assert line(drawn(board, 80, 24), "board0").endswith("model0 measuring 50%")
+    assert line(drawn(board, 100, 24), "board0").endswith("model0 measuring 50% 60 samples of so many")
+
+
+def test_below_the_devices_the_room_is_for_the_latest_results() -> None:
+    done = [on(device, model, Stage.DONE, run=a_run()) for model in range(6) for device in range(3)]
+    text = drawn(board_of(3, 9, *done), 80, 16)
+    assert len(text) == 16
+    assert [words.split()[:2] for words in text[6:8]] == [[], ["DEVICE", "MODEL"]]
+    assert [words.split()[1:3] for words in text[8:11]] == [["board2", "model5"], ["board1", "model5"], ["board0", "model5"]]
+    assert not any("model5" in words for words in drawn(board_of(3, 9, *done), 80, 9)[6:]), "there is no room for results of three jobs"
+
+
 def test_few_jobs_have_a_line_each_as_ever() -> None:
     assert any("model1" in text for text in drawn(board_of(2, 2), 80, 24))
 

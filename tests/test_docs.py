@@ -173,6 +173,16 @@ def test_every_file_that_a_page_names_is_there(name: str) -> None:
     assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
 
 
+def test_every_picture_is_shown_and_said_in_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "docs" / "dashboard.md"]
+    shown: set[Path] = set()
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert not re.findall(r"!\[\s*\]|<img(?![^>]*alt=\"[^\"]{20,}\")", text), "a picture without words"
+        shown |= {(page.parent / name).resolve() for name in re.findall(r'(?:src|srcset)="([^"]+)"', text)}
+    assert shown == {path.resolve() for path in (ROOT / "docs").glob("*.svg")}
+
+
 def test_the_picture_is_of_the_built_in_farm() -> None:
     picture = ET.parse(ROOT / "docs" / "dashboard.svg").getroot()
     words = " ".join(

@@ -76,6 +76,18 @@ def test_text_of_others_is_text_and_no_markup() -> None:
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
 
 
+def test_nothing_in_a_cell_of_markdown_ends_the_cell_or_the_row() -> None:
+    evil = "a|b\r\n| c `d` \\| <i>e</i> [f](g)"
+    before = timed(evil, evil, 1, versions={"farm": evil})
+    after = dataclasses.replace(timed(evil, evil, 2, 20.0), reason=evil, versions={"farm": "2"})
+    text = markdown.document(report([after, dataclasses.replace(failed("pi5", evil, 3), reason=evil)], before=[before]))
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in table.splitlines()]
+        assert len(set(rows)) == 1 and len(rows) >= 3, table
+    assert len(re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)) == 2, "one of the devices, one of what is compared"
+    assert "<i>" not in text.replace("\\<i", "") and "](g)" not in text.replace("\\](g)", "")
+
+
 def test_the_page_names_no_address_to_load_from() -> None:
     page = html.page(report())
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", page) == []

@@ -139,18 +139,14 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
-    from farm.compiler.build import compile_error
+    from farm.compiler.build import compiling
     from farm.compiler.code import compiled
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(HOST)
-    try:
+    with compiling("the model", HOST):
         lowered = lower(imported.module, imported.weights, target, {})
         return compiled(lowered.module, target), lowered.parameters
-    except FarmError:
-        raise
-    except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error("the model", HOST, exc) from exc
 
 
 def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import errors
-from farm.api.choosing import build_lanes, host_profile, planned, runs_named
+from farm.api.choosing import build_lanes, deadline_asked, host_profile, planned, runs_named
 from farm.api.results import Answer, Result
-from farm.errors import FarmError, UsageError
+from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Verdict
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class Farm:
         board = _asked(self.fleet.device(device), options)
         chosen, how = _shaped(self.fleet.model(str(model)), shapes), planned(self.fleet.bench.plan, preset, plan)
         for number in range(tries):
-            run = self._one(board, chosen, how, show)
+            run = self._one(board, chosen, how, show, deadline_asked(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
                 return Result(run)
         raise UsageError(f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1")
@@ -94,7 +93,7 @@ class Farm:
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
         run = self._one(self.fleet.device(device), self.fleet.model(str(model)), how, show)
         if run.verdict is Verdict.WRONG:
-            raise errors.WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
+            raise WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
         return Result(run)
 
     def run(
@@ -193,14 +192,13 @@ class Farm:
         labels = tuple(feed.read_labels(chosen.labels)) if chosen.labels else ()
         return Answer(chosen.name, tuple(specs), tuple(outputs), labels, converted=tuple(words))
 
-    def _one(self, device: Device, model: Model, plan: Plan, show: Callable[[Event], None] | None) -> Run:
+    def _one(self, device: Device, model: Model, plan: Plan, show: Callable[[Event], None] | None, deadline_s: float | None = None) -> Run:
         from farm.pipeline import expand
 
-        (run,) = self.execute(expand([device], [model], plan), show=show).runs
+        (run,) = self.execute(expand([device], [model], plan, deadline_s), show=show).runs
         self.kept(run)
         if run.failure:
-            kind = getattr(errors, run.failure.kind, FarmError)
-            raise kind(run.failure.what, run.failure.why, run.failure.fix)
+            raise of_failure(run.failure)
         return run
 
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Plan, Profile, Run, Verdict
+from farm.types import PRESETS, Plan, Profile, Run
 
 if TYPE_CHECKING:
     from farm.config import Fleet
     from farm.store import RunStore
 
 HOST_PROFILE = "x86"
-_NO_BASELINE = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
 
 def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
@@ -29,6 +28,12 @@ def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
         raise UsageError(f"a plan has no {unknown[0]!r}", did_you_mean(unknown[0], known), "")
     plan = replace(plan, **{**(PRESETS[preset] if preset else {}), **changes})
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
+
+
+def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:
+    """The deadline of a job that what is given, or else the preset, asks for: it goes before a device's own."""
+    asked: float | None = given.get("deadline_s") or PRESETS.get(preset or "", {}).get("deadline_s")
+    return asked
 
 
 def runs_named(record: RunStore, name: str) -> list[Run]:
@@ -47,7 +52,7 @@ def runs_named(record: RunStore, name: str) -> list[Run]:
 
 def worth_keeping(runs: Iterable[Run]) -> list[Run]:
     """Those that a later run can be compared with."""
-    return [run for run in runs if run.verdict not in _NO_BASELINE and run.latency]
+    return [run for run in runs if run.good and run.latency]
 
 
 def host_profile(fleet: Fleet) -> Profile:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, on_devices, shape_option, shared, show_error, with_shapes
+from farm.commands.common import Session, host_profile, shared, show_error
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_devices
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import Measured
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest to wait for a device's next answers."
 )
-@shape_option
+@with_description
 @shared
 def accuracy(
     session: Session,
@@ -45,7 +47,7 @@ def accuracy(
     min_top1: float | None,
     fresh: bool,
     deadline_s: float | None,
-    shapes: tuple[str, ...],
+    described: Described,
 ) -> None:
     """Measure top-1 and top-5 of a classifier on devices, and of its reference on this machine, all at once, on the same samples.
 
@@ -61,7 +63,7 @@ def accuracy(
     from farm.pipeline.accuracy import as_json
 
     fleet = session.fleet()
-    chosen = with_shapes(fleet.model(model), shapes)
+    chosen = described.of(fleet.model(model))
     measured = _count(session, chosen, fleet.select_devices(devices, tags, everywhere), _path(chosen, path), count, fresh, deadline_s)
     found = measured.found
     failed = [one for one in found if one.failure]
@@ -109,7 +111,7 @@ def _count(
                 host=host_profile(fleet),
                 store=Store(cache_root()),
                 keep=AnswerStore.of_user(),
-                deadline_s=deadline_s or fleet.bench.plan.deadline_s,
+                deadlines_s={device.name: fleet.deadline_s(device, deadline_s) for device in devices},
                 count=count,
                 fresh=fresh,
                 told=display.told,
@@ -140,11 +142,11 @@ def _show(session: Session, measured: Measured) -> None:
 
 def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
     """Say what went wrong, each failure once, and exit with its code."""
-    from farm.errors import FarmError, WrongAnswer
+    from farm.errors import WrongAnswer, of_failure
 
     failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}
     for failure in failures.values():
-        show_error(FarmError(failure.what, failure.why, failure.fix))
+        show_error(of_failure(failure))
     if failures:
         raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
     if low:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from farm.api.choosing import worth_keeping
-from farm.commands.common import Session, complete, shared
+from farm.commands.common import Session, shared
+from farm.commands.options import complete, of_device
 from farm.errors import UsageError
 
 
@@ -22,7 +23,7 @@ def baseline() -> None:
 @baseline.command()
 @click.argument("name")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@of_device
 @shared
 def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:
     """Name the newest good run of each model on each device."""

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import planned
+from farm.api.choosing import deadline_asked, planned
 from farm.commands import against as rivals
 from farm.commands import comparing
-from farm.commands.common import Session, check_writable, complete, on_devices, shape_option, shared, with_gates, with_shapes, write_whole
+from farm.commands.common import Session, check_writable, shared, write_whole
 from farm.commands.computing import Asked, settings, with_threads
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_devices, with_gates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 @rivals.option
 @with_gates
 @with_threads(several=True)
-@shape_option
+@with_description
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
 def bench(
@@ -48,7 +50,7 @@ def bench(
     devices: tuple[str, ...],
     tags: tuple[str, ...],
     everywhere: bool,
-    shapes: tuple[str, ...],
+    described: Described,
     asked: Asked,
     dry_run: bool,
     preset: str | None,
@@ -80,9 +82,9 @@ def bench(
     before = comparing.baseline_named(session, baseline, fail_on)
 
     fleet = session.fleet()
-    chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
+    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan))
+    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_asked(preset, plan))
     if dry_run:
         show_jobs(session, jobs)
         return
@@ -171,7 +173,7 @@ def exit_code(outcome: Outcome) -> int:
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
     from farm.commands.common import show_error
-    from farm.errors import FarmError
+    from farm.errors import of_failure
 
     console = session.out()
     console.print(views.final_table(outcome.runs, console.width))
@@ -190,4 +192,4 @@ def _show(session: Session, outcome: Outcome) -> None:
     for run in outcome.runs:
         if run.failure and (run.failure.what, run.failure.why) not in shown:
             shown.add((run.failure.what, run.failure.why))
-            show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))
+            show_error(of_failure(run.failure))

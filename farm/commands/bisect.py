@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, host_profile, shared
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_device
 
 if TYPE_CHECKING:
     from farm.pipeline.bisect import Found
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@click.option("-d", "--device", "device_name", required=True, metavar="NAME", help="The device.", shell_complete=complete("devices"))
+@on_device
 @click.option(
     "-i",
     "--input",
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--min-snr", type=float, metavar="DB", help="A layer below this is bad. [default: 60, of float16 and integers 30]")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
-@shape_option
+@with_description
 @shared
 def bisect(
     session: Session,
@@ -35,7 +37,7 @@ def bisect(
     source: Path | None,
     min_snr: float | None,
     deadline_s: float | None,
-    shapes: tuple[str, ...],
+    described: Described,
 ) -> None:
     """Find the first layer whose output differs on a device, where farm deploy or bench says WRONG.
 
@@ -53,7 +55,7 @@ def bisect(
     from farm.views.bisecting import findings, layers_table
 
     fleet = session.fleet()
-    chosen, device = with_shapes(fleet.model(model), shapes), fleet.device(device_name)
+    chosen, device = described.of(fleet.model(model)), fleet.device(device_name)
     seconds = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
         found = dissect(

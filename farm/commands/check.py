@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, shape_option, shared, show_error, with_shapes
+from farm.commands.common import Session, shared, show_error
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete
 
 if TYPE_CHECKING:
     from farm.pipeline.check import Report
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 @click.option(
     "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
 )
-@shape_option
+@with_description
 @shared
-def check(session: Session, model: str, profile_name: str, shapes: tuple[str, ...]) -> None:
+def check(session: Session, model: str, profile_name: str, described: Described) -> None:
     """Say what is in a model, what it would cost, and whether it would build for a profile; nothing is run or kept.
 
     Every operator that cannot be imported is named at once, with where it sits in the graph. The exit code is 0 where the model would
@@ -35,7 +37,7 @@ def check(session: Session, model: str, profile_name: str, shapes: tuple[str, ..
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
-    profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
+    profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         report = check_model(chosen, profile, store=Store(cache_root()), show=spinner.show)
     if session.as_json:
@@ -81,12 +83,11 @@ def _show(report: Report) -> None:
 
 def _explain(report: Report, model: str, profile: str) -> None:
     """Show why it would not build, and exit with the code that building would end with."""
-    from farm.errors import FarmError, ModelError
+    from farm.errors import ModelError, of_failure
 
     if report.failure is not None:
-        failure = report.failure
-        show_error(FarmError(failure.what, failure.why, failure.fix))
-        sys.exit(failure.exit_code)
+        show_error(of_failure(report.failure))
+        sys.exit(report.failure.exit_code)
     assert report.outline is not None
     problems = report.outline.problems
     named = ", ".join(sorted({problem.operator for problem in problems}))

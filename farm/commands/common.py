@@ -1,4 +1,4 @@
-"""What every command shares: its options, the two consoles, how an error is shown, and how JSON is written.
+"""What every command shares: its session, the two consoles, how an error is shown, and how JSON is written.
 
 Data goes to stdout; progress, tables of progress and errors go to stderr.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from farm.api.choosing import build_lanes as build_lanes
 from farm.api.choosing import host_profile as host_profile
+from farm.commands.options import gathered
 from farm.errors import FarmError
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from farm.api import Farm
     from farm.config import Fleet
     from farm.store import RunStore
-    from farm.types import Model
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -74,162 +72,30 @@ class Session:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
+    from farm.commands.colours import theme
+
     class Piped(Console):
         def on_broken_pipe(self) -> None:
             """Let the command line hear of it; rich would exit as if something had failed."""
             raise BrokenPipeError
 
-    return Piped(stderr=stderr, highlight=False, emoji=False)
+    return Piped(stderr=stderr, highlight=False, emoji=False, theme=theme())
 
 
-def shared(command: Command) -> Command:
-    """The options that every command has; it receives them as its first argument, a Session."""
-
-    def with_session(*args: Any, config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
-        return command(Session(config, as_json, -1 if quiet else int(verbose), store), *args, **kwargs)
-
-    with_session.__doc__, with_session.__name__ = command.__doc__, command.__name__
-    with_session.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-    for option in reversed(_SHARED):
-        option(with_session)
-    return with_session  # type: ignore[return-value]
+def _session(config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool) -> Session:
+    return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
-_SHARED = (
+shared = gathered(
+    "session",
+    _session,
     click.option("--config", type=click.Path(path_type=Path), help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]"),
     click.option("--store", metavar="URL", help="Where runs are kept: a file, or postgresql://... [default: that of devices.toml]"),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="No progress."),
     click.option("-v", "--verbose", is_flag=True, help="More detail."),
 )
-
-
-def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion of the configured `devices`, `profiles` or `models`."""
-
-    def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from farm.config import load
-
-        try:
-            return [name for name in getattr(load(context.params.get("config")), kind) if name.startswith(incomplete)]
-        except FarmError:
-            return []
-
-    return names
-
-
-device_options = (
-    click.option(
-        "-d", "--device", "devices", multiple=True, metavar="NAME", help="A device; may be repeated.", shell_complete=complete("devices")
-    ),
-    click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="All devices with the tag; may be repeated."),
-    click.option("-a", "--all", "everywhere", is_flag=True, help="All devices."),
-)
-
-
-def on_devices(command: Command) -> Command:
-    """The options that choose devices."""
-    for option in reversed(device_options):
-        command = option(command)
-    return command
-
-
-_TYPES_AND_MODULE = "farm.model"  # where click's context keeps what --dtype and --module say, for with_shapes
-
-
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_TYPES_AND_MODULE, {})[parameter.name] = value
-
-
-_MODEL_OPTIONS = (
-    click.option(
-        "--shape",
-        "shapes",
-        multiple=True,
-        metavar="NAME:1,3,224,224",
-        help="The shape of an input that the model leaves open; may be repeated.",
-    ),
-    click.option(
-        "--dtype",
-        "dtypes",
-        multiple=True,
-        metavar="[NAME:]TYPE",
-        callback=_keep,
-        expose_value=False,
-        help="The element type of an input of TorchScript (ids:int64), or of all floats of a module (float16); may be repeated.",
-    ),
-    click.option(
-        "--module",
-        metavar="PKG.MOD:FUNCTION",
-        callback=_keep,
-        expose_value=False,
-        help="The function that returns the module, and example inputs, for a .pth file of weights.",
-    ),
-)
-
-
-def with_gates(command: Command) -> Command:
-    """What an answer must reach, or the run is WRONG; the command receives `min_snr_db` and `min_top1`, a share."""
-    top1 = click.option(
-        "--min-top1",
-        type=click.FloatRange(0, 100),
-        callback=lambda _context, _parameter, value: None if value is None else value / 100,
-        metavar="PERCENT",
-        help="WRONG below this: of the labelled samples, or of rows with the reference's best class.",
-    )
-    snr = click.option("--min-snr", "min_snr_db", type=float, metavar="DB", help="WRONG below this ratio of signal to noise.")
-    return snr(top1(command))
-
-
-def shape_option(command: Command) -> Command:
-    """The options that say of a model what its file leaves open. The command gets those of --shape; `with_shapes` knows the others."""
-    for option in reversed(_MODEL_OPTIONS):
-        command = option(command)
-    return command
-
-
-def says_more(shapes: tuple[str, ...]) -> bool:
-    """Whether any of the options of `shape_option` was given."""
-    return bool(shapes) or any(click.get_current_context().meta.get(_TYPES_AND_MODULE, {}).values())
-
-
-def with_shapes(model: Model, shapes: tuple[str, ...]) -> Model:
-    """The model with what --shape, --dtype and --module say of it. Raises UsageError for what is no name and shape, or no type."""
-    from farm.errors import UsageError
-    from farm.types import DTYPES
-
-    given = dict(model.shapes)
-    for text in shapes:
-        name, _, numbers = text.rpartition(":")
-        try:
-            given[name] = tuple(int(number) for number in numbers.split(","))
-        except ValueError:
-            name = ""
-        if not name or any(extent < 1 for extent in given[name]):
-            raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
-    more = click.get_current_context().meta.get(_TYPES_AND_MODULE, {})
-    types = dict(model.dtypes)
-    for text in more.get("dtypes", ()):
-        name, _, dtype = text.rpartition(":")
-        if dtype not in DTYPES or not (name or "float" in dtype):
-            fix = "--dtype float16, or of one input --dtype NAME:int64"
-            raise UsageError(f"--dtype {text}: no such type", f"an input is one of {', '.join(DTYPES)}; all floats together a float", fix)
-        types[name] = dtype
-    module = more.get("module")
-    if module is not None:
-        module = source_at(f"python:{module.removeprefix('python:')}", "--module")
-    return replace(model, shapes=given, dtypes=types, module=module or model.module)
-
-
-def source_at(text: str, option: str) -> str:
-    """The `python:` source that an option names. Raises UsageError for what is none."""
-    from farm.config import sources
-    from farm.errors import UsageError
-
-    try:
-        return sources.source_at(text, Path())
-    except ValueError as exc:
-        raise UsageError(f"{option} names no function", str(exc), f"{option} package.module:function") from exc
+"""The options that every command has; it receives them as its `session`, a Session."""
 
 
 def check_writable(path: Path | None) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, host_profile, shared
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete
 
 if TYPE_CHECKING:
     from farm.types import Artifact, Prepared
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
 @click.option(
     "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
 )
-@shape_option
+@with_description
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the artifact into this new folder.")
 @shared
-def compile_(session: Session, model: str, profile_name: str, shapes: tuple[str, ...], output: Path | None) -> None:
+def compile_(session: Session, model: str, profile_name: str, described: Described, output: Path | None) -> None:
     """Import a model, check it against its reference on this machine, and build it for a profile.
 
     The artifact is a folder: library.so, parameters, metadata.json. It is kept under the digest of all that went into it; with -v, a table
@@ -38,7 +40,7 @@ def compile_(session: Session, model: str, profile_name: str, shapes: tuple[str,
     from farm.types import batch_in_words
 
     fleet = session.fleet()
-    profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
+    profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     if output and output.exists():
         raise UsageError(f"{output} exists already", "an artifact is never mixed with other files", "name a new folder, or remove it")
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:

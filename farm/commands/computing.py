@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+
+from farm.commands.options import Command, gathered
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
     from farm.types import Device
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 EACH = "each"
 _FACTS_S = 30.0
 
@@ -40,24 +41,18 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
     """The three options; the command receives them as `asked`, an Asked."""
     many = ", or several: 1,2,4" if several else ""
     each = ", or each, one thread on each core by itself; may be repeated" if several else ""
-    options = (
+
+    def asked(threads: str, cores: Sequence[str] | str | None, pinned: bool) -> Asked:
+        chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
+        return Asked(_counts(threads, several), _sets(chosen, several), pinned)
+
+    return gathered(
+        "asked",
+        asked,
         click.option("--threads", metavar="N", default="", help=f"Threads of an inference{many}. [default: one a core]"),
         click.option("--cores", multiple=several, help=f"big, little, all, numbers such as 0,2-3{each}. [default: big]"),
         click.option("--pinned", is_flag=True, help="Each thread on a core of its own."),
     )
-
-    def decorate(command: Command) -> Command:
-        def with_asked(*args: Any, threads: str, cores: Sequence[str] | str | None, pinned: bool, **kwargs: Any) -> Any:
-            chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
-            return command(*args, asked=Asked(_counts(threads, several), _sets(chosen, several), pinned), **kwargs)
-
-        with_asked.__doc__, with_asked.__name__ = command.__doc__, command.__name__
-        with_asked.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-        for option in reversed(options):
-            option(with_asked)
-        return with_asked  # type: ignore[return-value]
-
-    return decorate
 
 
 def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[Device]:

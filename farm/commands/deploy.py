@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
-from farm.commands.common import Session, complete, on_devices, shape_option, shared, show_error, with_gates, with_shapes
+from farm.commands.common import Session, shared, show_error
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_devices, with_gates
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @on_devices
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @with_gates
-@shape_option
+@with_description
 @click.option(
     "--canary",
     "canaries",
@@ -37,7 +39,7 @@ def deploy(
     devices: tuple[str, ...],
     tags: tuple[str, ...],
     everywhere: bool,
-    shapes: tuple[str, ...],
+    described: Described,
     deadline_s: float | None,
     min_snr_db: float | None,
     min_top1: float | None,
@@ -56,16 +58,14 @@ def deploy(
     farm deploy --device pi3 --device rk3399 model.onnx
     farm deploy --tag lab --canary 1 digits
     """
-    from farm.errors import FarmError
+    from farm.errors import of_failure
     from farm.pipeline import expand
     from farm.types import Plan
 
     fleet = session.fleet()
-    plan = replace(
-        Plan.once(), deadline_s=deadline_s or fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1
-    )
-    chosen = [with_shapes(fleet.model(name), shapes) for name in models or fleet.bench.models]
-    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan)
+    plan = replace(Plan.once(), deadline_s=fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1)
+    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
+    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
@@ -75,7 +75,7 @@ def deploy(
     else:
         for run in outcome.runs:
             if run.failure:
-                show_error(FarmError(run.failure.what, run.failure.why, run.failure.fix))
+                show_error(of_failure(run.failure))
             else:
                 click.echo(_line(run, _artifact(outcome, run)))
     raise SystemExit(exit_code(outcome))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, on_devices, shared, show_error
+from farm.commands.common import Session, build_lanes, shared, show_error
+from farm.commands.options import on_devices
 from farm.errors import FarmError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, on_devices, shared
+from farm.commands.common import Session, build_lanes, shared
+from farm.commands.options import on_devices
 
 if TYPE_CHECKING:
     from farm.transports import State

@@ -7,7 +7,8 @@ from typing import IO
 
 import click
 
-from farm.commands.common import Session, complete, shared
+from farm.commands.common import Session, shared
+from farm.commands.options import complete, of_device
 
 
 @click.group()
@@ -22,7 +23,7 @@ def runs() -> None:
 
 @runs.command()
 @click.argument("model", required=False, shell_complete=complete("models"))
-@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@of_device
 @click.option("-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file.  [default: stdout]")
 @shared
 def export(session: Session, model: str | None, device: str | None, output: IO[str]) -> None:

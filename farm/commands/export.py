@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, host_profile, shared
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete
 
 FOLDER, PARTS = "folder", "parts"
 
@@ -18,9 +20,9 @@ FOLDER, PARTS = "folder", "parts"
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a new folder; for parts, any folder.")
 @click.option("--format", "kind", type=click.Choice([FOLDER, PARTS]), default=FOLDER, show_default=True, help="What to write, see above.")
-@shape_option
+@with_description
 @shared
-def export(session: Session, model: str, profile_name: str, output: Path, kind: str, shapes: tuple[str, ...]) -> None:
+def export(session: Session, model: str, profile_name: str, output: Path, kind: str, described: Described) -> None:
     """Write a model as files that run without farm, and without Python.
 
     folder: the model, a C++ header and its runner, the runtime's sources, an example (image in, label out) and a CMakeLists.txt that builds
@@ -38,7 +40,7 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
-    profile, chosen = fleet.profile(profile_name), with_shapes(fleet.model(model), shapes)
+    profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     if kind == FOLDER and output.exists():
         raise UsageError(f"{output} exists already", "an export is never mixed with other files", "name a new folder, or remove it")
     if kind == FOLDER and profile.on_gpu:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from farm.commands.common import Session, complete, shared
+from farm.commands.common import Session, shared
+from farm.commands.options import complete, of_device
 
 
 @click.command()
 @click.argument("model", required=False, shell_complete=complete("models"))
-@click.option("-d", "--device", metavar="NAME", help="Only of this device.", shell_complete=complete("devices"))
+@of_device
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="The newest so many.")
 @shared
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, check_writable, complete, host_profile, shape_option, shared, with_shapes, write_whole
+from farm.commands.common import Session, check_writable, host_profile, shared, write_whole
 from farm.commands.computing import Asked, settings, with_threads
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_device
 
 if TYPE_CHECKING:
     pass
@@ -19,11 +21,11 @@ _MOST = 20  # kernels, without -v
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@click.option("-d", "--device", "device_name", required=True, metavar="NAME", help="The device.", shell_complete=complete("devices"))
+@on_device
 @click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long to record, about.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or about:tracing.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or speedscope.")
 @with_threads(several=False)
-@shape_option
+@with_description
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
 def profile(
@@ -32,7 +34,7 @@ def profile(
     device_name: str,
     seconds: float,
     trace: Path | None,
-    shapes: tuple[str, ...],
+    described: Described,
     deadline_s: float | None,
     asked: Asked,
 ) -> None:
@@ -54,7 +56,7 @@ def profile(
     check_writable(trace)
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
-    chosen = with_shapes(fleet.model(model), shapes)
+    chosen = described.of(fleet.model(model))
     deadline_s = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
         profiled = profile_on(
@@ -76,4 +78,4 @@ def profile(
     if session.verbosity > 0:
         console.print(views.ledger_table({device.name: profiled.ledger}, console.width))
     if trace:
-        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or chrome://tracing")
+        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or in speedscope")

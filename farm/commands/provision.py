@@ -9,7 +9,8 @@ import click
 
 import farm
 from farm.commands import findings
-from farm.commands.common import Session, build_lanes, host_profile, on_devices, shared
+from farm.commands.common import Session, build_lanes, host_profile, shared
+from farm.commands.options import on_devices
 from farm.commands.serve import OPEN, check_key, refuse_open
 from farm.errors import UsageError
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, check_writable, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, check_writable, host_profile, shared
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete
 from farm.types import Quantize
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _LAYERS_SHOWN = 10
     shell_complete=complete("profiles"),
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a file whose name ends in .int8.")
-@shape_option
+@with_description
 @shared
 def quantize(
     session: Session,
@@ -48,7 +50,7 @@ def quantize(
     path: Path | None,
     profile_name: str,
     output: Path,
-    shapes: tuple[str, ...],
+    described: Described,
     calibration: str,
     percentile: float,
     global_scale: float,
@@ -74,7 +76,7 @@ def quantize(
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
-    chosen, profile = with_shapes(fleet.model(model), shapes), fleet.profile(profile_name)
+    chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
     if found is None:
         why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"

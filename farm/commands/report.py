@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 
 from farm.commands import comparing
-from farm.commands.common import Session, complete, shared, write_whole
+from farm.commands.common import Session, shared, write_whole
+from farm.commands.options import complete, several_devices
 
 _DEFAULT = Path("report.html")
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@click.option(
-    "-d", "--device", "devices", multiple=True, metavar="NAME", help="A device; may be repeated.", shell_complete=complete("devices")
-)
+@several_devices
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: report.html; Markdown: stdout]")
 @click.option(
     "--roofline",

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, says_more, shape_option, shared, with_shapes
+from farm.commands.common import Session, shared
 from farm.commands.computing import Asked, settings, with_threads
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, on_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,12 +25,12 @@ _TOP = 5
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@click.option("-d", "--device", "device_name", required=True, metavar="NAME", help="The device.", shell_complete=complete("devices"))
+@on_device
 @click.option(
     "-i", "--input", "source", required=True, type=click.Path(path_type=Path), help="An image, .npy, or .npz with the inputs by name."
 )
 @with_threads(several=False)
-@shape_option
+@with_description
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
 @click.option("--build", is_flag=True, help="Build the model as it is now, even where one of its name is deployed.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
@@ -38,7 +40,7 @@ def run(
     model: str,
     device_name: str,
     source: Path,
-    shapes: tuple[str, ...],
+    described: Described,
     output: Path | None,
     build: bool,
     deadline_s: float | None,
@@ -56,7 +58,7 @@ def run(
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = fleet.deadline_s(device, deadline_s)
-    answer = _ask(session, with_shapes(fleet.model(model), shapes) if says_more(shapes) else model, device, source, seconds, build)
+    answer = _ask(session, described.of(fleet.model(model)) if described else model, device, source, seconds, build)
     if output:
         _save(output, answer.specs, answer.outputs)
     _tell(session, device, answer, output)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, complete, host_profile, shape_option, shared, with_shapes
+from farm.commands.common import Session, host_profile, shared
+from farm.commands.describing import Described, with_description
+from farm.commands.options import complete, device_option
 
 if TYPE_CHECKING:
     from farm.pipeline.trials import Tuning
@@ -16,14 +18,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@click.option(
-    "-d", "--device", "devices", multiple=True, required=True, metavar="NAME", help="A device; may be repeated: several of one profile.",
-    shell_complete=complete("devices"),
-)  # fmt: skip
+@device_option("devices", "A device; may be repeated: several of one profile.", multiple=True, required=True)
 @click.option("-m", "--minutes", type=click.FloatRange(0.05), default=10.0, show_default=True, help="The longest to search.")
-@shape_option
+@with_description
 @shared
-def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, shapes: tuple[str, ...]) -> None:
+def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described) -> None:
     """Search for faster kernels of a model on real devices, and keep what is found as records.
 
     For each distinct kernel, the ways to compute it are built and measured on the device, the hardest kernels and the most promising ways
@@ -41,7 +40,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     from farm.store import RecordStore, Store, cache_root
 
     fleet = session.fleet()
-    chosen = with_shapes(fleet.model(model), shapes)
+    chosen = described.of(fleet.model(model))
     boards = fleet.select_devices(devices, (), False)
     last: list[Tuning] = []
 

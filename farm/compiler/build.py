@@ -170,16 +170,9 @@ def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
 
 @contextlib.contextmanager
 def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
-    try:
+    shapes = " ".join(f"--shape {spec.name}:{','.join(map(str, spec.shape))}" for spec in prepared.inputs if spec.open)
+    with compiling(prepared.model, profile, f"build it for one batch: {shapes}" if shapes else ""):
         yield
-    except (FarmError, OSError):
-        raise
-    except Exception as exc:  # TVM raises whatever its passes raise
-        error = compile_error(prepared.model, profile, exc)
-        if any(spec.open for spec in prepared.inputs):
-            shapes = " ".join(f"--shape {spec.name}:{','.join(map(str, spec.shape))}" for spec in prepared.inputs if spec.open)
-            error = BuildError(error.what, error.why, f"build it for one batch: {shapes}")
-        raise error from exc
 
 
 def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
@@ -227,10 +220,16 @@ def _plain_target(profile: Profile, target: Any) -> dict[str, object]:
     return resolved
 
 
-def compile_error(model: str, profile: Profile, cause: Exception) -> BuildError:
-    """TVM's last line says what; the rest is its stack."""
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    why = f"{type(cause).__name__}: {lines[-1] if lines else ''}"[:600]
-    here = profile.target.get("mcpu") == "native"
-    fix = "export it another way, or with another opset" if here else f"see whether it compiles for this machine: farm compile {model}"
-    return BuildError(f"{model} does not compile for {profile.name}", why, fix)
+@contextlib.contextmanager
+def compiling(model: str, profile: Profile, fix: str = "") -> Iterator[None]:
+    """A BuildError of what TVM raises, which is whatever its passes raise: its last line says what; the rest is its stack."""
+    try:
+        yield
+    except (FarmError, OSError):
+        raise
+    except Exception as exc:
+        lines = [line for line in str(exc).strip().splitlines() if line.strip()]
+        why = f"{type(exc).__name__}: {lines[-1] if lines else ''}"[:600]
+        here = profile.target.get("mcpu") == "native"
+        usual = "export it another way, or with another opset" if here else f"see whether it builds for this machine: farm compile {model}"
+        raise BuildError(f"{model} does not compile for {profile.name}", why, fix or usual) from exc

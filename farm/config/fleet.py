@@ -47,7 +47,7 @@ class Fleet:
 
     def deadline_s(self, device: Device, asked: float | None = None) -> float:
         """Of a job on a device: what is asked for, the device's own, or that of [bench]."""
-        return asked or float(device.options.get("deadline_s", self.bench.plan.deadline_s))
+        return asked or device.deadline_s or self.bench.plan.deadline_s
 
     def device(self, name: str) -> Device:
         """Raises UsageError for an unknown name."""

@@ -9,9 +9,9 @@ Off a terminal there is no live display: a line for each stage that a job enters
 
 from farm.dashboard.board import Board, Row
 from farm.dashboard.counting import show_counting
-from farm.dashboard.draw import render, to_svg
+from farm.dashboard.draw import render
 from farm.dashboard.show import Show, show
 from farm.dashboard.tuning import kernel_table
 from farm.dashboard.tuning import show as show_tuning
 
-__all__ = ["Board", "Row", "Show", "kernel_table", "render", "show", "show_counting", "show_tuning", "to_svg"]
+__all__ = ["Board", "Row", "Show", "kernel_table", "render", "show", "show_counting", "show_tuning"]

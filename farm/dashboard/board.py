@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from farm import stats, words
 from farm.types import Event, Job, Run, Stage, Verdict
 
+BAD_STATES = ("failed", "unavailable", "skipped")
 _ON_DEVICE = (Stage.CONNECTING, Stage.UPLOADING, Stage.LOADING, Stage.RUNNING, Stage.MEASURING, Stage.ACCURACY)
 
 
@@ -43,6 +44,10 @@ class Row:
         return "done" if self.stage is Stage.DONE else "running"
 
     @property
+    def bad(self) -> bool:
+        return self.state in BAD_STATES
+
+    @property
     def error(self) -> str:
         return words.why(self.run) if self.run else self.note
 
@@ -52,11 +57,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All jobs, in the order given; `began` and `changed` are moments of the monotonic clock."""
+    """All jobs, in the order given; `began` is a moment of the monotonic clock."""
 
     rows: Mapping[tuple[str, str], Row]
     began: float
-    changed: float
 
     @property
     def devices(self) -> dict[str, list[Row]]:
@@ -68,7 +72,7 @@ class Board:
 
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
-        return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now, now)
+        return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now)
 
     def apply(self, event: Event, now: float) -> Board:
         """The board after an event. A job that was not in the plan gets a row of its own."""
@@ -86,7 +90,7 @@ class Board:
             reached=now if before.reached is None and event.stage in _ON_DEVICE else before.reached,
             trend=_trend(event.run) if event.run else "",
         )
-        return Board({**self.rows, key: row}, self.began, now)
+        return Board({**self.rows, key: row}, self.began)
 
 
 def _trend(run: Run) -> str:

@@ -7,19 +7,18 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from farm import words
-from farm.dashboard.placing import placed
+from farm.dashboard.placing import Log, Screen, placed
 from farm.types import Progress
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import Counting, Lane
 
-_REFRESH_S, _LINE_S = 0.2, 15.0
+_LINE_S = 15.0
 _BAR = 24
 
 
@@ -36,20 +35,15 @@ class Quiet:
 class Lines(Quiet):
     """A line for each lane as it starts and ends, and now and then."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._began = console, time.monotonic()
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._told: dict[str, tuple[float, bool]] = {}
         self._stage = ""
 
     def told(self, progress: Progress) -> None:
-        line = f"{progress.stage.value} {progress.note}".strip()
         if progress.stage.value != self._stage:
             self._stage = progress.stage.value
-            self._line(line)
-
-    def _line(self, line: str) -> None:
-        passed = words.elapsed(time.monotonic() - self._began)
-        self._console.print(Text(f"{passed:>7}  {words.plain(line)}"), soft_wrap=True)
+            self._log.line(f"{progress.stage.value} {progress.note}".strip())
 
     def __call__(self, counting: Counting) -> None:
         now = time.monotonic()
@@ -59,31 +53,22 @@ class Lines(Quiet):
             if was_done or not (done or now - when > _LINE_S):
                 continue
             self._told[lane.name] = now, done
-            self._line(f"{lane.name}: {_state(counting, lane, now)}")
+            self._log.line(f"{lane.name}: {_state(counting, lane, now)}")
 
 
-class Screen(Quiet):
+class InPlace(Quiet):
     """The bars in place."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._drawn = console, 0.0
-
-    def start(self) -> None:
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._live.start()
-
-    def stop(self) -> None:
-        self._live.stop()
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
 
     def told(self, progress: Progress) -> None:
         share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
-        self._live.update(Text(words.plain(f"{progress.stage.value} {progress.note}{share}".strip())), refresh=True)
+        text = Text(words.plain(f"{progress.stage.value} {progress.note}{share}".strip()))
+        self._screen.draw(lambda *_: text, at_once=True)
 
     def __call__(self, counting: Counting) -> None:
-        now = time.monotonic()
-        if self._live.is_started and now - self._drawn >= _REFRESH_S:
-            self._drawn = now
-            self._live.update(render(counting, now), refresh=True)
+        self._screen.draw(lambda _width, _height, now: render(counting, now))
 
 
 def render(counting: Counting, now: float) -> Table:
@@ -109,4 +94,4 @@ def _state(counting: Counting, lane: Lane, now: float) -> str:
 
 def show_counting(console: Console, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Show a run for as long as the block lasts; it is gone after it."""
-    return placed(console, quiet, nothing=Quiet, screen=lambda: Screen(console), lines=lambda: Lines(console))
+    return placed(console, quiet, nothing=Quiet, screen=InPlace, lines=Lines)

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from farm import words
 from farm.dashboard import remaining
-from farm.dashboard.board import Row
+from farm.dashboard.board import BAD_STATES, Row
 from farm.dashboard.parts import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
 
-_BAD = ("failed", "unavailable", "skipped")
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
 
@@ -22,6 +21,7 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
     """At most `room` lines (2 or more): titles, and those devices first that are at work, then those with something wrong."""
     name = min(24 if width >= _WIDE else 16, max(map(cell_len, ["device", *devices])))
     bar = _WIDE_BAR if width >= _WIDE else _BAR
+    room_now = width - 2 - sum(cells + GAP for cells in (name, bar, _DONE, _BAD_CELLS, _LEFT))
     counted = {device: states(rows) for device, rows in devices.items()}
     chosen = _choose(counted, room - 1)
     titles = _line(
@@ -34,29 +34,29 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
         ("NOW", 0),
     )
     titles.stylize("bright_black")
-    lines = [titles, *(_device(device, devices[device], counted[device], (name, bar), now) for device in chosen)]
+    lines = [titles, *(_device(device, devices[device], counted[device], (name, bar, room_now), now) for device in chosen)]
     if hidden := [device for device in devices if device not in chosen]:
-        rest = sum((counted[device] for device in hidden), Counter[str]())
-        lines.append(Text.assemble((f"… and {len(hidden)} devices, ", "bright_black"), counts(rest)))
+        theirs = sum((counted[device] for device in hidden), Counter[str]())
+        lines.append(Text.assemble((f"… and {len(hidden)} devices, ", "bright_black"), counts(theirs)))
     return lines
 
 
 def _choose(counted: Mapping[str, Counter[str]], room: int) -> list[str]:
     if len(counted) <= room:
         return list(counted)
-    ranked = sorted(counted, key=lambda device: (not counted[device]["running"], not any(counted[device][bad] for bad in _BAD)))
+    ranked = sorted(counted, key=lambda device: (not counted[device]["running"], not any(counted[device][bad] for bad in BAD_STATES)))
     first = set(ranked[: room - 1])
     return [device for device in counted if device in first]
 
 
-def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tuple[int, int], now: float) -> Text:
-    bad = sum(counted[state] for state in _BAD)
+def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tuple[int, int, int], now: float) -> Text:
+    bad = sum(counted[state] for state in BAD_STATES)
     over = len(rows) - counted["waiting"] - counted["running"]
     state = "running" if counted["running"] else "waiting" if over < len(rows) else "failed" if bad else "done"
     mark = spinner(now) if state == "running" else STATE_MARK[state]
     left = remaining.of_device(rows, now)
     about = "" if left.seconds < 1 else f"{'≥' if left.at_least else ''}{words.elapsed(round(left.seconds))}"
-    name, bar = widths
+    name, bar = widths[:2]
     return _line(
         (Text(mark, STATE_STYLE[state]), 1),
         (Text(words.plain(device), "bold"), name),
@@ -64,15 +64,16 @@ def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tup
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),
         (Text(f"✗ {bad}" if bad else "", "red"), _BAD_CELLS),
         (Text(about.rjust(_LEFT), "bright_black"), _LEFT),
-        (_now(rows), 0),
+        (_now(rows, widths[2]), 0),
     )
 
 
-def _now(rows: Sequence[Row]) -> Text:
-    """What is being done there; where nothing is, what came of the last job."""
+def _now(rows: Sequence[Row], room: int) -> Text:
+    """What is being done there, with its note where that fits; where nothing is done, what came of the last job."""
     if row := next((row for row in rows if row.state == "running"), None):
-        percent = "" if row.fraction is None else f" {row.fraction:.0%}"
-        return Text.assemble(words.plain(row.model), (f" {row.stage.value}{percent} {words.plain(row.note)}".rstrip(), "cyan"))
+        stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
+        long, short = (Text.assemble(f"{words.plain(row.model)} ", (said, "cyan")) for said in (f"{stage} {words.plain(row.note)}", stage))
+        return long if long.cell_len <= room else short
     last = max((row for row in rows if row.run and row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.run is None:
         return Text()

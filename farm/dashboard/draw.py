@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from farm import words
@@ -20,6 +19,7 @@ from farm.dashboard.parts import GAP, STATE_MARK, STATE_STYLE, counts, shares, s
 from farm.dashboard.remaining import Left
 
 ERRORS_SHOWN = 3
+LEAST_RESULTS = 3  # that are worth lines of their own below the devices
 STATE_CELLS = 11  # UNAVAILABLE
 TIME_CELLS = 7  # 2:03:07
 LATENCY_CELLS = 15  # 0.231 ms ±12 %
@@ -53,7 +53,8 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
     if len(rows) < room or len(devices) == len(rows):
         lines += _jobs(rows, width, room, now)
     else:
-        lines += device_lines(devices, width, room, now)
+        summary = device_lines(devices, width, room, now)
+        lines += [*summary, *_latest(rows, width, room - len(summary), now)]
     if errors:
         lines += [Text(), *errors]
     for line in lines:
@@ -70,11 +71,13 @@ def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
     return [*lines, Text.assemble(("… and ", "bright_black"), counts(states(rest)))] if rest else lines
 
 
-def to_svg(board: Board, width: int, title: str = "farm bench", height: int | None = None) -> str:
-    """The board at its last change as an SVG picture, with all its jobs or as it is in so many lines."""
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", no_color=False)
-    console.print(render(board, width, height or len(board.rows) + 20, board.changed))
-    return console.export_svg(title=title, unique_id="farm")
+def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+    """What came of the jobs that ended last, the newest first, after an empty line; nothing where there is hardly room."""
+    ended = sorted((row for row in rows if row.ended is not None), key=lambda row: -(row.ended or 0.0))[: max(0, room - 2)]
+    if len(ended) < LEAST_RESULTS:
+        return []
+    layout = _layout(ended, width)
+    return [Text(), _titles(layout), *(_row(row, layout, now) for row in ended)]
 
 
 def _layout(rows: Sequence[Row], width: int) -> Layout:
@@ -141,7 +144,7 @@ def _mark(row: Row, now: float) -> tuple[str, str]:
 
 def _outcome(row: Row, width: int) -> Text:
     """While a job runs its bar and note; then its figures, or its error."""
-    if row.state in ("failed", "unavailable", "skipped"):
+    if row.bad:
         return Text(words.plain(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
         ways = words.answers(row.run)
@@ -180,6 +183,6 @@ def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
 
 def _errors(rows: Sequence[Row]) -> list[Text]:
     """A line for each thing that went wrong, the latest last."""
-    bad = sorted((row for row in rows if row.state in ("failed", "unavailable", "skipped")), key=lambda row: row.ended or 0.0)
+    bad = sorted((row for row in rows if row.bad), key=lambda row: row.ended or 0.0)
     lines = words.complaints((row.device, row.model, row.error) for row in bad)
     return [Text.assemble(("✗ ", "red"), (words.plain(whose), "bold"), "  ", words.plain(error)) for whose, error in lines]

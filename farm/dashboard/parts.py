@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from farm.dashboard.board import Row
+from farm.dashboard.placing import REFRESH_S
 
-REFRESH_S = 1 / 8
 GAP = 2
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "skipped": "yellow", "running": "cyan", "waiting": "bright_black"}

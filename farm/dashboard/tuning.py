@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from farm import words
-from farm.dashboard.placing import placed
+from farm.dashboard.placing import Log, Screen, placed
 
 if TYPE_CHECKING:
     from farm.pipeline.search import Kernel
     from farm.pipeline.trials import Tuning
 
-_REFRESH_S = 0.2
 _WIDE, _WIDEST = 110, 140  # columns from which the choice has room, and of which more are no use
 _UNREMARKABLE = re.compile(r" (s1,1|p0,0,0,0|d1,1|g1)(?= |$)")  # of a workload: strides, padding, dilation and groups that are none
 _OTHER_LINES = 6  # that a screen needs beside the rows of kernels
@@ -34,38 +32,31 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """A line for each step, for logs."""
+    """A line for each step."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._began, self._last = console, time.monotonic(), ""
+    def __init__(self, log: Log) -> None:
+        self._log, self._last = log, ""
 
     def __call__(self, _: Tuning, line: str) -> None:
         if line and line != self._last:
             self._last = line
-            self._console.print(Text(f"{words.elapsed(time.monotonic() - self._began):>7}  {words.plain(line)}"), soft_wrap=True)
+            self._log.line(line)
 
 
-class Screen(Quiet):
+class InPlace(Quiet):
     """The table in place."""
 
-    def __init__(self, console: Console, minutes: float) -> None:
-        self._console, self._began, self._minutes, self._last, self._drawn = console, time.monotonic(), minutes, "", 0.0
-
-    def start(self) -> None:
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._live.start()
-
-    def stop(self) -> None:
-        self._live.stop()
+    def __init__(self, screen: Screen, minutes: float) -> None:
+        self._screen, self._began, self._minutes, self._last = screen, time.monotonic(), minutes, ""
 
     def __call__(self, work: Tuning, line: str) -> None:
         self._last = line or self._last
-        now = time.monotonic()
-        if self._live.is_started and now - self._drawn >= _REFRESH_S:
-            self._drawn = now
-            size = self._live.console.size
+
+        def table(width: int, height: int, now: float) -> Group:
             passed = f"{words.elapsed(now - self._began)} of {self._minutes:g} min"
-            self._live.update(render(work, passed, self._last, size.width, size.height - 1), refresh=True)
+            return render(work, passed, self._last, width, height)
+
+        self._screen.draw(table)
 
 
 def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Group:
@@ -111,4 +102,4 @@ def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
 
 def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Show a search for as long as the block lasts. `console` should write to stderr."""
-    return placed(console, quiet, nothing=Quiet, screen=lambda: Screen(console, minutes), lines=lambda: Lines(console))
+    return placed(console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,16 +125,31 @@ def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, d
 def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
     """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
     for path in releases.files(artifact):
-        note = meter.of(path)
-        if link.native:
-            digest = file_digest(path)
-            if link.call("farm.store.has", digest) < 0:
-                link.put(path, digest, note)
-            link.call("farm.store.link", digest, path.name)
-        else:
-            note(0)
-            link.session.upload(str(path))
-            note(path.stat().st_size)
+        send(link, path, path.name, meter.of(path))
+
+
+def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
+    """Have a file in the session's folder, under a name; `note` hears how many bytes of it are there."""
+    if link.native:
+        digest = file_digest(path)
+        if link.call("farm.store.has", digest) < 0:
+            link.put(path, digest, note)
+        link.call("farm.store.link", digest, name)
+    else:
+        note(0)
+        link.session.upload(str(path), name)
+        note(path.stat().st_size)
+
+
+@contextlib.contextmanager
+def quiet(desk: Desk, device: Device) -> Iterator[None]:
+    """While nothing else of ours runs here, if the device is this machine."""
+    if device.scheme != "local":
+        yield
+        return
+    desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
+    with desk.quiet():
+        yield
 
 
 def push(desk: Desk, link: Link, artifact: Artifact) -> None:

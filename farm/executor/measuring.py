@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from farm import data, prepare, releases, stats
 from farm.clock import timed
 from farm.deadline import Deadline
-from farm.executor.loading import Loaded, facts_of, open_and_load
+from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.parallel import Desk
 from farm.transports import Link
 from farm.types import Agreement, Device, Fitted, Limits, Model, Plan, Prepared, Progress, Samples, Stage
@@ -127,9 +127,7 @@ class _Meter:
             return
         with ExitStack() as stack:
             with timed(self.ledger, "wait for quiet"):
-                if self.device.scheme == "local":
-                    self.desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
-                    stack.enter_context(self.desk.quiet())
+                stack.enter_context(quiet(self.desk, self.device))
             typical = self._warm_up(first_s)
             self.block = self.plan.block or 1
             if typical < _LEAST_SAMPLE_S and not self.plan.block:

@@ -13,10 +13,9 @@ from farm.clock import timed
 from farm.compiler.build import GRAPH
 from farm.deadline import Deadline
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import Loaded, facts_of, open_and_load
+from farm.executor.loading import Loaded, facts_of, open_and_load, quiet, send
 from farm.executor.measuring import first_answer
 from farm.executor.recordings import Inference, median_one, parsed, steps_of
-from farm.executor.tuning import quiet, send
 from farm.parallel import Desk
 from farm.transports import Link
 from farm.types import Device, Fitted, Profiled, Progress, Roof, Stage

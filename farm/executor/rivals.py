@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from farm import prepare, quantize, stats
 from farm.errors import ModelError
-from farm.executor.loading import facts_of, open_and_load
-from farm.executor.tuning import quiet
-from farm.executor.turns import Block, in_turns
+from farm.executor.loading import facts_of, open_and_load, quiet
 from farm.importers import engines
 from farm.parallel import Desk
+from farm.turns import Block, block_of, in_turns
 from farm.types import Contest, Device, Fitted, Progress, Rival, Stage
 
 
@@ -35,22 +33,10 @@ def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], 
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
-            versions[name], blocks[name] = version, _timing(run)
+            versions[name], blocks[name] = version, block_of(run)
         stack.enter_context(quiet(desk, device))
         medians = in_turns(
             blocks, rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds))
         )
     rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
     return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)
-
-
-def _timing(run: engines.Run) -> Block:
-    def block(count: int) -> list[float]:
-        seconds = []
-        for _ in range(count):
-            begin = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - begin)
-        return seconds
-
-    return block

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import prepare, transports
 from farm.compiler import here
 from farm.executor.computing import compute_as_asked
-from farm.executor.loading import Loaded, facts_of, has_parameters, load, push
+from farm.executor.loading import Loaded, facts_of, has_parameters, load, push, quiet, send
 from farm.parallel import Desk
-from farm.store import file_digest
-from farm.transports import Link
 from farm.types import Artifact, Batch, Device, Paired, Prepared, Progress, Round, Stage, Trying, Wrong
 
 if TYPE_CHECKING:
@@ -126,17 +122,6 @@ def _median(loaded: Loaded, count: int) -> float:
     return times[len(times) // 2]
 
 
-def send(link: Link, path: Path, name: str) -> None:
-    """Have a file in the session's folder, under a name."""
-    if link.native:
-        digest = file_digest(path)
-        if link.call("farm.store.has", digest) < 0:
-            link.put(path, digest, lambda _: None)
-        link.call("farm.store.link", digest, name)
-    else:
-        link.session.upload(str(path), name)
-
-
 def _arrays(batch: Batch) -> dict[str, Array]:
     import numpy as np
 
@@ -152,10 +137,3 @@ def _differs(answer: Array, first: Array) -> str:
     answer, first = (value.astype("float64") for value in (answer, first))  # the difference of two bytes is none
     difference, bar = float(np.abs(answer - first).max(initial=0)), _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0)))
     return f"its answer is off by {difference:.2g}" if difference > bar else ""
-
-
-@contextlib.contextmanager
-def quiet(desk: Desk, device: Device) -> Iterator[None]:
-    """While nothing else of ours runs here, if the device is this machine."""
-    with desk.quiet() if device.scheme == "local" else contextlib.nullcontext():
-        yield

@@ -83,7 +83,7 @@ def accuracy(
     host: Profile,
     store: Store,
     keep: AnswerStore,
-    deadline_s: float,
+    deadlines_s: Mapping[str, float],
     count: int | None = None,
     fresh: bool = False,
     told: Callable[[Progress], None],
@@ -100,7 +100,7 @@ def accuracy(
         samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
         work = _Work(model, prepared, host, path, samples, keep, crew, store, fresh)
         states = together(transports.state, devices)
-        lanes = [_device_lane(work, device, there, deadline_s, told) for device, there in zip(devices, states, strict=True)]
+        lanes = [_device_lane(work, device, there, deadlines_s[device.name], told) for device, there in zip(devices, states, strict=True)]
         lanes.append(_reference_lane(work))
         assert samples.labels is not None
         wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
@@ -135,7 +135,7 @@ class _Work:
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
-def _device_lane(work: _Work, device: Device, there: transports.State, deadline_s: float, told: Callable[[Progress], None]) -> Lane:
+def _device_lane(work: _Work, device: Device, there: transports.State, seconds: float, told: Callable[[Progress], None]) -> Lane:
     from farm.executor.counting import classify_on
 
     name, task = device.name, f"{work.model.name} on {device.name}"
@@ -148,7 +148,6 @@ def _device_lane(work: _Work, device: Device, there: transports.State, deadline_
         lane = Lane(name, "", lambda _: None, {}, 0)
         lane.failure = error
         return lane
-    seconds = float(device.options.get("deadline_s", deadline_s))
 
     def sit(indices: Sequence[int]) -> None:
         sitting = (work.path, model, prepared, indices)

@@ -52,7 +52,7 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
 def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
     """In the worker."""
     from farm import quantize
-    from farm.compiler.build import compile_error
+    from farm.compiler.build import compiling
     from farm.importers import outline
 
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
@@ -65,12 +65,8 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
             report = replace(report, outline=outline.of_imported(model, imported))
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
-        try:
+        with compiling(model.name, profile):
             operations, working = _cost(imported, profile, Store(cache))
-        except FarmError:
-            raise
-        except Exception as exc:  # TVM raises whatever its passes raise
-            raise compile_error(model.name, profile, exc) from exc
     except FarmError as error:
         return replace(report, failure=error.as_failure())
     return replace(report, operations=operations, working_bytes=working)

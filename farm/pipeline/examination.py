@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from farm import __version__, errors
+from farm import __version__
 from farm.deadline import Deadline
-from farm.errors import FarmError, WrongAnswer
+from farm.errors import FarmError, WrongAnswer, of_failure
 from farm.parallel import Crew, Desk, Kind
 from farm.pipeline.single import Show, ensure_agent
 from farm.pipeline.story import execute, expand
@@ -135,8 +135,7 @@ class Examination:
         outcome = execute(jobs, host=self.host, store=self.store, keep=keep, lanes=self.lanes, show=hear, tick=lambda: None)
         for run in outcome.runs:
             if run.failure:
-                error = getattr(errors, run.failure.kind, FarmError)(run.failure.what, run.failure.why, run.failure.fix)
-                self.note(run.device, Finding("answer", failure=error))
+                self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
                 continue
             assert run.samples
             difference = f"largest difference {run.samples.agreement.max_abs:.2g}"

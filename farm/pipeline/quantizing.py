@@ -42,8 +42,7 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
 def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: Path) -> Quantized:
     """In the worker."""
     from farm import importers
-    from farm.compiler.build import compile_error
-    from farm.errors import FarmError
+    from farm.compiler.build import compiling
     from farm.quantize import calibrated, recipe
     from farm.quantize.reporting import report
 
@@ -54,12 +53,8 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
     if recipe.is_recipe(model):
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
     imported = importers.load(model, cache)
-    try:
+    with compiling(model.name, host):
         made = calibrated(model, imported, host, note)
         found = report(model, imported, made, host, note)
-    except FarmError:
-        raise
-    except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error(model.name, host, exc) from exc
     recipe.write(output, made)
     return found

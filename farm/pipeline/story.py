@@ -27,7 +27,6 @@ from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
 _TICK_S = 0.1
-_BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +48,16 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        return all(run.verdict not in _BAD for run in self.runs)
+        return all(run.good for run in self.runs)
 
 
-def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan) -> list[Job]:
-    """Every model on every device. A device's own `deadline_s` overrides the plan's."""
-    models = list(models)
-    return interleaved([Job(device, for_profile(model, device.profile), _plan_for(device, plan)) for device in devices for model in models])
-
-
-def _plan_for(device: Device, plan: Plan) -> Plan:
-    if "deadline_s" not in device.options:
-        return plan
-    return replace(plan, deadline_s=float(device.options["deadline_s"]))
+def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None) -> list[Job]:
+    """Every model on every device. A device's own deadline overrides the plan's, and one that is asked for overrides both."""
+    models, jobs = list(models), []
+    for device in devices:
+        its = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
+        jobs += [Job(device, for_profile(model, device.profile), its) for model in models]
+    return interleaved(jobs)
 
 
 def execute(
@@ -153,11 +149,11 @@ class _Story:
         if not self.canaries:
             return True
         done = [self._runs.get((job.device.name, job.title)) for job in self.jobs if job.device.name in self.canaries]
-        if any(run and run.verdict in _BAD for run in done):
+        if any(run and not run.good for run in done):
             for job in [job for job in self._waiting if job.device.name not in self.canaries]:
                 self._waiting.remove(job)
                 self._finish(job, Verdict.SKIPPED, "not begun: a canary failed")
-        return all(run and run.verdict not in _BAD for run in done)
+        return all(run and run.good for run in done)
 
     def hear(self, message: Message) -> None:
         """Take in what a lane says."""

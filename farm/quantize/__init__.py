@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import data, importers
-from farm.compiler.build import compile_error, compiler_digest
+from farm.compiler.build import compiler_digest, compiling
 from farm.compiler.parameters import raw
-from farm.errors import FarmError, ModelError
+from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of
 from farm.types import Model, Profile, Quantize
@@ -58,12 +58,8 @@ def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
         return importers.load(model, cache)
     recipe = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None
     imported = load_float(model, cache)
-    try:
+    with compiling(model.name, host):
         return applied(imported, recipe or calibrated(model, imported, host, note), Path(model.source).name)
-    except (FarmError, OSError):
-        raise
-    except Exception as exc:  # TVM raises whatever its passes raise
-        raise compile_error(model.name, host, exc) from exc
 
 
 def load_float(model: Model, cache: Path) -> Imported:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from farm.errors import ModelError
 from farm.importers.imported import Imported
 from farm.quantize import calibrating, inserting
 from farm.quantize.recipe import Recipe
+from farm.turns import block_of, in_turns
 from farm.types import LayerError, Model, Profile, Quantized
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], list[Array]]
 Note = Callable[[str, float | None], None]
 _LAYER_SAMPLES = 16
-_WARM_UP, _PAIRS = 3, 21
+_ROUNDS = 9
 
 
 def report(model: Model, imported: Imported, recipe: Recipe, host: Profile, note: Note) -> Quantized:
@@ -37,7 +37,8 @@ def report(model: Model, imported: Imported, recipe: Recipe, host: Profile, note
     example = [recipe.example[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
-    float_ms, int8_ms = _in_turns(theirs, ours, example)
+    seconds = in_turns({"float": block_of(lambda: theirs(example)), "int8": block_of(lambda: ours(example))}, _ROUNDS)
+    float_ms, int8_ms = (1e3 * statistics.median(medians) for medians in seconds.values())
     return Quantized(layers, output, correct[0], correct[1], total, why, float_ms, int8_ms)
 
 
@@ -87,16 +88,3 @@ def _accuracy(model: Model, imported: Imported, runs: tuple[Run, Run], note: Not
             correct[which] += int(run(given)[0].argmax() == sample.label)
         note(f"{Path(path).name}: {done + 1} of {len(samples)} labelled samples", (done + 1) / len(samples))
     return (correct[0], correct[1]), len(samples), ""
-
-
-def _in_turns(one: Run, other: Run, inputs: Sequence[Array]) -> tuple[float, float]:
-    """The median milliseconds of two models, which take turns."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(_WARM_UP + _PAIRS):
-        for run, found in zip((one, other), seconds, strict=True):
-            begin = time.perf_counter()
-            run(inputs)
-            if turn >= _WARM_UP:
-                found.append(time.perf_counter() - begin)
-    first, second = (1e3 * statistics.median(found) for found in seconds)
-    return first, second

@@ -8,9 +8,10 @@ the memory lies; differences below FLOOR are therefore never called one.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -111,9 +112,9 @@ def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: 
     """
     import numpy as np
 
-    random = np.random.default_rng(_SEED)
     sides = [rounds(_thinned(first)), rounds(_thinned(second))]
-    ratios = np.log(_medians(sides[1], resamples, random)) - np.log(_medians(sides[0], resamples, random))
+    drawn = _drawn((len(sides[1]), len(sides[0])), resamples)
+    ratios = np.log(_medians(sides[1], drawn[0])) - np.log(_medians(sides[0], drawn[1]))
     units = min(len(side) for side in sides)
     tail = 1 - normal_cdf(math.sqrt(units / (units - 1)) * student_quantile((1 + confidence) / 2, units - 1))
     low, high = np.quantile(ratios, [tail, 1 - tail])
@@ -129,7 +130,7 @@ def uncertainty(seconds: Sequence[float]) -> float:
 
     if not (parts := rounds(_thinned(seconds))):
         return math.inf
-    resampled = np.log(_medians(parts, _RESAMPLES_TO_STOP, np.random.default_rng(_SEED)))
+    resampled = np.log(_medians(parts, *_drawn((len(parts),), _RESAMPLES_TO_STOP)))
     return max(_drift(parts), float(resampled.std()))
 
 
@@ -151,22 +152,38 @@ def _thinned(seconds: Sequence[float]) -> Sequence[float]:
     return seconds[::step]
 
 
-def _medians(parts: Sequence[Sequence[float]], resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
-    """The medians of so many resamples of whole rounds: each sample counts as often as its round was drawn."""
+@functools.lru_cache(maxsize=16)
+def _drawn(counts: tuple[int, ...], resamples: int) -> tuple[NDArray[np.int32], ...]:
+    """How often each round is drawn in so many resamples, for runs of so many rounds each: rounds x resamples, the same every time."""
+    import numpy as np
+
+    random = np.random.default_rng(_SEED)
+    tables = [random.multinomial(count, np.full(count, 1 / count), size=resamples) for count in counts]
+    return tuple(np.ascontiguousarray(table.T, np.int32) for table in tables)
+
+
+def _medians(parts: Sequence[Sequence[float]], drawn: NDArray[np.int32]) -> NDArray[np.float64]:
+    """The medians of resamples of whole rounds: each sample counts as often as its round was drawn."""
     import numpy as np
 
     values = np.concatenate([np.asarray(part, np.float64) for part in parts])
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.argsort(values, kind="stable")
     values, owner = np.maximum(values[order], _LEAST), owner[order]
-    drawn = random.multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=resamples)
-    medians = np.empty(resamples)
-    for begin in range(0, resamples, 100):  # not all at once: a resample takes as many counts as there are samples
-        counts = np.cumsum(drawn[begin : begin + 100, owner], axis=1)
-        total = counts[:, -1:]
-        lower = (counts * 2 >= total).argmax(axis=1)
-        upper = (counts * 2 > total).argmax(axis=1)
-        medians[begin : begin + 100] = (values[lower] + values[upper]) / 2
+    below = np.cumsum(owner == np.arange(len(parts))[:, None], axis=1, dtype=np.int32)  # rounds x samples: how many up to a sample
+    total = (below[:, -1:] * drawn).sum(axis=0)
+
+    def first(reached: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> NDArray[np.int64]:
+        """The place of the first sample up to which each resample has enough of its samples, by bisection."""
+        low, high = np.zeros(len(total), np.int64), np.full(len(total), len(values) - 1)
+        while (low < high).any():
+            middle = (low + high) // 2
+            there = reached(2 * (below.take(middle, axis=1) * drawn).sum(axis=0))
+            low, high = np.where(there, low, middle + 1), np.where(there, middle, high)
+        return low
+
+    lower, upper = first(lambda twice: twice >= total), first(lambda twice: twice > total)
+    medians: NDArray[np.float64] = (values[lower] + values[upper]) / 2
     return medians
 
 

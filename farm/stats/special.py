@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from statistics import NormalDist
 
@@ -54,6 +55,7 @@ def binomial_quantile(probability: float, n: int, p: float) -> int:
     return low
 
 
+@functools.lru_cache(maxsize=256)  # of all pairs of a comparison it is the same one
 def student_quantile(probability: float, freedom: float) -> float:
     """The value that Student's t of so many degrees of freedom stays below with this probability, in (0.5, 1)."""
     low, high = 0.0, 1.0

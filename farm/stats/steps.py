@@ -39,15 +39,12 @@ def steps(values: Sequence[float]) -> list[Step]:
         return []
     jumps = [abs(b - a) for a, b in itertools.pairwise(logs)]
     noise = max(_LEAST_NOISE, statistics.median(jumps) / math.log(2))  # Laplace's scale, where differences have that median or less
-    penalty = _PENALTY * math.log(count)
+    scaled, penalty = [value / noise for value in logs], _PENALTY * math.log(count)
     best = [0.0] + [math.inf] * count
     cut = [0] * (count + 1)
     for begin in range(count - _LEAST_LENGTH + 1):
         if best[begin] < math.inf:
-            for end, deviation in _deviations(logs, begin):
-                cost = best[begin] + deviation / noise + penalty
-                if end - begin >= _LEAST_LENGTH and cost < best[end]:
-                    best[end], cut[end] = cost, begin
+            _extend(scaled, begin, best[begin] + penalty, best, cut)
     ends = [count]
     while ends[-1]:
         ends.append(cut[ends[-1]])
@@ -56,20 +53,24 @@ def steps(values: Sequence[float]) -> list[Step]:
     return [Step(index, a, b) for index, a, b in zip(bounds[1:-1], typical, typical[1:], strict=False)]
 
 
-def _deviations(logs: Sequence[float], begin: int) -> list[tuple[int, float]]:
-    """For each end, the sum of absolute deviations of logs[begin:end] from their median."""
-    ordered: list[float] = []
-    low = total = 0.0  # sums of the lower half, without an odd one's middle, and of all
-    found = []
-    for end in range(begin + 1, len(logs) + 1):
-        value, half = logs[end - 1], len(ordered) // 2
-        place = bisect.bisect_right(ordered, value)
-        ordered.insert(place, value)
-        total += value
-        if place < half:
-            low += value - ordered[half]  # which the new one has pushed out
-        odd = len(ordered) % 2
-        if not odd:
-            low += ordered[half]
-        found.append((end, max(0.0, total - 2 * low - (ordered[half] if odd else 0.0))))
-    return found
+def _extend(values: Sequence[float], begin: int, cost: float, best: list[float], cut: list[int]) -> None:
+    """Offer a segment that begins here to each end: `best` is the least cost up to an end, `cut` where its last segment begins.
+
+    A segment costs the sum of the absolute deviations from its median, to which one more value adds its distance from the median of those
+    before, or from the two in the middle where it is not between them.
+    """
+    ordered = [values[begin]]
+    half, odd = 0, True
+    for end in range(begin + 2, len(values) + 1):
+        value = values[end - 1]
+        if odd:
+            cost += abs(value - ordered[half])
+            half += 1
+        elif value < ordered[half - 1]:
+            cost += ordered[half - 1] - value
+        elif value > ordered[half]:
+            cost += value - ordered[half]
+        odd = not odd
+        bisect.insort(ordered, value)
+        if cost < best[end] and end - begin >= _LEAST_LENGTH:
+            best[end], cut[end] = cost, begin

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from farm.store.database import Database, text, transaction
 from farm.store.files import data_root
+from farm.store.rows import add, put
 
-_VERSION = 1
-_TABLES = """
-CREATE TABLE subjects (number INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE);
-CREATE TABLE answers (
-    subject INTEGER NOT NULL REFERENCES subjects (number),
-    sample TEXT NOT NULL,
-    best TEXT NOT NULL,
-    PRIMARY KEY (subject, sample)
-) WITHOUT ROWID
-"""
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from farm.store.database import Database
+
+
+@functools.cache
+def _tables() -> tuple[Table, Table]:
+    from sqlalchemy import Column, ForeignKey, MetaData, Table
+
+    from farm.store.database import NUMBER, Name
+
+    subjects = Table(
+        "subjects", MetaData(), Column("number", NUMBER, primary_key=True), Column("digest", Name, nullable=False, unique=True)
+    )
+    answers = Table(
+        "answers",
+        subjects.metadata,
+        Column("subject", ForeignKey(subjects.c.number), primary_key=True),
+        Column("sample", Name, primary_key=True),
+        Column("best", Name, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    return subjects, answers
 
 
 class AnswerStore:
@@ -29,7 +45,6 @@ class AnswerStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._database = Database(path, "the record of answers", "answers", _TABLES, _VERSION)
 
     @classmethod
     def of_user(cls) -> AnswerStore:
@@ -37,19 +52,22 @@ class AnswerStore:
 
     def keep(self, subject: str, best: Mapping[str, tuple[int, ...]]) -> None:
         """Keep the best classes of samples, all or none; they are on the disk when this returns."""
-        with self._database.open() as db, transaction(db):
-            db.execute("INSERT INTO subjects (digest) VALUES (?) ON CONFLICT DO NOTHING", (subject,))
-            (number,) = db.execute("SELECT number FROM subjects WHERE digest = ?", (subject,)).fetchone()
-            rows = [(number, text(sample), json.dumps(classes)) for sample, classes in best.items()]
-            db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", rows)
+        subjects, answers = _tables()
+
+        def change(db: Connection) -> None:
+            add(db, subjects, [{"digest": subject}])
+            number = db.scalar(subjects.select().where(subjects.c.digest == subject))
+            put(db, answers, [{"subject": number, "sample": sample, "best": json.dumps(classes)} for sample, classes in best.items()])
+
+        self._database.change(change)
 
     def answers(self, subject: str) -> dict[str, tuple[int, ...]]:
         """All that is kept of a subject, by sample."""
         if not self.path.exists():
             return {}
-        query = "SELECT sample, best FROM answers JOIN subjects ON subject = number WHERE digest = ?"
-        with self._database.open() as db:
-            rows = db.execute(query, (subject,)).fetchall()
+        subjects, answers = _tables()
+        query = answers.join(subjects).select().with_only_columns(answers.c.sample, answers.c.best).where(subjects.c.digest == subject)
+        rows = self._database.ask(lambda db: db.execute(query).all())
         try:
             return {sample: tuple(int(number) for number in json.loads(best)) for sample, best in rows}
         except (TypeError, ValueError) as exc:
@@ -57,5 +75,13 @@ class AnswerStore:
 
     def forget(self, subject: str) -> None:
         """Keep nothing of a subject."""
-        with self._database.open() as db, transaction(db):
-            db.execute("DELETE FROM answers WHERE subject IN (SELECT number FROM subjects WHERE digest = ?)", (subject,))
+        subjects, answers = _tables()
+        number = subjects.select().with_only_columns(subjects.c.number).where(subjects.c.digest == subject)
+        self._database.change(lambda db: db.execute(answers.delete().where(answers.c.subject.in_(number))))
+
+    @property
+    def _database(self) -> Database:
+        from farm.store.database import Database
+        from farm.store.places import File
+
+        return Database(File(self.path), "the record of answers", "answers", _tables()[0].metadata)

@@ -1,131 +1,113 @@
-"""A SQLite file that several farms may use at once: made when it is first written, its schema's version known, its errors ours.
+"""A database that several farms may use at once, a file or on a server (see `places`), by SQLAlchemy Core: its tables are made when it is
+first used, and brought up to date where an older farm made them; its errors are ours.
 
-`postgres` is the same over a server."""
+SQLAlchemy takes a quarter of a second to load: only what uses a database imports this module.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
+
+from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, Text, TypeDecorator
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
+from farm.store.places import File, Server
 
 T = TypeVar("T")
-BUSY_S = 30.0
+ASK_S, CHANGE_S = 5.0, 60.0  # a server's restart takes some seconds, its recovery after a crash longer
+_PAUSE_S = 0.1
+_CHANGE = "BEGIN IMMEDIATE"  # of SQLite: then writers wait for each other before they have read
 
-# What SQLite or the system says, and what to do about it; the first that fits.
-_REMEDIES = (
-    ("locked", f"another farm has been writing for {BUSY_S:.0f} s; try again when it has ended"),
-    ("full", "free space on the disk of {path}, or keep {what} elsewhere: export FARM_DATA=/path"),
-    ("No space", "free space on the disk of {path}, or keep {what} elsewhere: export FARM_DATA=/path"),
-    ("malformed", "move it away, and a new one is begun: mv {path} {path}.broken"),
-    ("not a database", "move it away, and a new one is begun: mv {path} {path}.broken"),
-    ("", "make {path} and its folder readable and writable, or keep {what} elsewhere: export FARM_DATA=/path"),
-)
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")  # whose only key that counts by itself is an INTEGER
+
+
+class Name(TypeDecorator[str]):
+    """Text that is any: databases take no lone surrogates, which a file's name may hold, and PostgreSQL no NUL. Sorted by code point."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
+        return Text(collation="C" if dialect.name == "postgresql" else None)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        value = value.encode("utf-8", "backslashreplace").decode()
+        return value.replace("\0", "\\x00") if dialect.name == "postgresql" else value
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The file at `path`: `title` and `what` name it and what it holds in errors; `schema` makes it, and each of
-    `migrations` takes it a version further, the last to `version`."""
+    """The database at `place`: `title` and `what` name it and what it holds in errors; each of `migrations` takes the tables of an older
+    farm a version further, from version 1 on, to `tables`."""
 
-    path: Path
+    place: File | Server
     title: str
     what: str
-    schema: str
-    version: int
-    migrations: tuple[Callable[[sqlite3.Connection], None], ...] = ()
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one piece of work: cheap, and safe whatever forks meanwhile. Raises FarmError."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)) as db:
-                self._prepare(db)
-                yield db
-        except (sqlite3.Error, OSError) as exc:
-            raise self.error(str(exc)) from exc
-
-    def ask(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """What a question gives. Raises FarmError."""
-        with self.open() as db:
-            return do(db)
-
-    def change(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """What a change gives, made as a whole and on the disk, or not at all. Raises FarmError."""
-        with self.open() as db, transaction(db):
-            return do(db)
+    tables: MetaData
+    migrations: tuple[Callable[[Connection], None], ...] = ()
 
     @property
-    def is_there(self) -> bool:
-        """Whether anything may have been kept yet."""
-        return self.path.exists()
+    def version(self) -> int:
+        return 1 + len(self.migrations)
+
+    def ask(self, do: Callable[[Connection], T]) -> T:
+        """What a question gives, of one moment. Raises FarmError."""
+        return self._try(do, "BEGIN", ASK_S)
+
+    def change(self, do: Callable[[Connection], T]) -> T:
+        """What a change gives, made as a whole and on the disk, or not at all. Raises FarmError.
+
+        It is tried again while a server is gone, such as while it is restarted: what was measured is not lost for that. Making it twice
+        must therefore be making it once: it may have been made when the connection broke before the server could say so."""
+        return self._try(do, _CHANGE, CHANGE_S)
 
     def error(self, why: str) -> FarmError:
-        remedy = next(remedy for sign, remedy in _REMEDIES if sign in why)
-        return FarmError(f"{self.title} cannot be used", f"{self.path}: {why}", remedy.format(path=self.path, what=self.what))
+        said = " ".join(why.split())
+        remedy = next(remedy for sign, remedy in self.place.remedies if sign in said)
+        return FarmError(
+            f"{self.title} cannot be used", f"{self.place.shown}: {said}", remedy.format(place=self.place.shown, what=self.what)
+        )
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        version = _version(db)
-        if version > self.version:
-            raise FarmError(
-                f"{self.path} was written by a newer farm",
-                f"its schema is version {version}, this farm knows {self.version}",
-                f"install a newer farm, or keep {self.what} elsewhere: export FARM_DATA=/path",
-            )
-        if version == self.version:
-            return
-        _use_write_ahead_log(db)
-        with transaction(db):
-            if (current := _version(db)) == 0:
-                statements(db, self.schema)
-                current = self.version - len(self.migrations)
-            for migration in self.migrations[len(self.migrations) - (self.version - current) :]:  # none, where another process was faster
-                migration(db)
-            db.execute(f"PRAGMA user_version = {self.version}")
+    def _try(self, do: Callable[[Connection], T], begin: str, patience_s: float) -> T:
+        deadline = Deadline(patience_s)
+        while True:
+            try:
+                with self._begun(begin) as db:
+                    if self.place.version(db) == self.version:
+                        return do(db)
+                self._make()
+            except DBAPIError as exc:
+                if not self.place.passes(exc) or deadline.expired:
+                    raise self.error(str(exc.orig)) from exc
+                time.sleep(_PAUSE_S)
+            except OSError as exc:
+                raise self.error(str(exc)) from exc
 
+    def _make(self) -> None:
+        """Make or migrate the tables; one farm at a time."""
+        with self._begun(_CHANGE) as db:
+            self.place.lock(db, self.title)
+            if (version := self.place.version(db)) > self.version:
+                raise FarmError(
+                    f"{self.place.shown} was written by a newer farm",
+                    f"its schema is version {version}, this farm knows {self.version}",
+                    f"install a newer farm, or keep {self.what} elsewhere: {self.place.elsewhere}",
+                )
+            if version == 0:
+                self.tables.create_all(db, checkfirst=False)
+            else:
+                for migration in self.migrations[version - 1 :]:  # none, where another process was faster
+                    migration(db)
+            self.place.set_version(db, self.version)
 
-@contextlib.contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """The block's statements take effect together, or not at all."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-def statements(db: sqlite3.Connection, script: str) -> None:
-    """One after the other, in the transaction that is open: sqlite3's own `executescript` would end it."""
-    for statement in script.split(";"):
-        db.execute(statement)
-
-
-def text(name: str) -> str:
-    """Names for SQLite, which takes no lone surrogates (a file name may hold them)."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _use_write_ahead_log(db: sqlite3.Connection) -> None:
-    """Readers then never wait for writers. SQLite does not apply its busy timeout to this switch: two at once need a retry."""
-    deadline = Deadline(BUSY_S)
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as exc:
-            if "locked" not in str(exc) or deadline.expired:
-                raise
-            time.sleep(0.01)
+    def _begun(self, begin: str) -> AbstractContextManager[Connection]:
+        return self.place.engine().execution_options(begin=begin).begin()

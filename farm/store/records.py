@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, UsageError
-from farm.store.database import Database, text
 from farm.store.files import data_root
+from farm.store.rows import put
 from farm.types import Record
 
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Table
+
+    from farm.store.database import Database
+
 SCHEMA = "farm/record/1"
-_VERSION = 1
-_TABLE = """
-CREATE TABLE records (
-    core TEXT NOT NULL,
-    workload TEXT NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (core, workload)
-)
-"""
 _KINDS = {"core": str, "workload": str, "choice": dict, "measured_at": str, "device": str, "cpu": str, "versions": dict}
 _REQUIRED = ("core", "workload", "choice", "seconds", "default_s", "runs", "measured_at", "device")
+
+
+@functools.cache
+def _table() -> Table:
+    from sqlalchemy import Column, MetaData, Table
+
+    from farm.store.database import Name
+
+    key = (Column(name, Name, primary_key=True) for name in ("core", "workload"))
+    return Table("records", MetaData(), *key, Column("body", Name, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,6 @@ class RecordStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._database = Database(path, "the record of choices", "records", _TABLE, _VERSION)
 
     @classmethod
     def of_user(cls) -> RecordStore:
@@ -51,24 +57,24 @@ class RecordStore:
 
     def keep(self, record: Record) -> None:
         """Keep a record in the place of the one there: it was measured against that one. It is on the disk when this returns."""
-        with self._database.open() as db:
-            _put(db, record)
+        self._database.change(lambda db: put(db, _table(), [_row(record)]))
 
     def merge(self, records: Iterable[Record]) -> Merged:
         """Take records from elsewhere, all or none: of two for one core and workload the faster stays, of equals the one that was there."""
-        new = faster = left = 0
-        with self._database.open() as db:
-            db.execute("BEGIN IMMEDIATE")
+        records = list(records)
+
+        def change(db: Connection) -> Merged:
+            new = faster = left = 0
             for record in records:
-                row = db.execute("SELECT body FROM records WHERE core = ? AND workload = ?", _key(record)).fetchone()
-                there = self._record(row[0]) if row else None
-                if there is not None and there.seconds <= record.seconds:
+                body = db.scalar(_table().select().with_only_columns(_table().c.body).where(*_is(record.core, record.workload)))
+                if body is not None and self._record(body).seconds <= record.seconds:
                     left += 1
                     continue
-                new, faster = new + (there is None), faster + (there is not None)
-                _put(db, record)
-            db.execute("COMMIT")
-        return Merged(new, faster, left)
+                new, faster = new + (body is None), faster + (body is not None)
+                put(db, _table(), [_row(record)])
+            return Merged(new, faster, left)
+
+        return self._database.change(change)
 
     def records(self, core: str | None = None, operator: str | None = None) -> list[Record]:
         """All records, or those with a text in the name of their core, of an operator: by core, then workload."""
@@ -78,32 +84,34 @@ class RecordStore:
     def remove(self, core: str | None, operator: str | None) -> int:
         """Remove what `records` gives, and return how many these were."""
         found = self.records(core, operator)
-        if found:
-            with self._database.open() as db:
-                db.executemany("DELETE FROM records WHERE core = ? AND workload = ?", [_key(record) for record in found])
-        return len(found)
+        return self._database.change(lambda db: sum(_delete(db, record.core, record.workload) for record in found)) if found else 0
 
     def forget(self, core: str, workload: str) -> None:
         """Remove a record, if it is there."""
-        with self._database.open() as db:
-            db.execute("DELETE FROM records WHERE core = ? AND workload = ?", (text(core), text(workload)))
-
-    def _all(self) -> list[Record]:
-        if not self.path.exists():
-            return []
-        with self._database.open() as db:
-            rows = db.execute("SELECT body FROM records ORDER BY core, workload").fetchall()
-        return [self._record(body) for (body,) in rows]
+        self._database.change(lambda db: _delete(db, core, workload))
 
     def choices(self, core: str) -> dict[str, Mapping[str, object]]:
         """The choices of a core, by workload."""
         return {record.workload: record.choice for record in self._all() if record.core == core}
+
+    def _all(self) -> list[Record]:
+        if not self.path.exists():
+            return []
+        query = _table().select().with_only_columns(_table().c.body).order_by(*_table().primary_key)
+        return [self._record(body) for body in self._database.ask(lambda db: db.scalars(query).all())]
 
     def _record(self, body: str) -> Record:
         try:
             return record_from_json(json.loads(body))
         except ValueError as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
+
+    @property
+    def _database(self) -> Database:
+        from farm.store.database import Database
+        from farm.store.places import File
+
+        return Database(File(self.path), "the record of choices", "records", _table().metadata)
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
@@ -161,11 +169,13 @@ def read_records(path: Path) -> list[Record]:
     return found
 
 
-def _put(db: Any, record: Record) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO records (core, workload, body) VALUES (?, ?, ?)", (*_key(record), json.dumps(record_to_json(record)))
-    )
+def _row(record: Record) -> dict[str, str]:
+    return {"core": record.core, "workload": record.workload, "body": json.dumps(record_to_json(record))}
 
 
-def _key(record: Record) -> tuple[str, str]:
-    return text(record.core), text(record.workload)
+def _is(core: str, workload: str) -> tuple[ColumnElement[bool], ...]:
+    return _table().c.core == core, _table().c.workload == workload
+
+
+def _delete(db: Connection, core: str, workload: str) -> int:
+    return db.execute(_table().delete().where(*_is(core, workload))).rowcount

@@ -3,63 +3,67 @@ of processes.
 
 A row holds what is asked for (model, device, time), the raw samples (see `samples`), and all the rest as JSON. A baseline is a
 name for runs, one for each model on a device and way to compute there. A record of an older farm is brought up to date when it is
-opened (`_MIGRATIONS`).
+opened.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import InternalError, UsageError
 from farm.store.codec import run_from_json, run_to_json
-from farm.store.database import Database, statements, text
 from farm.store.files import data_root
-from farm.store.postgres import PostgresDatabase, is_url
+from farm.store.rows import add, put
 from farm.store.samples import packed, unpacked
 from farm.types import Run
 
-_TITLE = "the record of runs"
-_FIRST_SCHEMA = """
-CREATE TABLE runs (
-    number INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    started_at TEXT NOT NULL,
-    device TEXT NOT NULL,
-    model TEXT NOT NULL,
-    seconds BLOB NOT NULL,
-    body TEXT NOT NULL
-);
-CREATE INDEX runs_by_time ON runs (started_at, number);
-"""
-_BASELINES = """
-CREATE TABLE baselines (
-    name TEXT NOT NULL,
-    device TEXT NOT NULL,
-    title TEXT NOT NULL,
-    run TEXT NOT NULL REFERENCES runs (id),
-    PRIMARY KEY (name, device, title)
-);
-CREATE INDEX runs_by_model ON runs (model, device, started_at);
-"""
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Select, Table
+
+    from farm.store.database import Database
+
+_SCHEMES = ("postgresql", "postgres")
 
 
-def _add_baselines_and_pack(db: Any) -> None:
-    """Samples were float64 without a first byte that says so."""
-    statements(db, _BASELINES)
-    for number, seconds in db.execute("SELECT number, seconds FROM runs").fetchall():
-        db.execute("UPDATE runs SET seconds = ? WHERE number = ?", (packed(unpacked(b"\0" + seconds)), number))
+@functools.cache
+def _tables() -> tuple[Table, Table]:
+    """As of the newest version; `_add_baselines_and_pack` has the one before."""
+    from sqlalchemy import Column, ForeignKey, Index, LargeBinary, MetaData, Table
+
+    from farm.store.database import NUMBER, Name
+
+    runs = Table(
+        "runs",
+        MetaData(),
+        Column("number", NUMBER, primary_key=True),
+        Column("id", Name, nullable=False, unique=True),
+        *(Column(name, Name, nullable=False) for name in ("started_at", "device", "model")),
+        Column("seconds", LargeBinary, nullable=False),
+        Column("body", Name, nullable=False),
+    )
+    Index("runs_by_time", runs.c.started_at, runs.c.number)
+    Index("runs_by_model", runs.c.model, runs.c.device, runs.c.started_at)
+    baselines = Table(
+        "baselines",
+        runs.metadata,
+        *(Column(name, Name, primary_key=True) for name in ("name", "device", "title")),
+        Column("run", ForeignKey(runs.c.id), nullable=False),
+    )
+    return runs, baselines
 
 
-_MIGRATIONS: tuple[Callable[[Any], None], ...] = (_add_baselines_and_pack,)  # from version 1, 2, ... to the next
-SCHEMA_VERSION = 1 + len(_MIGRATIONS)
-
-_TYPES = {"BLOB": "BYTEA", "INTEGER PRIMARY KEY": "BIGSERIAL PRIMARY KEY", "TEXT": 'TEXT COLLATE "C"'}
-_POSTGRES_FIRST = 2  # the version with which farms began to use PostgreSQL
+def _add_baselines_and_pack(db: Connection) -> None:
+    """Version 1 to 2: samples were float64 without a first byte that says so. Only files were ever of version 1."""
+    runs, baselines = _tables()
+    baselines.create(db)
+    next(index for index in runs.indexes if index.name == "runs_by_model").create(db)
+    for number, seconds in db.execute(runs.select().with_only_columns(runs.c.number, runs.c.seconds)).all():
+        db.execute(runs.update().where(runs.c.number == number), {"seconds": packed(unpacked(b"\0" + seconds))})
 
 
 class RunStore:
@@ -68,12 +72,7 @@ class RunStore:
 
     def __init__(self, place: Path | str) -> None:
         self.path = None if isinstance(place, str) and is_url(place) else Path(place)
-        self._database: Database | PostgresDatabase
-        if self.path:
-            self._database = Database(self.path, _TITLE, "runs", _FIRST_SCHEMA, SCHEMA_VERSION, _MIGRATIONS)
-        else:
-            later = _MIGRATIONS[_POSTGRES_FIRST - 1 :]
-            self._database = PostgresDatabase(str(place), _TITLE, "runs", _for_postgres(), SCHEMA_VERSION, _POSTGRES_FIRST, later)
+        self._url = str(place)
 
     @classmethod
     def at(cls, place: str | None = None) -> RunStore:
@@ -89,12 +88,12 @@ class RunStore:
 
     def keep(self, run: Run) -> None:
         """Keep a run, on the disk when this returns."""
-        row, tries = _row(run), 0
+        rows, tries = [_row(run)], 0
 
-        def insert(db: Any) -> bool:
+        def insert(db: Connection) -> int:
             nonlocal tries
             tries += 1
-            return bool(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", row).rowcount)
+            return add(db, _tables()[0], rows)
 
         if not self._database.change(insert) and tries == 1:  # else the try before had been kept when the server went
             raise InternalError(f"run {run.id} is kept already", "an id is given once")
@@ -102,65 +101,82 @@ class RunStore:
     def add(self, runs: Iterable[Run]) -> int:
         """Keep the runs that are not here yet, all or none; how many those were."""
         rows = [_row(run) for run in runs]
-        return self._database.change(lambda db: sum(db.execute(f"{_INSERT} ON CONFLICT (id) DO NOTHING", row).rowcount for row in rows))
+        return self._database.change(lambda db: add(db, _tables()[0], rows))
 
     def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
         """The runs of a model, on a device, or all; newest first."""
-        wanted = [(column, text(name)) for column, name in (("model", model), ("device", device)) if name is not None]
-        where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1 = 1"
-        most = "" if limit is None else f"LIMIT {limit:d}"
-        return self._select(f"WHERE {where} ORDER BY started_at DESC, number DESC {most}", *(name for _, name in wanted))
+        runs, _ = _tables()
+        wanted = [column == name for column, name in ((runs.c.model, model), (runs.c.device, device)) if name is not None]
+        return self._whole(runs.select().where(*wanted).order_by(*_newest_first(runs)).limit(limit))
 
     def newest(self, count: int, models: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Run]:
         """The newest `count` runs of each model on each device, or of these only; newest first. But for the newest of each model, device
         and way to compute there, the samples are left out: how many there were is in `latency`."""
-        chosen = [(column, [text(name) for name in names]) for column, names in (("model", models), ("device", devices)) if names]
-        where = " AND ".join(f"{column} IN ({', '.join('?' * len(names))})" for column, names in chosen) or "1 = 1"
-        place = "ROW_NUMBER() OVER (PARTITION BY model, device ORDER BY started_at DESC, number DESC)"
-        ranked = f"SELECT id, body, started_at, number, {place} AS place FROM runs WHERE {where}"
-        query = f"SELECT id, body FROM ({ranked}) AS ranked WHERE place <= ? ORDER BY started_at DESC, number DESC"
-        values = [name for _, names in chosen for name in names]
-        found = [(id_, self._parsed(body)) for id_, body in self._ask(query, *values, count)]
+        from sqlalchemy import func
+
+        runs, _ = _tables()
+        chosen = [column.in_(names) for column, names in ((runs.c.model, models), (runs.c.device, devices)) if names]
+        place = func.row_number().over(partition_by=(runs.c.model, runs.c.device), order_by=_newest_first(runs))
+        ranked = runs.select().with_only_columns(runs.c.number, place.label("place")).where(*chosen).subquery()
+        query = runs.join(ranked, runs.c.number == ranked.c.number).select().where(ranked.c.place <= count)
+        rows = self._ask(query.with_only_columns(runs.c.id, runs.c.body).order_by(*_newest_first(runs)))
+        found = [(id_, self._parsed(body)) for id_, body in rows]
         first: dict[tuple[str, str], str] = {}
         for id_, run in found:
             first.setdefault((run.device, run.title), id_)
-        marks = ", ".join("?" * len(first))
-        seconds = dict(self._ask(f"SELECT id, seconds FROM runs WHERE id IN ({marks})", *first.values())) if first else {}
+        samples = runs.select().with_only_columns(runs.c.id, runs.c.seconds).where(runs.c.id.in_(first.values()))
+        seconds = dict(self._ask(samples))
         return [self._with_samples(run, seconds[id_]) if id_ in seconds else run for id_, run in found]
 
     def get(self, id: str) -> Run | None:  # noqa: A002
-        return next(iter(self._select("WHERE id = ?", text(id))), None)
+        runs, _ = _tables()
+        return next(iter(self._whole(runs.select().where(runs.c.id == id))), None)
 
     def starting_with(self, prefix: str) -> list[Run]:
         """The runs whose id begins so."""
-        return self._select("WHERE substr(id, 1, ?) = ?", len(prefix), text(prefix))
+        from sqlalchemy import func
+
+        runs, _ = _tables()
+        return self._whole(runs.select().where(func.substr(runs.c.id, 1, len(prefix), type_=runs.c.id.type) == prefix))
 
     def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
         """Name these runs; of the same name, those of other models and devices stay."""
-        rows = [(text(name), text(run.device), text(run.title), text(run.id)) for run in runs]
-        put = "INSERT INTO baselines VALUES (?, ?, ?, ?) ON CONFLICT (name, device, title) DO UPDATE SET run = excluded.run"
-        self._database.change(lambda db: [db.execute(put, row) for row in rows])
+        rows = [{"name": name, "device": run.device, "title": run.title, "run": run.id} for run in runs]
+        self._database.change(lambda db: put(db, _tables()[1], rows))
 
     def baseline(self, name: str) -> list[Run]:
         """The runs of a baseline; none where there is none of the name."""
-        return self._select("WHERE id IN (SELECT run FROM baselines WHERE name = ?) ORDER BY device, model", text(name))
+        runs, baselines = _tables()
+        ids = baselines.select().with_only_columns(baselines.c.run).where(baselines.c.name == name)
+        return self._whole(runs.select().where(runs.c.id.in_(ids)).order_by(runs.c.device, runs.c.model))
 
     def baselines(self) -> dict[str, int]:
         """The names of all baselines, and how many runs each has."""
-        return dict(self._ask("SELECT name, COUNT(*) FROM baselines GROUP BY name ORDER BY name"))
+        from sqlalchemy import func
+
+        name = _tables()[1].c.name
+        return dict(self._ask(name.table.select().with_only_columns(name, func.count()).group_by(name).order_by(name)))
 
     def remove_baseline(self, name: str) -> bool:
         """Whether there was one. Its runs stay."""
-        return bool(self._database.change(lambda db: db.execute("DELETE FROM baselines WHERE name = ?", (text(name),)).rowcount))
+        _, baselines = _tables()
+        return bool(self._database.change(lambda db: db.execute(baselines.delete().where(baselines.c.name == name)).rowcount))
 
-    def _select(self, clause: str, *values: str | int) -> list[Run]:
-        return [
-            self._with_samples(self._parsed(body), seconds)
-            for seconds, body in self._ask(f"SELECT seconds, body FROM runs {clause}", *values)
-        ]
+    @property
+    def _database(self) -> Database:
+        from farm.store.database import Database
+        from farm.store.places import File, Server
 
-    def _ask(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
-        return list(self._database.ask(lambda db: db.execute(query, values).fetchall())) if self._database.is_there else []
+        place = File(self.path) if self.path else Server(self._url)
+        return Database(place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,))
+
+    def _whole(self, query: Select[Any]) -> list[Run]:
+        runs, _ = _tables()
+        rows = self._ask(query.with_only_columns(runs.c.seconds, runs.c.body))
+        return [self._with_samples(self._parsed(body), seconds) for seconds, body in rows]
+
+    def _ask(self, query: Select[Any]) -> Sequence[Any]:
+        return self._database.ask(lambda db: db.execute(query).all()) if self.path is None or self.path.exists() else []
 
     def _parsed(self, body: str) -> Run:
         try:
@@ -176,12 +192,12 @@ class RunStore:
         return dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples)) if run.samples else run
 
 
-def _for_postgres() -> str:
-    """The tables of version 2, in its words."""
-    script = _FIRST_SCHEMA + _BASELINES
-    for ours, theirs in _TYPES.items():
-        script = re.sub(rf"\b{ours}\b", theirs, script)
-    return script
+def is_url(text: str) -> bool:
+    return text.partition("://")[0] in _SCHEMES
+
+
+def _newest_first(runs: Table) -> tuple[ColumnElement[Any], ...]:
+    return runs.c.started_at.desc(), runs.c.number.desc()
 
 
 def _content(body: str) -> Any:
@@ -193,16 +209,13 @@ def _content(body: str) -> Any:
         return json.loads(body)  # which takes lone surrogates: names of files may hold them
 
 
-_INSERT = "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)"
-
-
-def _row(run: Run) -> tuple[str, str, str, str, bytes, str]:
+def _row(run: Run) -> dict[str, str | bytes]:
     body = run_to_json(run)
     seconds: tuple[float, ...] = ()
     if run.samples:
         seconds, body["samples"]["seconds"] = run.samples.seconds, []
-    return (
-        *(text(run.id), run.started_at, text(run.device), text(run.model)),
-        packed(seconds),
-        json.dumps(body, allow_nan=False),
-    )
+    return {
+        **{name: getattr(run, name) for name in ("id", "started_at", "device", "model")},
+        "seconds": packed(seconds),
+        "body": json.dumps(body, allow_nan=False),
+    }

@@ -67,6 +67,12 @@ class Device:
         return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
 
     @property
+    def deadline_s(self) -> float | None:
+        """Its own bound on a whole job, where it has one."""
+        own = self.options.get("deadline_s")
+        return None if own is None else float(own)
+
+    @property
     def gets_agent(self) -> bool:
         """Whether its transport puts and starts an agent of ours there; elsewhere somebody has."""
         return self.scheme in ("local", "qemu", "ssh")

@@ -209,5 +209,10 @@ class Run:
         return f"{self.model} ({computing})" if computing else self.model
 
     @property
+    def good(self) -> bool:
+        """Whether it has an answer, and a right one."""
+        return self.verdict not in (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
+
+    @property
     def emulated(self) -> bool:
         return self.url.partition(":")[0] == "qemu" or self.verdict is Verdict.EMULATED

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import stats, words
-from farm.types import Kernel, Record, Release, Run, Verdict
+from farm.types import Kernel, Record, Release, Run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         Column("why", words.why, 140, style="bright_black"),
     ]
     table = table_of(columns, runs, width)
-    bad = [run for run in runs if run.verdict in (Verdict.FAILED, Verdict.WRONG, Verdict.UNAVAILABLE, Verdict.SKIPPED)]
+    bad = [run for run in runs if not run.good]
     if bad and width < 140:
         lines = words.complaints((run.device, run.model, words.why(run)) for run in bad)
         table.caption = Text("\n".join(words.plain(f"✗ {whose}: {error}") for whose, error in lines), "red")

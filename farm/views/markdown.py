@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from farm import words
 from farm.stats import Change
 from farm.types import Run
-from farm.views.report import BAD, Report
+from farm.views.report import Report
 
 _SIGN = {Change.SLOWER: "🔺", Change.FASTER: "🟢", Change.SAME: "＝", Change.UNSURE: "❔"}
 
@@ -54,7 +54,7 @@ def _row(report: Report, device: str) -> list[str]:
 
 
 def _cell(run: Run) -> str:
-    verdict = f"**{run.verdict.value}**" if run.verdict in BAD else run.verdict.value
+    verdict = run.verdict.value if run.good else f"**{run.verdict.value}**"
     return f"{_text(_median(run))} {verdict}".strip()
 
 

@@ -1,4 +1,4 @@
-"""A model's profile as a table, as JSON, and as a trace that Perfetto and Chromium's about:tracing open."""
+"""A model's profile as a table, as JSON, and as a trace that Perfetto and speedscope open."""
 
 from __future__ import annotations
 
@@ -124,8 +124,17 @@ def trace_of(profiled: Profiled) -> dict[str, Any]:
 
 
 def _event(name: str, category: str, begin_s: float, seconds: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    microseconds = {"ts": round(1e6 * begin_s, 3), "dur": round(1e6 * seconds, 3)}
-    return {"name": name, "cat": category, "ph": "X", **microseconds, "pid": 1, "tid": 1, "args": dict(arguments)}
+    begin, end = (round(1e6 * moment, 3) for moment in (begin_s, begin_s + seconds))  # not the length: it would reach into the next one
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": begin,
+        "dur": round(end - begin, 3),
+        "pid": 1,
+        "tid": 1,
+        "args": dict(arguments),
+    }
 
 
 def _arguments(step: Step | None, roof: Roof | None) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from farm.comparison import Move, Pair
 from farm.types import Run, Verdict
 from farm.views.roofline import Roofline
 
-BAD = (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
-
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -76,7 +74,7 @@ class Report:
     @property
     def complaints(self) -> list[tuple[str, str]]:
         """What went wrong in the newest runs: whose, and what; one for all models of a device that failed alike."""
-        bad = [run for run in self.newest if run.verdict in BAD]
+        bad = [run for run in self.newest if not run.good]
         return [(words.plain(whose), words.plain(what)) for whose, what in words.complaints((r.device, r.title, words.why(r)) for r in bad)]
 
     def as_json(self) -> dict[str, Any]:

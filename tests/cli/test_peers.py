@@ -15,12 +15,12 @@ from farm_running import DIGITS, QUICK, Done, Farm, server
 HOST = "127.0.0.1"
 
 
-def configure(farm: Farm, url: str, profile: str = "x86") -> None:
-    farm.configure(f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\n{DIGITS}{QUICK}')
+def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:
+    farm.configure(f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} }}\n{DIGITS}{QUICK}')
 
 
-def deploy(farm: Farm, url: str, *options: str) -> Done:
-    configure(farm, url)
+def deploy(farm: Farm, url: str, *options: str, own: str = "") -> Done:
+    configure(farm, url, options=own)
     done = farm.run("deploy", "--device", "board", "digits", *options)
     farm.assert_nothing_is_left()
     return done
@@ -41,9 +41,9 @@ def test_a_host_without_an_address(farm: Farm) -> None:
     assert "no-such-host.invalid" in done.error["why"]
 
 
-def test_a_server_that_never_speaks_is_given_up_at_the_deadline(farm: Farm) -> None:
+def test_a_server_that_never_speaks_is_given_up_at_the_deadline_asked_for_whatever_the_devices_own_is(farm: Farm) -> None:
     with peer(lambda connection: connection.recv(1)) as port:
-        done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "4")
+        done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "4", own="deadline_s = 900")
     assert done.code == 6
     assert "digits on board" in done.error["error"] and "4 s" in done.error["error"]
 

@@ -82,6 +82,9 @@ def test_a_trace_that_cannot_be_written_is_an_error_of_usage(farm: Farm) -> None
     assert done.code == 2 and "nowhere/trace.json" in done.error["error"]
 
 
+PICOSECOND = 1e-6  # of a microsecond: what a sum of two floats is off by is less
+
+
 def assert_is_a_trace(trace: dict[str, Any]) -> None:
     """Complete events nest within each other on their thread, as those who draw them want it; metadata names process and thread."""
     events = trace["traceEvents"]
@@ -93,10 +96,10 @@ def assert_is_a_trace(trace: dict[str, Any]) -> None:
     assert [event["ts"] for event in complete] == sorted(event["ts"] for event in complete)
     ends: list[float] = []
     for event in complete:
-        while ends and event["ts"] >= ends[-1] - 2e-3:  # of a microsecond: the places that are kept
+        while ends and event["ts"] >= ends[-1] - PICOSECOND:
             ends.pop()
         end = event["ts"] + event["dur"]
-        assert not ends or end <= ends[-1] + 2e-3
+        assert not ends or end <= ends[-1] + PICOSECOND
         ends.append(end)
     kernels = [event for event in complete if event["cat"] == "kernel"]
     assert len(kernels) >= 4 and any("GFLOP/s" in event["args"] for event in kernels)

@@ -10,13 +10,12 @@ import onnx
 import pytest
 from onnx import helper
 from onnx_models import graph, node
+from our_build import built
 
 from farm import importers
-from farm.compiler import here
 from farm.errors import ModelError
-from farm.types import Model, Profile
+from farm.types import Model
 
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 MICROSOFT = "com.microsoft"
 numbers = np.random.default_rng(4)
 SCALES = {"xs": np.float32(0.05), "xz": np.uint8(120), "ys": np.float32(0.3), "yz": np.uint8(131)}
@@ -40,7 +39,7 @@ def load(path: Path, nodes: list[onnx.NodeProto], shape: list[int], weights: dic
 
 def difference(imported: importers.Imported, step: float) -> float:
     """The largest between ours and theirs, in steps."""
-    run = here.built(imported.module, imported.weights, HOST)
+    run = built(imported)
     worst = 0.0
     for _ in range(4):
         x = numbers.uniform(-6, 6, imported.inputs[0].shape).astype(np.float32)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
+from our_build import built
 from torch import nn
 from tvm import relax
 
 from farm import importers
-from farm.compiler import here, passes
+from farm.compiler import passes
 from farm.errors import ModelError
-from farm.types import Model, Profile
+from farm.types import Model
 
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 quantized = torch.ops.quantized_decomposed
 
 
@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path):
     imported = importers.load(Model("net", str(file)), tmp_path)
-    run = here.built(imported.module, imported.weights, HOST)
+    run = built(imported)
     for _ in range(4):
         x = np.random.default_rng(1).uniform(-4, 4, (1, 3, 6, 6)).astype(np.float32)
         [ours], [theirs] = run([x]), imported.reference({imported.inputs[0].name: x})

@@ -8,13 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from our_build import answers, assert_agrees
 
 from farm import importers
 from farm.errors import ModelError
-from farm.prepare import _run_here
-from farm.types import Model, Profile
+from farm.types import Model
 
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, BATCH, DEPTH = 5, 3, 7
 
@@ -60,9 +59,7 @@ def agree(path: Path) -> None:
     imported = importers.load(model, path.parent)
     if "L" in imported.example:
         imported.example["L"][:] = [5, 2, 4]
-    for ours, theirs in zip(_run_here(model, imported, HOST, [imported.example])[0], imported.reference(imported.example), strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, atol=2e-6, rtol=0)
+    assert_agrees(imported, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
@@ -106,7 +103,7 @@ def test_batch_first_is_the_same_with_axes_exchanged(cell, tmp_path, monkeypatch
     batch_first = importers.load(model, tmp_path)
     batch_first.example["X"][:] = steps_first.example["X"].transpose(1, 0, 2)
     expected, *states = steps_first.reference(steps_first.example)
-    ours, *our_states = _run_here(model, batch_first, HOST, [batch_first.example])[0]
+    ours, *our_states = answers(batch_first)
     np.testing.assert_allclose(ours, expected.transpose(2, 0, 1, 3), atol=2e-6)
     for one, other in zip(our_states, states, strict=True):
         np.testing.assert_allclose(one, other.transpose(1, 0, 2), atol=2e-6)

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from our_build import answers
 
 from farm import importers
 from farm.errors import ModelError
-from farm.prepare import _run_here
-from farm.types import Model, Profile
+from farm.types import Model
 
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 NETS = """
 import torch
 
@@ -59,7 +58,7 @@ def test_the_module_has_the_weights_of_the_file(wrapped, weights, model, tmp_pat
     made = importers.load(model, tmp_path)
     expected = torch.relu(torch.ones(1, 4) @ weights["0.weight"].T + weights["0.bias"]) @ weights["2.weight"].T + weights["2.bias"]
     np.testing.assert_allclose(made.reference(made.example)[0], expected, atol=1e-5)
-    np.testing.assert_allclose(_run_here(model, made, HOST, [made.example])[0][0], expected, atol=1e-5)
+    np.testing.assert_allclose(answers(made)[0], expected, atol=1e-5)
 
 
 def test_missing_and_unexpected_weights_are_named(weights, model, tmp_path):
@@ -107,7 +106,7 @@ def test_a_module_in_half_precision_is_compared_with_itself(weights, model, tmp_
     torch.save(weights, model.source)
     made = importers.load(replace(model, dtypes={"": "float16"}), tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
-    np.testing.assert_allclose(_run_here(model, made, HOST, [made.example])[0][0], made.reference(made.example)[0], atol=2e-2)
+    np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=2e-2)
 
 
 def test_an_input_of_a_module_keeps_its_type(weights, model, tmp_path):

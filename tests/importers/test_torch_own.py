@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from our_build import answers, assert_agrees
 
 from farm import importers
-from farm.prepare import _run_here
-from farm.types import Model, Profile
+from farm.types import Model
 
 sys.path.append(str(Path(__file__).parent))
 from torch_forms import Of
 
-HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 INDEX = torch.tensor([[0, 2, 2], [1, 0, 2]])
 FORMS = {
     "amax": lambda x: x.amax((1, 2)),
@@ -40,10 +39,7 @@ FORMS = {
 
 def agree(path, tmp_path):
     model = Model("m", str(path))
-    made = importers.load(model, tmp_path)
-    for ours, theirs in zip(_run_here(model, made, HOST, [made.example])[0], made.reference(made.example), strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        np.testing.assert_allclose(ours, theirs, atol=3e-6, rtol=3e-6)
+    assert_agrees(importers.load(model, tmp_path))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -73,4 +69,4 @@ def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
     model = Model("m", str(tmp_path / "m.pt2"))
     made = importers.load(model, tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
-    np.testing.assert_allclose(_run_here(model, made, HOST, [made.example])[0][0], made.reference(made.example)[0], atol=3e-3)
+    np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=3e-3)

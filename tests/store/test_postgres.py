@@ -6,17 +6,19 @@ import dataclasses
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hammering import hammer
 from postgres_server import PostgresServer, binaries, postgres_server
 from report_runs import many, timed
+from sqlalchemy import Column, Connection, MetaData, Table, Text, text
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore
-from farm.store.postgres import PostgresDatabase
+from farm.store.database import Database
+from farm.store.places import Server
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
 pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
@@ -90,17 +92,60 @@ def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore, server: Postgre
         store.runs()
 
 
+# What farms that used psycopg themselves have made.
+MADE_BEFORE = """
+CREATE TABLE farm_schema (version INTEGER NOT NULL);
+INSERT INTO farm_schema VALUES (2);
+CREATE TABLE runs (
+    number BIGSERIAL PRIMARY KEY,
+    id TEXT COLLATE "C" NOT NULL UNIQUE,
+    started_at TEXT COLLATE "C" NOT NULL,
+    device TEXT COLLATE "C" NOT NULL,
+    model TEXT COLLATE "C" NOT NULL,
+    seconds BYTEA NOT NULL,
+    body TEXT COLLATE "C" NOT NULL
+);
+CREATE INDEX runs_by_time ON runs (started_at, number);
+CREATE TABLE baselines (
+    name TEXT COLLATE "C" NOT NULL,
+    device TEXT COLLATE "C" NOT NULL,
+    title TEXT COLLATE "C" NOT NULL,
+    run TEXT COLLATE "C" NOT NULL REFERENCES runs (id),
+    PRIMARY KEY (name, device, title)
+);
+CREATE INDEX runs_by_model ON runs (model, device, started_at);
+"""
+SHAPE = """
+SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default FROM information_schema.columns
+WHERE table_schema = 'public' ORDER BY table_name, ordinal_position;
+SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexdef
+"""
+
+
+def test_a_record_that_an_older_farm_made_is_as_one_of_ours(store: RunStore, server: PostgresServer) -> None:
+    store.ready()
+    ours = server.sql(SHAPE)
+    server.sql("DROP TABLE baselines, runs, farm_schema")
+    server.sql(MADE_BEFORE)
+    assert server.sql(SHAPE) == ours
+    store.keep(timed("a", "b", 1))
+    assert [run.id for run in store.runs()] == ["a-b-1"]
+
+
 def test_a_schema_is_migrated_once_by_whoever_comes_first(store: RunStore, server: PostgresServer) -> None:
-    def place(version: int) -> PostgresDatabase:
-        def add(db: object) -> None:
-            db.execute("ALTER TABLE boards ADD COLUMN place TEXT")  # type: ignore[attr-defined]
+    def place(version: int) -> Database:
+        def add(db: Connection) -> None:
+            db.exec_driver_sql("ALTER TABLE boards ADD COLUMN place TEXT")
 
-        return PostgresDatabase(server.url, "boards", "boards", "CREATE TABLE boards (name TEXT)", version, 2, (add,) * (version - 2))
+        return Database(Server(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1))
 
-    place(2).change(lambda db: db.execute("INSERT INTO boards VALUES (?)", ("pi5",)))
-    found: list[list[tuple[object, ...]]] = []
+    boards = Table("boards", MetaData(), Column("name", Text))
+    place(1).change(lambda db: db.execute(boards.insert(), {"name": "pi5"}))
+    found: list[list[Sequence[object]]] = []
     farms = [
-        threading.Thread(target=lambda: found.append(place(3).ask(lambda db: db.execute("SELECT * FROM boards").fetchall())))
+        threading.Thread(
+            target=lambda: found.append([tuple(row) for row in place(2).ask(lambda db: db.execute(text("SELECT * FROM boards")).all())])
+        )
         for _ in range(6)
     ]
     for one in farms:
@@ -108,7 +153,7 @@ def test_a_schema_is_migrated_once_by_whoever_comes_first(store: RunStore, serve
     for one in farms:
         one.join()
     assert found == [[("pi5", None)]] * 6
-    assert server.sql("SELECT version FROM farm_schema") == "3"
+    assert server.sql("SELECT version FROM farm_schema") == "2"
 
 
 def test_the_command_line_keeps_its_runs_there(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:

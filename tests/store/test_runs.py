@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 import sqlite3
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore, run_from_json, run_to_json
-from farm.store.runs import SCHEMA_VERSION
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -207,10 +207,17 @@ def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         assert "FARM_DATA" in caught.value.fix
 
 
+def test_a_server_without_psycopg_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(FarmError, match="PostgreSQL cannot be used") as caught:
+        RunStore("postgresql://somebody@127.0.0.1:1/without-psycopg").ready()
+    assert caught.value.fix == "pip install 'tvm-farm[postgresql]'"
+
+
 def test_a_record_of_a_newer_farm_is_left_alone(store: RunStore) -> None:
     store.keep(a_run("1"))
     with sqlite3.connect(store.path) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        db.execute("PRAGMA user_version = 99")
     for use in (store.runs, lambda: store.keep(a_run("2"))):
         with pytest.raises(FarmError, match="newer farm"):
             use()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 Block = Callable[[int], Sequence[float]]  # the seconds of each of so many inferences, one after the other
@@ -10,6 +11,20 @@ Block = Callable[[int], Sequence[float]]  # the seconds of each of so many infer
 _BLOCK_S = 0.06
 _WARM = 2  # inferences of a block that do not count: caches and threads are still the other's
 _FEWEST, _MOST = 3, 200  # inferences of a block that do
+
+
+def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Block:
+    """What times an inference in this process."""
+
+    def block(count: int) -> list[float]:
+        seconds = []
+        for _ in range(count):
+            begin = clock()
+            run()
+            seconds.append(clock() - begin)
+        return seconds
+
+    return block
 
 
 def in_turns(blocks: Mapping[str, Block], rounds: int, note: Callable[[int], None] = lambda _: None) -> dict[str, list[float]]:

@@ -1,0 +1,32 @@
+"""Our own build of an imported model, in this process, beside its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.compiler import here
+from farm.importers.imported import Imported
+from farm.types import Profile
+
+HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
+
+Array = np.ndarray[Any, Any]
+
+
+def built(imported: Imported) -> Callable[[Sequence[Array]], list[Array]]:
+    return here.built(imported.module, imported.weights, HOST)
+
+
+def answers(imported: Imported) -> list[Array]:
+    """To its example."""
+    return built(imported)([imported.example[spec.name] for spec in imported.inputs])
+
+
+def assert_agrees(imported: Imported, atol: float = 3e-6, rtol: float = 3e-6) -> None:
+    """With its reference, in shape, dtype and values, on its example."""
+    for ours, theirs in zip(answers(imported), imported.reference(imported.example), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol)
