@@ -1,10 +1,13 @@
 """The inner loops of compiled kernels: found in the assembly, searched for spills, and timed by llvm-mca.
 
 A kernel's inner loops are the instructions from a label to the branch back to it, with no such loop within, that hold at least half as many
-multiply-adds as the fullest of them: LLVM splits loops and leaves remainders, which do little of the work. A spill is any access to the
-stack in such a loop, by the stack's own register or one that was set from it. A loop of a sum adds to registers that it does not set; the
-transforms of Winograd's convolution do not. Figures are llvm-mca's steady state with all loads from the L1 cache; its peak is what it says
-of nothing but multiply-adds.
+multiply-adds as the fullest of them, or another part: LLVM splits loops and leaves remainders, which do little of the work. A spill is any
+access to the stack in such a loop, by the stack's own register or one that was set from it. A loop of a sum adds to registers that it does
+not set; the transforms of Winograd's convolution do not. Figures are llvm-mca's steady state with all loads from the L1 cache; its peak is
+what it says of nothing but multiply-adds.
+
+Where a loop has other work than multiply-adds, their share of the peak says little: the busiest of the core's units, by LLVM's own name for
+it, and the part of the time for which it is busy, say how much faster the loop's instructions could be at most.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -97,12 +100,15 @@ def functions(text: str) -> dict[str, list[str]]:
     return found
 
 
-def inner_loops(kernel: str, found: dict[str, list[str]], are_sums: bool | None = None) -> list[Loop]:
-    """The inner loops of a kernel, those of its parallel parts included; only those that are sums, or that are not, where that is given."""
+def inner_loops(kernel: str, found: dict[str, list[str]], are_sums: bool | None = None, least: float = 0.5) -> list[Loop]:
+    """The inner loops of a kernel, those of its parallel parts included; only those that are sums, or that are not, where that is given.
+
+    `least`: multiply-adds, as a part of the fullest loop's.
+    """
     loops = [loop for name in _reached(f"{kernel}_compute_", found) for loop in _innermost(found[name])]
     loops = [loop for loop in loops if are_sums in (None, loop.is_sum)]
     most = max((loop.multiply_adds for loop in loops), default=0)
-    return [loop for loop in loops if loop.multiply_adds >= max(1, most / 2)]
+    return [loop for loop in loops if loop.multiply_adds >= max(1, most * least)]
 
 
 def _reached(name: str, found: dict[str, list[str]]) -> set[str]:
@@ -135,7 +141,19 @@ def _stack_registers(lines: list[str]) -> frozenset[str]:
 
 def share_of_peak(loop: Loop, triple: str, cpu: str) -> float:
     """The loop's multiply-adds in a cycle, as a share of the most that the core can do, both by llvm-mca."""
-    return loop.multiply_adds / _cycles(loop.lines, triple, cpu) / _peak(triple, cpu)
+    return loop.multiply_adds / _timing(loop.lines, triple, cpu).cycles / _peak(triple, cpu)
+
+
+def cycles(loop: Loop, triple: str, cpu: str) -> float:
+    """Of one iteration."""
+    return _timing(loop.lines, triple, cpu).cycles
+
+
+def busiest(loop: Loop, triple: str, cpu: str) -> tuple[str, float]:
+    """The unit of the core that the loop keeps busy for most of its time, and the part of the time."""
+    timing = _timing(loop.lines, triple, cpu)
+    unit = max(timing.busy, key=lambda name: timing.busy[name])
+    return unit, timing.busy[unit] / timing.cycles
 
 
 @lru_cache
@@ -155,12 +173,19 @@ def _peak(triple: str, cpu: str) -> float:
         lines = [f"\tfmla v{at}.4s, v30.4s, v31.s[0]" for at in range(24)]
     else:
         lines = [f"\tvmla.f32 q{at}, q14, q15" for at in range(14)]
-    return len(lines) / _cycles(tuple(lines), triple, cpu)
+    return len(lines) / _timing(tuple(lines), triple, cpu).cycles
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """Of one iteration: all cycles, and those in which each unit of the core is busy; of several alike, the one that is most."""
+
+    cycles: float
+    busy: Mapping[str, float]
 
 
 @lru_cache(None)
-def _cycles(lines: tuple[str, ...], triple: str, cpu: str) -> float:
-    """Of one iteration."""
+def _timing(lines: tuple[str, ...], triple: str, cpu: str) -> _Timing:
     with tempfile.TemporaryDirectory(prefix="inner-loops-") as folder:
         source = Path(folder) / "loop.s"
         source.write_text("\n".join(lines) + "\n")
@@ -168,4 +193,10 @@ def _cycles(lines: tuple[str, ...], triple: str, cpu: str) -> float:
         command = [MCA, f"-mtriple={triple}", f"-mcpu={cpu}", *features, f"-iterations={_ITERATIONS}", "-json", str(source)]
         printed = process.run(command, deadline=Deadline(30), what="the timing of a loop", fix="apt-get install llvm")
     report = json.loads(printed[printed.index("{") :])
-    return float(report["CodeRegions"][0]["SummaryView"]["TotalCycles"]) / _ITERATIONS
+    (region,), units = report["CodeRegions"], report["TargetInfo"]["Resources"]
+    busy: dict[str, float] = {}
+    for use in region["ResourcePressureView"]["ResourcePressureInfo"]:
+        if use["InstructionIndex"] == len(region["Instructions"]):  # beyond the last: of all together
+            unit = units[use["ResourceIndex"]].split(".")[0]
+            busy[unit] = max(busy.get(unit, 0), float(use["ResourceUsage"]))
+    return _Timing(float(region["SummaryView"]["TotalCycles"]) / _ITERATIONS, busy)

@@ -3,8 +3,10 @@ many multiply-adds should go together.
 
 LLVM does the contrary: it spreads loads among multiply-adds, to start both in one cycle. A fence is an empty piece of assembly that takes
 the sums in their registers and gives them back, so that multiply-adds stay on their side of it, and loads on theirs. It costs no
-instruction. Weights begin with four vectors that one instruction loads: it takes longer than others, and so need not wait so long. Both are
-functions in LLVM's own language, that TVM links in and LLVM expands.
+instruction. Packed weights begin with four vectors that one instruction loads: it takes longer than others, and so need not wait so long.
+Where a loop has few multiply-adds, as in a depthwise convolution, what counts and compares is kept apart from them too: by a jump that is
+never taken, of no instruction, beyond which LLVM does not move anything. All are functions in LLVM's own language, that TVM links in and
+LLVM expands.
 """
 
 from __future__ import annotations
@@ -19,10 +21,18 @@ from tvm.s_tir import SBlockRealize
 from farm.compiler.annotated import changed, loop_with
 
 FENCE = "farm.fence"  # annotation of a loop that copies inputs and weights of some steps, and then adds their products to sums
+PACKED, APART = 1, 2  # its values: the weights lie side by side, at least four vectors of them; or a copy is a copy
 _IMPORT = "pragma_import_llvm"  # TVM's
 _VECTOR = "<4 x float>"
 _AT_ONCE = 4  # vectors that one instruction loads
 _FOUR = "{" + ", ".join([_VECTOR] * _AT_ONCE) + "}"
+_BORDER = """define void @farm_border() alwaysinline {
+callbr void asm sideeffect "", "!i,~{memory}"() to label %next [label %never]
+next:
+ret void
+never:
+unreachable
+}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +55,20 @@ def with_fences(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _fenced(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
     inputs, weights, products = loop.body.seq
-    sums, loaded, packed = _touched(products), _touched(weights), _touched(weights, read=True)
-    fence, load = f"farm_fence_{sums.count}", f"farm_load_{loaded.count}"
+    sums = _touched(products)
+    name = f"farm_fence_{sums.count}"
+    fence, functions = _call(name, sums), [_fence(name, sums.count)]
+    if int(loop.annotations[FENCE]) == PACKED:
+        loaded, packed = _touched(weights), _touched(weights, read=True)
+        load = f"farm_load_{loaded.count}"
+        functions.append(_load(load, loaded.count))
+        body = [fence, _backwards(inputs), _call(load, loaded, packed), fence, products]
+    else:
+        border = _call("farm_border")
+        functions.append(_BORDER)
+        body = [fence, border, inputs, weights, fence, border, products, fence, border]
     kept = {name: value for name, value in loop.annotations.items() if name != FENCE}
-    body = [_call(fence, sums), _backwards(inputs), _call(load, loaded, packed), _call(fence, sums), products]
-    return loop_with(loop, body, {**kept, _IMPORT: f"{_fence(fence, sums.count)}\n{_load(load, loaded.count)}"})
+    return loop_with(loop, body, {**kept, _IMPORT: "\n".join(functions)})
 
 
 def _call(name: str, *groups: _Vectors) -> tirx.Stmt:

@@ -10,7 +10,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
-from farm.compiler.fences import FENCE
+from farm.compiler.fences import APART, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE, TRANSPOSED
 from farm.compiler.prefetch import PREFETCH
@@ -24,7 +24,7 @@ _UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, w
 def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
     main = main_block(work, _PRODUCTS)
-    before = _sources(work, main)
+    before = sources_of(work, main)
     _tile_product(work, core, main, inline_epilogue(work, main))
     for block in before:
         spread(work, block, core)
@@ -91,6 +91,7 @@ def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list
     groups, steps = loops
     read = [region.source for region in work.get(main).reads]
     (own,) = (at for at, buffer in enumerate(read) if buffer.same_as(work.get(inputs).writes[0].source))
+    packed = int(read[own + 1].shape[-1]) == tile.block and extent(work, steps) >= GROUP
     weights = work.cache_read(main, own + 1, "global")
     for block, lanes in ((inputs, GROUP), (weights, tile.lanes)):
         work.compute_at(block, groups, preserve_unit_loops=True)
@@ -100,10 +101,10 @@ def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list
     _unroll_vectorize(work, [], work.get_loops(main)[-1])
     work.unroll(groups)
     work.unroll(steps)
-    work.annotate(groups, FENCE, 1)
+    work.annotate(groups, FENCE, PACKED if packed else APART)
 
 
-def _sources(work: Schedule, main: SBlockRV) -> list[SBlockRV]:
+def sources_of(work: Schedule, main: SBlockRV) -> list[SBlockRV]:
     """The blocks that a main block reads, those that its inputs read in place of these."""
     found = [[block] if name_of(work, block) != INPUTS else work.get_producers(block) for block in work.get_producers(main)]
     return [block for blocks in found for block in blocks]
@@ -129,7 +130,7 @@ def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
     _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
-    first = {INPUTS, *(name_of(work, block) for block in (main, *_sources(work, main)))}
+    first = {INPUTS, *(name_of(work, block) for block in (main, *sources_of(work, main)))}
     *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
     for block in between:
         work.compute_inline(block)

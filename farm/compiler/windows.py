@@ -2,6 +2,9 @@
 
 The input is read where it lies: no padded copy is made. Whether a tap is in the image is asked for rows and columns, never for channels,
 and LLVM takes the questions out of the loops. Activations are NHWC.
+
+On a 64-bit ARM core in order, where a load waits for multiply-adds, a depthwise convolution loads what a row of its window takes for a
+tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away.
 """
 
 from __future__ import annotations
@@ -16,22 +19,44 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
-from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, PADDING, POOL, notes_of, padded
-from farm.compiler.rules import inline_epilogue, main_block, tile_of
+from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, INPUTS, PADDING, POOL, cropped, notes_of, padded
+from farm.compiler.rules import inline_epilogue, inputs_of, load_by_groups, main_block, sources_of, tile_of
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
-from farm.compiler.tiles import Tile, divisor
+from farm.compiler.tiles import Tile, divisor, in_groups, up_to_multiple
 
 AVERAGE = "average_pool"
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
+_OTHERS = 2  # registers that tiles leave free: they are for bounds of what follows
+_WAIT_CYCLES = 6  # of a row's first load for the multiply-adds before it
+_RESULT_CYCLES = 4  # of a vector, its bounds and its store
+_TILE_CYCLES = 20  # besides
 
 Expr = Any
 Array = np.ndarray[Any, Any]
 
 
-def depthwise(workload: Workload, choice: Choice, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A convolution of each channel by itself. `weight` is [KH, KW, channels], these in the order of `computed`."""
-    return _windows(workload, choice, DEPTHWISE, padded(data, workload.padding), te.sum, lambda value, at: value * weight[at])
+def depthwise(workload: Workload, choice: Choice, by_rows: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A convolution of each channel by itself. `weight` is [KH, KW, channels], these in the order of `computed`.
+
+    `by_rows`: what a row of the window takes is loaded before its products, for whole tiles.
+    """
+    covered = up_to_multiple(workload.output(1), choice.tile.pixels) if by_rows else workload.output(1)
+    top, left, bottom, right = workload.padding
+    source = padded(data, (top, left, bottom, right + (covered - workload.output(1)) * workload.strides[1]))
+    if by_rows:
+        source = _rows(workload, source)
+    return _windows(workload, choice, DEPTHWISE, source, te.sum, lambda value, at: value * weight[at], covered)
+
+
+def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
+    """For each row of the output, the rows of the input that its windows take: [N, output's rows, KH, W, channels]."""
+    count, _, width, channels = source.shape
+
+    def read(n: te.Var, y: te.Var, ry: te.Var, x: te.Var, c: te.Var) -> Expr:
+        return source[n, y * workload.strides[0] + ry * workload.dilation[0], x, c]
+
+    return te.compute((count, workload.output(0), workload.weight[0], width, channels), read, name=INPUTS)
 
 
 def depthwise_int8(
@@ -77,8 +102,12 @@ def _windows(
     source: te.Tensor,
     reducer: Callable[..., Any],
     value_of: Callable[[Expr, tuple[Any, ...]], Expr],
+    covered: int = 0,
 ) -> te.Tensor:
-    """Reduce each window: to the channels of `computed` in the main block, then, where these are others, to [N, H, W, C]."""
+    """Reduce each window: to the channels of `computed` in the main block, then, where these are others, to [N, H, W, C].
+
+    `source` is the image, or its `_rows` with room for `covered` columns of the output.
+    """
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     lanes, channels = choice.tile.lanes, workload.data[3]
     overlap = -channels % lanes
@@ -87,18 +116,52 @@ def _windows(
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> Expr:
         row, column = y * stride_y + ry * dilation_y, x * stride_x + rx * dilation_x
         channel = te.min(c // lanes * lanes, channels - lanes) + c % lanes if overlap else c
-        return reducer(value_of(source[n, row, column, channel], (ry, rx, c)), axis=[ry, rx])
+        at = (n, y, ry, column, channel) if len(source.shape) == 5 else (n, row, column, channel)
+        return reducer(value_of(source[at], (ry, rx, c)), axis=[ry, rx])
 
     shape = (source.shape[0], workload.output(0), workload.output(1))
-    main = te.compute((*shape, channels + overlap), value, name=name, attrs=notes_of(workload, choice))
+    main = te.compute((*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes_of(workload, choice))
     if not overlap:
-        return main
+        return cropped(main, (*shape, channels))
     early = channels + overlap - lanes  # where the last vector begins
     return te.compute((*shape, channels), lambda n, y, x, c: main[n, y, x, c + tirx.Select(c >= early, overlap, 0)], name=CROP)
 
 
+def by_rows(workload: Workload, core: Core) -> bool:
+    """Whether a depthwise convolution loads what a row of its window takes first: where registers hold it, and it is unrolled."""
+    kernel_h, kernel_w, *_ = workload.weight
+    if workload.operator != DEPTHWISE or not in_groups(core, workload.data[3]) or kernel_h * kernel_w > _UNROLLED_TAPS:
+        return False
+    return _row_registers(workload, min(workload.output(1), core.latency // 2)) <= core.registers - _OTHERS
+
+
+def _row_inputs(workload: Workload, pixels: int) -> int:
+    """Columns of the input that the windows of so many neighbours take."""
+    return (pixels - 1) * workload.strides[1] + (workload.weight[1] - 1) * workload.dilation[1] + 1
+
+
+def _row_registers(workload: Workload, pixels: int) -> int:
+    """Of a tile's sums, and of what a row of its windows takes."""
+    return pixels + _row_inputs(workload, pixels) + workload.weight[1]
+
+
+def _row_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
+    """The heights of a tile that registers hold."""
+    width, (kernel_h, kernel_w, *_) = workload.output(1), workload.weight
+    rows, found = workload.data[0] * workload.output(0) * workload.data[3] // core.lanes, []
+    for high in range(1, width + 1):
+        if _row_registers(workload, high) <= core.registers - _OTHERS:
+            loads = (_row_inputs(workload, high) + kernel_w) / core.loads + _WAIT_CYCLES
+            row = loads + kernel_w * max(high / core.multiply_adds, core.latency)
+            tile = kernel_h * row + high * _RESULT_CYCLES + _TILE_CYCLES
+            found.append((Choice(DIRECT, Tile(high, 1, core.lanes)), rows * -(-width // high) * tile))
+    return found
+
+
 def window_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
     """The heights of a tile of one vector, by the cycles of its loads: those of neighbouring taps are shared."""
+    if by_rows(workload, core):
+        return _row_candidates(workload, core)
     width, channels = workload.output(1), workload.data[3]
     lanes = _lanes(core, channels)
     kernel_h, kernel_w = workload.weight[:2]
@@ -125,10 +188,10 @@ def schedule_windows(work: Schedule, core: Core) -> None:
     Where the vectors overlap, it follows a row at a time.
     """
     main = main_block(work, tuple(WINDOW_RULES))
-    for block in work.get_producers(main):
+    for block in sources_of(work, main):
         if name_of(work, block) == PADDING:
             work.compute_inline(block)
-    before = work.get_producers(main)
+    before = sources_of(work, main)
     last = inline_epilogue(work, main)
     tile, followed = tile_of(work, main), _channels(work, main) == _channels(work, last)
     row = _row(work, main if followed else last, before, core)
@@ -154,6 +217,7 @@ def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | N
     columns, pixels = work.split(x, [None, tile.pixels])
     channels, lanes = work.split(c, [None, tile.lanes])
     work.reorder(columns, channels, ry, rx, pixels, lanes)
+    inputs = inputs_of(work, main)
     unrolled, vectors = [pixels], [lanes]
     if extent(work, ry) * extent(work, rx) <= _UNROLLED_TAPS:
         unrolled += [ry, rx]
@@ -165,6 +229,8 @@ def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | N
         work.unroll(loop)
     for loop in vectors:
         work.vectorize(loop)
+    if inputs is not None:
+        load_by_groups(work, main, inputs, [ry, rx], tile)
     *_, pixels, lanes = work.get_loops(work.decompose_reduction(main, ry))
     work.unroll(pixels)
     work.vectorize(lanes)

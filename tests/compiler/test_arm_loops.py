@@ -40,6 +40,8 @@ IN_ORDER = {  # what layers reach on a core in order: sums of few steps end too 
     "3x3 of stride 2": LEAST,
     "3x3 of few channels": 0.74,
     "7x7": LEAST,
+    "depthwise": 0.3,
+    "depthwise of stride 2": 0.26,
 }
 
 
@@ -97,6 +99,18 @@ def test_multiply_adds_fill_the_time(layer, cpu, least, loops_of):
     loops = [loop for loop in loops_of(layer, cpu) if loop.is_sum or "Winograd" not in layer]  # not the transforms
     fullest = max(loops, key=lambda loop: loop.multiply_adds)
     assert inner_loops.share_of_peak(fullest, TRIPLE, cpu) >= least
+
+
+def test_the_busiest_unit_is_the_one_that_a_loop_is_bound_by():
+    if not process.find(inner_loops.MCA):
+        pytest.skip("llvm-mca is not installed: apt-get install llvm")
+    loads = inner_loops.Loop(tuple(f"\tldr\tq{at}, [x0]" for at in range(16)))
+    waits = inner_loops.Loop(("\tfmla\tv0.4s, v1.4s, v2.4s",))
+    unit, busy = inner_loops.busiest(loads, TRIPLE, "cortex-a53")
+    assert unit == "A53UnitLdSt"
+    assert busy > 0.9
+    assert inner_loops.busiest(waits, TRIPLE, "cortex-a53")[1] < 0.2
+    assert inner_loops.cycles(waits, TRIPLE, "cortex-a53") > 5
 
 
 def test_a_spill_is_seen_by_any_register_that_points_into_the_stack():

@@ -68,6 +68,26 @@ CONVOLUTIONS = graph(  # sums of many steps; rows and channels that fill no tile
     {"y": [1, 64, 22, 22]},
     {"w": draw(64, 12, 3, 3), "d": 0.1 * draw(64, 64, 3, 3), "u": draw(64, 64, 1, 1)},
 )
+WINDOWS = graph(  # rows that fill no tiles, padding that differs on each side, steps and gaps
+    [
+        node("Conv", ["x", "a"], ["b"], pads=[1, 1, 1, 1], group=12),
+        node("Relu", ["b"], ["c"]),
+        node("Conv", ["c", "d", "bias"], ["e"], pads=[0, 0, 1, 1], strides=[2, 2], group=12),
+        node("Clip", ["e", "low", "high"], ["f"]),
+        node("Conv", ["f", "g"], ["h"], pads=[2, 2, 2, 2], dilations=[2, 2], group=12),
+        node("MaxPool", ["h"], ["i"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("Conv", ["i", "j"], ["y"], pads=[4, 1, 0, 3], group=12),
+    ],
+    {"x": [1, 12, 19, 23]},
+    {"y": [1, 12, 9, 10]},
+    {
+        **{name: 0.5 * draw(12, 1, 3, 3) for name in "adg"},
+        "j": draw(12, 1, 5, 5),
+        "bias": draw(12),
+        "low": np.float32(0),
+        "high": np.float32(6),
+    },
+)
 ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
     [
         node("Conv", ["x", "w"], ["a"], strides=[2, 2], group=2),
@@ -126,10 +146,11 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     [
         (NETWORK, {"convolution", "depthwise", "dense", "softmax"}),
         (CONVOLUTIONS, {"convolution", "winograd"}),
+        (WINDOWS, {"depthwise", "max_pool"}),
         (ATTENTION, {"convolution", "transposed_convolution", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
-    ids=["network", "convolutions", "attention", "arithmetic"],
+    ids=["network", "convolutions", "windows", "attention", "arithmetic"],
 )
 def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
     agent = ARM[architecture].agent
