@@ -164,7 +164,7 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
             f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
-            "export the model another way (ONNX instead of torch.export, or the other way round), or another opset",
+            "export the model another way (ONNX instead of torch.export, or the other way round), or another opset; or widen its `limits`",
         )
     return check
 

@@ -33,4 +33,4 @@ def test_the_gate_of_bench_is_of_the_labelled_samples_and_limits_are_the_models_
     assert (done.code, run["verdict"]) == (7, "WRONG") and "its top-1 is 95.0 %, less than the 96 % of --min-top1" in run["reason"]
     farm.configure(text + "[models.digits.limits]\nmin_snr = 300\n")
     wrong = farm.run("bench", "--device", "host", "digits", "--json").json["runs"][0]
-    assert wrong["verdict"] == "WRONG" and "300 dB are the limit" in wrong["reason"]
+    assert wrong["verdict"] == "FAILED" and "300 dB are the limit, on this machine" in wrong["failure"]["why"], "before a board is asked"
