@@ -106,7 +106,7 @@ def test_an_idle_connection_is_closed_after_ten_seconds(start: Start) -> None:
 def test_a_second_client_is_served_when_the_first_is_done(start: Start) -> None:
     agent = start()
     with start_client("outlive", agent, session_s=3) as first:
-        wait_until(lambda: agent.session_folders, 20, "the first session")
+        wait_until(lambda: agent.session_folders, 60, "the first session")
         assert client("list_files", port=agent.port) == ""
     assert first.returncode is not None
     assert agent.log.index("its time was up") < agent.log.rindex("begins")
@@ -124,7 +124,7 @@ def test_time_in_which_the_agent_is_paused_does_not_count_for_the_session(start:
     agent = start()
     started = tmp_path / "started"
     with start_client("outlive", agent, session_s=4, kept_s=6, started=str(started)) as staying:
-        wait_until(started.exists, 30, "the session")
+        wait_until(started.exists, 60, "the session")
         group = [agent.child.pid, *children_of(agent.child.pid)]
         for pid in group:
             os.kill(pid, signal.SIGSTOP)
@@ -155,7 +155,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: s
 def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, number: signal.Signals, start: Start) -> None:
     agent = start(arch)
     with start_client("outlive", agent, session_s=60):
-        (session,) = wait_until(lambda: children_of(agent.child.pid), 30, "the session")
+        (session,) = wait_until(lambda: children_of(agent.child.pid), 60, "the session")
         agent.child.send_signal(number)
         assert agent.child.wait(5) == 0
         assert not Path(f"/proc/{session}").exists()
@@ -165,7 +165,7 @@ def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, 
 def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
     agent = start()
     with start_client("outlive", agent, session_s=60):
-        wait_until(lambda: agent.session_folders, 20, "the session")
+        wait_until(lambda: agent.session_folders, 60, "the session")
         agent.child.kill()
         agent.child.wait()
     (left,) = agent.session_folders
