@@ -16,7 +16,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorW
 from farm.importers.layers import Names
 from farm.importers.outline import Problem
 from farm.importers.relax_module import one_line
-from farm.importers.tflite_model import TO_ONNX, Array, Opened, Operator
+from farm.importers.tflite_model import OF_CHANCE, TO_ONNX, Array, Opened, Operator
 
 # They move, pick or compare bytes, which is the same for the numbers that these stand for where all are of one scale.
 _MOVES = (
@@ -26,9 +26,8 @@ _MOVES = (
 )  # fmt: skip
 # With states, subgraphs or numbers of chance: a build of fixed steps, which is compared with a reference, has none.
 _REFUSED = (
-    "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",
-    "HASHTABLE_SIZE", "IF", "MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "READ_VARIABLE",
-    "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
+    *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",
+    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
 )  # fmt: skip
 _BOUNDS = {"NONE": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
 _FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"

@@ -20,7 +20,7 @@ from farm.types import Model, TensorSpec
 _IDENTIFIER = b"TFL3"
 _OPEN = -1  # an extent in a file that any will do for
 _OF_SHAPES = ("SHAPE", "RANK")  # their results are known with the shapes
-_OF_CHANCE = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
+OF_CHANCE = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
 TO_ONNX = "python -m tf2onnx.convert --tflite model.tflite --output model.onnx"
 
 Array = np.ndarray[Any, Any]
@@ -171,7 +171,7 @@ class Opened:
         made: list[int] = []
         for operator in self.operators:
             settled = operator.inputs and all(index < 0 or index in constant for index in operator.inputs)
-            if operator.name not in _OF_CHANCE and (settled or operator.name in _OF_SHAPES):
+            if operator.name not in OF_CHANCE and (settled or operator.name in _OF_SHAPES):
                 constant.update(operator.outputs)
                 made += operator.outputs
         self.run(self.example())

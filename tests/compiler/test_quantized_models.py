@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from loop_nests import types_of
 from onnx_models import save
 from qdq_models import Network, residual_network
 from relax_models import HOST
@@ -11,7 +12,7 @@ from test_boards import ARM
 from tvm import relax
 
 from farm import executor, importers, process
-from farm.compiler import here, passes
+from farm.compiler import here
 from farm.compiler.build import build
 from farm.compiler.requantize import FACTOR_BITS, Scale, Sums, short
 from farm.prepare import prepare
@@ -29,18 +30,6 @@ def model(tmp_path):
 @pytest.fixture
 def imported(model, cache):
     return importers.load(model, cache)
-
-
-def types_of(imported, operator):
-    """The types of the data and of the results of all calls of an operator, as they will be loop nests."""
-    found = []
-
-    def look(call):
-        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == operator:
-            found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
-
-    relax.analysis.post_order_visit(passes.simplified(passes.bind(imported.module, imported.weights))["main"], look)
-    return found
 
 
 def test_convolutions_and_products_are_of_integers(imported):

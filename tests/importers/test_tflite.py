@@ -11,17 +11,17 @@ import pytest
 pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
+from loop_nests import types_of
 from tflite_models import Graph
-from tvm import relax
+from this_machine import HOST
 
 from farm import importers
-from farm.compiler import here, passes
+from farm.compiler import here
 from farm.errors import ModelError
 from farm.importers import outline
-from farm.types import Model, Profile, TensorSpec
+from farm.types import Model, TensorSpec
 from farm.types.layers import layer_of
 
-HOST = Profile("x86", {"kind": "llvm", "mcpu": "native"}, "", agent="x86_64")
 FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
 SAME, VALID = 0, 1  # padding
 RELU, RELU_N1_TO_1, RELU6 = 1, 2, 3
@@ -158,18 +158,6 @@ def test_operators_compute_what_litert_does(add, tmp_path, load):
     imported = load(graph.save(tmp_path / "many.tflite", inputs, graph.outputs))
     for spec, one, other in zip(imported.outputs, *both(imported), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5, err_msg=spec.name)
-
-
-def types_of(imported, operator):
-    """The types of the data and of the results of all calls of an operator, as they will be loop nests."""
-    found = []
-
-    def look(call):
-        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == operator:
-            found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
-
-    relax.analysis.post_order_visit(passes.simplified(passes.bind(imported.module, imported.weights))["main"], look)
-    return found
 
 
 @pytest.mark.parametrize(("name", "least_db"), [("float", 100), ("half", 100), ("weights", 25)])
