@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from farm import transports
 from farm.errors import FarmError, ModelError
 from farm.parallel import Crew, Kind, Message, together
-from farm.pipeline.single import fit, not_usable, prepare
+from farm.pipeline.single import fits, not_usable, prepare
 from farm.pipeline.tasks import crew_of, device_at_home
 from farm.store import AnswerStore, Store, digest_of
-from farm.types import Accuracy, Answered, Device, Model, Prepared, Profile, Progress
+from farm.types import Accuracy, Answered, Device, Fitted, Model, Prepared, Profile, Progress
 
 if TYPE_CHECKING:
     from farm.data import DataSet
@@ -98,9 +98,13 @@ def accuracy(
     with crew_of(store) as crew:
         _, prepared = prepare(crew, model, host, host, store, told)
         samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
-        work = _Work(model, prepared, host, path, samples, keep, crew, store, fresh)
-        states = together(transports.state, devices)
-        lanes = [_device_lane(work, device, there, deadlines_s[device.name], told) for device, there in zip(devices, states, strict=True)]
+        work = _Work(model, prepared, path, samples, keep, crew, store, fresh)
+        states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
+        made = fits(crew, model, [device for device in devices if states[device.name].usable], host, store, told)
+        lanes = [
+            _device_lane(work, device, made.get(device.name) or not_usable(device, states[device.name]), deadlines_s[device.name])
+            for device in devices
+        ]
         lanes.append(_reference_lane(work))
         assert samples.labels is not None
         wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
@@ -116,7 +120,6 @@ def accuracy(
 class _Work:
     model: Model
     prepared: Prepared
-    host: Profile
     path: Path
     samples: DataSet
     keep: AnswerStore
@@ -135,26 +138,21 @@ class _Work:
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
-def _device_lane(work: _Work, device: Device, there: transports.State, seconds: float, told: Callable[[Progress], None]) -> Lane:
+def _device_lane(work: _Work, device: Device, made: Fitted | FarmError, seconds: float) -> Lane:
     from farm.executor.counting import classify_on
 
     name, task = device.name, f"{work.model.name} on {device.name}"
-    try:
-        if not there.usable:
-            raise not_usable(device, there)
-        model, prepared = prepare(work.crew, work.model, device.profile, work.host, work.store, told)
-        fitted = fit(work.crew, model, prepared, device, work.store, told)
-    except FarmError as error:
+    if isinstance(made, FarmError):
         lane = Lane(name, "", lambda _: None, {}, 0)
-        lane.failure = error
+        lane.failure = made
         return lane
 
     def sit(indices: Sequence[int]) -> None:
-        sitting = (work.path, model, prepared, indices)
-        arguments = (device_at_home(device, work.store.root), fitted.artifact, fitted.agent, sitting, seconds / 2, seconds)
+        sitting = (work.path, made.model, made.prepared, indices)
+        arguments = (device_at_home(device, work.store.root), made.artifact, made.agent, sitting, seconds / 2, seconds)
         work.crew.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
 
-    return work.lane(name, work.subject("device", name, device.url, fitted.artifact.digest), sit)
+    return work.lane(name, work.subject("device", name, device.url, made.artifact.digest), sit)
 
 
 def _reference_lane(work: _Work) -> Lane:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.errors import DeviceError
+from farm.errors import DeviceError, FarmError
 from farm.parallel import Crew, Kind, together
 from farm.pipeline.needs import for_profile
 from farm.pipeline.tasks import (
@@ -81,7 +81,8 @@ def ask(
             answers[device.name] = not_usable(device, there)
     with crew_of(store) as crew:
         waiting, running = [device for device in devices if device.name not in answers], 0
-        agents = {device.profile.agent: ensure_agent(crew, device, store, show) for device in waiting if device.gets_agent}
+        kinds = {device.profile.agent: device for device in waiting if device.gets_agent}
+        agents = {machine: ensure_agent(crew, device, store, show) for machine, device in kinds.items()}
         while waiting or running:
             while waiting and running < lanes:
                 device = waiting.pop()
@@ -123,6 +124,19 @@ def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: St
 def fit(crew: Crew, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
     """A prepared model, made for a device."""
     return Fitted(model, prepared, build(crew, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
+
+
+def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show) -> dict[str, Fitted | FarmError]:
+    """The model as each device wants it, or what keeps it from being made, by name; made once for all devices of a kind."""
+    made: dict[tuple[str, bool], Fitted | FarmError] = {}
+    for device in devices:
+        kind = (device.profile.name, device.gets_agent)
+        if kind not in made:
+            try:
+                made[kind] = fit(crew, *prepare(crew, model, device.profile, host, store, show), device, store, show)
+            except FarmError as error:
+                made[kind] = error
+    return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
 
 
 def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
