@@ -242,6 +242,19 @@ def test_on_a_dumb_terminal_there_are_lines(plain_environment: pytest.MonkeyPatc
     assert out[0] == "   0.0s  board0 model0: compiling\r\n"
 
 
+def test_off_a_terminal_what_takes_long_is_said_again_half_a_minute_later(tmp_path: Path, plain_environment: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    with (tmp_path / "log").open("w") as file, dashboard.show(Console(file=file), jobs(), clock=lambda: now[0]) as show:
+        for model in ("model0", "model1"):
+            show(Event("board0", model, Stage.AGENT, "compiling (0 s)"))
+        show(Event("board0", "model0", Stage.AGENT, "compiling (29 s)"))
+        for moment in (29.0, 30.0, 31.0, 59.0):
+            now[0] = moment
+            show.tick()
+    *_, last = (tmp_path / "log").read_text().splitlines()
+    assert len((tmp_path / "log").read_text().splitlines()) == 3 and last == "    30s  board0 model0: agent, compiling (29 s) (and 1 more)"
+
+
 def test_off_a_terminal_there_is_a_line_for_each_stage_and_none_for_progress(tmp_path: Path, plain_environment: pytest.MonkeyPatch) -> None:
     plain_environment.setenv("FORCE_COLOR", "1")  # colours are wanted, a moving display in a file is not
     now = [0.0]

@@ -15,6 +15,8 @@ from farm.dashboard.draw import render
 from farm.dashboard.placing import Clock, Log, Screen, placed
 from farm.types import Event, Job
 
+_SILENCE_S = 30.0  # after which a log says what goes on
+
 
 class Show:
     """Takes events and keeps the board. This one shows nothing."""
@@ -47,18 +49,28 @@ class _InPlace(Show):
 
 
 class _Lines(Show):
-    """A line for each stage that a job enters."""
+    """A line for each stage that a job enters, and now and then one for what takes long."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock, log: Log) -> None:
         super().__init__(jobs, clock)
-        self._log = log
+        self._log, self._said = log, clock()
 
     def __call__(self, event: Event) -> None:
         before = self.board.rows.get((event.device, event.model))
         super().__call__(event)
         row = self.board.rows[event.device, event.model]
         if before is None or before.stage is not row.stage:
-            self._log.line(_line_of(row))
+            self._say(_line_of(row))
+
+    def tick(self) -> None:
+        running = [row for row in self.board.rows.values() if row.state == "running"]
+        if running and self.clock() - self._said >= _SILENCE_S:
+            more = f" (and {len(running) - 1} more)" if len(running) > 1 else ""
+            self._say(f"{_line_of(running[0])}{more}")
+
+    def _say(self, line: str) -> None:
+        self._log.line(line)
+        self._said = self.clock()
 
 
 def _line_of(row: Row) -> str:
