@@ -42,6 +42,24 @@ def test_shapes_computed_by_operators_are_constants(onnx_file):
     same(onnx_file(nodes, {"x": [2, 3, 4]}, {"y": [4, 6]}, weights))
 
 
+def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_before(onnx_file):
+    """As torch exports `chunk`: the shape of a half is that of a slice whose end is computed."""
+
+    def half(given: str, made: str) -> list[object]:
+        names = {name: f"{made}_{name}" for name in ("shape", "length", "more", "half")}
+        return [
+            node("Shape", [given], [names["shape"]]),
+            node("Gather", [names["shape"], "one"], [names["length"]], axis=0),
+            node("Add", [names["length"], "one"], [names["more"]]),
+            node("Div", [names["more"], "two"], [names["half"]]),
+            node("Slice", [given, "zero", names["half"], "one"], [made]),
+        ]
+
+    nodes = [*half("x", "first"), node("Relu", ["first"], ["middle"]), *half("middle", "y")]
+    weights = {name: np.array([value], np.int64) for name, value in (("zero", 0), ("one", 1), ("two", 2))}
+    same(onnx_file(nodes, {"x": [2, 8, 3]}, {"y": [2, 2, 3]}, weights))
+
+
 @pytest.mark.parametrize("yes", [True, False])
 def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
     ends = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2, 3])]
