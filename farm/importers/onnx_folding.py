@@ -21,7 +21,7 @@ BATCH = "batch"  # the symbol of an open one
 _MOST_ELEMENTS = 4096  # of a constant that is computed here
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_MISCONVERTED = ("RMSNormalization", "AffineGrid")  # TVM's converters of these fail
+_MISCONVERTED = ("RMSNormalization",)  # TVM's converters of these fail
 _FIRST_OUTPUT_ONLY = ("LayerNormalization",)  # and those of these make up the other outputs
 Array = np.ndarray[Any, Any]
 
@@ -115,10 +115,13 @@ class _Folder:
         for node in nodes:
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
-            elif outputs.isdisjoint(node.output) and (values := self._computed(node)) is not None:
+            elif (values := self._computed(node)) is not None:
                 for name, value in zip(node.output, values, strict=False):
-                    self._values[name] = self._added[name] = numpy_helper.from_array(value, name)
+                    place = f"{name}/constant" if name in outputs else name
+                    self._values[name] = self._added[place] = numpy_helper.from_array(value, place)
                     self._types[name] = onnx.helper.make_tensor_type_proto(self._values[name].data_type, value.shape)
+                    if name in outputs:
+                        kept.append(onnx.helper.make_node("Identity", [place], [name]))
             else:
                 self._infer(node)
                 kept.append(node)

@@ -85,13 +85,16 @@ DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
 
-    Where the batch is `open`, any will do: `shape` is that of the batch that is measured.
+    Where the batch is `open`, any will do: `shape` is that of the batch that is measured. With a `scale`, the tensor is quantized: an
+    element stands for the number (element - zero) * scale.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     open: bool = False
+    scale: float = 0.0
+    zero: int = 0
 
 
 def shape_in_words(spec: TensorSpec) -> str:
@@ -111,7 +114,8 @@ class Preprocess:
     """How an image becomes an input: resized to the input's height and width, scaled to [0, 1], then (x - mean) / std.
 
     With a `crop`, an image keeps its proportions, and that share of it, in the middle, is what becomes the input. `mean` and `std` hold
-    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey).
+    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey). `stated` is whether
+    somebody said so: where nobody did, an input that is quantized to bytes takes black as its lowest byte and white as its highest.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -119,6 +123,7 @@ class Preprocess:
     layout: str = "NCHW"
     channels: str = "RGB"
     crop: float | None = None
+    stated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

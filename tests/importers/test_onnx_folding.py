@@ -70,6 +70,29 @@ def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
     same(onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [2, 3]}, {"y": [2, 3]}, {"yes": np.array(yes)}))
 
 
+def test_outputs_that_are_known_from_shapes_are_constants(onnx_file):
+    nodes = [node("Shape", ["x"], ["shape"]), node("Mul", ["shape", "two"], ["twice"]), node("Relu", ["x"], ["y"])]
+    outputs = {"shape": (TensorProto.INT64, [2]), "y": [2, 3], "twice": (TensorProto.INT64, [2])}
+    same(onnx_file(nodes, {"x": [2, 3]}, outputs, {"two": np.array([2], np.int64)}))
+
+
+IMAGE = {"x": [1, 2, 4, 5]}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scale", [2.0, 1.6])
+@pytest.mark.parametrize(("operator", "opset"), [("Upsample", 7), ("Upsample", 9), ("Resize", 10)])
+def test_images_are_resized_as_old_opsets_say(operator, opset, scale, mode, onnx_file):
+    scales = np.array([1, 1, scale, 2], np.float32)
+    made = node(operator, ["x"], ["y"], mode=mode, scales=scales.tolist()) if opset == 7 else node(operator, ["x", "s"], ["y"], mode=mode)
+    path = onnx_file([made], IMAGE, {"y": [1, 2, int(4 * scale), 10]}, {} if opset == 7 else {"s": scales}, opset=opset)
+    if scale == 1.6:  # 6.4 rows of 4
+        with pytest.raises(ModelError, match="no whole lengths"):
+            answers(path)
+    else:
+        same(path)
+
+
 def test_an_operator_that_onnx_defines_by_others_becomes_those(onnx_file):
     same(onnx_file([node("Celu", ["x"], ["y"], alpha=2.0)], {"x": [2, 6]}, {"y": [2, 6]}))
 
