@@ -104,7 +104,7 @@ def compare(
         loaded = []
         for artifact in (before, after):  # one after the other: the files of the second take the place of the first's
             push(desk, link, artifact)
-            loaded.append(load(link, artifact.inputs, has_parameters(artifact)))
+            loaded.append(load(link, device, artifact.inputs, has_parameters(artifact)))
             loaded[-1].feed(inputs)
         seconds: list[list[float]] = [[], []]
         with quiet(desk, device):

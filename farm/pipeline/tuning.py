@@ -106,5 +106,9 @@ def _check(devices: Sequence[Device]) -> None:
     for device, there in zip(devices, together(transports.state, devices), strict=True):
         if device.emulated:
             raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
+        if device.profile.on_gpu:
+            raise UsageError(
+                f"{device.name} computes on a GPU", "kernels are searched for CPUs only", "name a device whose profile is a CPU's"
+            )
         if not there.usable:
             raise not_usable(device, there)
