@@ -12,7 +12,7 @@ from farm import stats, words
 from farm.types import Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
-_FACTS = ("cpu", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
+_FACTS = ("cpu", "gpu", "gpu_driver", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
 _WARMER_C = 5.0
 _BUSIER = 0.5  # of load
 

@@ -25,6 +25,7 @@ from farm.types import Device  # noqa: E402
 
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute, of cuda.h
 _START_S, _COMMAND_S, _TORCH_S = 1800.0, 3600.0, 1800.0
+_RUNNING_S = 2.0  # until the kernel is surely on the GPU
 _ENDLESS = 1 << 40  # dependent additions: an hour and more
 _LIBRARY = "spin.so"
 
@@ -163,8 +164,9 @@ def spin(device: Device, library: Path, timeout_s: float) -> None:
         link.session.upload(str(library), _LIBRARY)
         there = link.session.device("cuda", device.gpu)
         one, other = tvm.runtime.tensor(np.ones(32, "float32"), device=there), tvm.runtime.empty((32,), "float32", there)
-        link.session.load_module(_LIBRARY)["spin"](one, other)
+        function = link.session.load_module(_LIBRARY)["spin"]
         print("spinning", flush=True)
+        function(one, other)
         there.sync()
 
 
@@ -183,6 +185,7 @@ def vanish(device: Device, folder: Path, deadline_s: float) -> float:
     """Seconds from the killing of a client whose kernel runs until the GPU has served another session."""
     client = _client(device, endless(device, folder), 100 * deadline_s)
     assert client.stdout is not None and client.stdout.readline(), "the kernel was not started"
+    time.sleep(_RUNNING_S)
     client.kill()
     client.wait()
     return _served(device)

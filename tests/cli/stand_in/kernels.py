@@ -9,6 +9,7 @@ from pathlib import Path
 from farm import process
 from farm.agent.recipe import zig_flags
 from farm.deadline import Deadline
+from farm.store import cache_root
 
 HERE = Path(__file__).resolve().parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\) \{')
@@ -54,5 +55,6 @@ def driver(folder: Path) -> Path:
 
 def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
     command = [sys.executable, "-m", "ziglang", language, *zig_flags("x86_64-cuda"), "-shared", *more, source, "-o", library, "-ldl"]
-    process.run(command, deadline=Deadline(600), what=f"compiling {source.name}")
+    env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C and C++ libraries, since the agent was built
+    process.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
     return library
