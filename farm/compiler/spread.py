@@ -9,7 +9,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.core import Core
-from farm.compiler.extents import at_one, is_open
+from farm.compiler.extents import at_one, is_open, product_at_one
 from farm.compiler.tiles import divisor
 
 PARTITION = "pragma_loop_partition_hint"  # of a loop: cut it where a condition changes, so that each part knows the answer
@@ -17,6 +17,7 @@ _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others f
 _ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
 _COLOURS = 4  # of an image at most
+_LINE = 16  # elements: of a tile of a transpose, each way, so that what is read in the other order is used up while it is in a cache
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
 
@@ -43,10 +44,13 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         spatial[-2:] = reversed(spatial[-2:])
         work.reorder(*spatial)
     lanes, rows = _lanes(work, spatial[-1], core), math.prod(extent(work, loop) for loop in spatial[:-1])
-    inner = None
+    inner, turned, strip = None, _turned(work, block), []
+    if turned is not None:
+        spatial[turned], lines = work.split(spatial[turned], [None, _LINE])
+        strip = [lines]
     if lanes > 1:
         spatial[-1], inner = work.split(spatial[-1], [None, lanes])
-    work.reorder(*spatial, *reduced, *([inner] if inner is not None else []))
+    work.reorder(*spatial, *strip, *reduced, *([inner] if inner is not None else []))
     if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
         partitioned(work, spatial.pop(), block)
     outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
@@ -67,6 +71,20 @@ def _reads_across(work: Schedule, block: SBlockRV) -> bool:
         return False
     taken = tirx.analysis.undefined_vars(regions[0][-1].min)
     return any(one.same_as(across) for one in taken) and not any(one.same_as(last) for one in taken)
+
+
+def _turned(work: Schedule, block: SBlockRV) -> int | None:
+    """The axis along which neighbours lie side by side in what is read, where that is not the last one and both are long: a transpose."""
+    variables = [variable.var for variable in work.get(block).iter_vars]
+    loops = work.get_loops(block)
+    if has_reduction(work, block) or any(is_open_loop(work, loop) for loop in loops):
+        return None
+    for read in sorted(work.get(block).reads, key=lambda read: -product_at_one(read.source.shape))[:1]:
+        along = tirx.analysis.undefined_vars(read.region[-1].min) if read.region else []
+        places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
+        if len(places) == 1 and places != [len(loops) - 1] and min(extent(work, loops[-1]), extent(work, loops[places[0]])) >= _LINE:
+            return places[0]
+    return None
 
 
 def partitioned(work: Schedule, loop: LoopRV, block: SBlockRV) -> None:

@@ -261,6 +261,23 @@ def test_a_transposed_convolution_of_another_kind_is_right(groups, dilation):
     close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 0, 0, groups, dilation))
 
 
+TURNED = [
+    ((1, 37, 53), (0, 2, 1)),
+    ((2, 16, 40, 24), (0, 3, 1, 2)),
+    ((2, 33, 5, 17), (2, 3, 1, 0)),
+    ((1, 19, 7, 16), (0, 3, 2, 1)),
+    ((64, 64), (1, 0)),
+]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("shape", "axes"), TURNED)
+def test_a_transpose_in_tiles_moves_every_element_to_its_place(shape, axes, cpu):
+    x, bias = draw(*shape), draw(shape[axes[-1]])
+    (ours,) = compute({"x": x}, lambda emit, x: emit(relax.op.add(emit(relax.op.permute_dims(x, axes)), const(bias))), cpu=cpu).outputs
+    np.testing.assert_array_equal(ours, x.transpose(axes) + bias)
+
+
 def test_an_embedding_with_indices_of_64_bits():
     table, tokens = draw(20, 8), np.array([[0, 19, 7]])
     close(compute({"tokens": tokens}, lambda emit, x, w: emit(relax.op.take(w, x, 0)), {"w": table}).outputs, table[tokens])
