@@ -97,6 +97,7 @@ class _Folder:
         self._model = model
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._types = _inferred(model)
+        self._extents: dict[str, Sequence[int | None]] = {}  # of the shapes that nodes give
         self._values = {tensor.name: tensor for tensor in model.graph.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
         self._added: dict[str, onnx.TensorProto] = {}
 
@@ -129,7 +130,7 @@ class _Folder:
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """The types of the outputs, where their shapes are not known yet."""
-        if node.domain not in _DEFAULT_DOMAINS or all(_shape(self._types.get(name)) is not None for name in node.output if name):
+        if node.domain not in _DEFAULT_DOMAINS or all(_known(self._types.get(name)) for name in node.output if name):
             return
         types = {name: self._types[name] for name in node.input if name in self._types}
         values = {name: self._values[name] for name in node.input if name in self._values}
@@ -155,18 +156,34 @@ class _Folder:
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
+        if node.op_type == "Gather" and node.input[0] in self._extents:
+            return self._extent(node)
         inputs = [self._values.get(name) for name in node.input if name]
         if any(value is None for value in inputs) or (not node.input and node.op_type != "Constant"):
             return None
         return self._evaluated(node)
 
     def _shape(self, node: onnx.NodeProto) -> list[Array] | None:
-        if (shape := _shape(self._types.get(node.input[0]))) is None:
+        extents = _extents(self._types.get(node.input[0]))
+        if extents is None:
             return None
         if node.op_type == "Size":
-            return [np.array(_count(shape), np.int64)]
+            known = [extent for extent in extents if extent is not None]
+            return [np.array(_count(known), np.int64)] if len(known) == len(extents) else None
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
-        return [np.array(shape[bounds.get("start", 0) : bounds.get("end")], np.int64)]
+        found = extents[bounds.get("start", 0) : bounds.get("end")]
+        self._extents[node.output[0]] = found
+        return None if None in found else [np.array(found, np.int64)]
+
+    def _extent(self, node: onnx.NodeProto) -> list[Array] | None:
+        """What is known of a shape, also where its batch is open."""
+        if (places := self._values.get(node.input[1])) is None:
+            return None
+        found = self._extents[node.input[0]]
+        where = numpy_helper.to_array(places)
+        if any(not -len(found) <= place < len(found) or found[place] is None for place in where.flat):
+            return None
+        return [np.array([found[place] for place in where.flat], np.int64).reshape(where.shape)]
 
     def _evaluated(self, node: onnx.NodeProto) -> list[Array] | None:
         names = [name for name in dict.fromkeys(node.input) if name]
@@ -195,12 +212,16 @@ def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     return known | {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
 
 
-def _shape(type_: onnx.TypeProto | None) -> list[int] | None:
-    """Of a tensor of which every extent is known."""
+def _known(type_: onnx.TypeProto | None) -> bool:
+    extents = _extents(type_)
+    return extents is not None and None not in extents
+
+
+def _extents(type_: onnx.TypeProto | None) -> list[int | None] | None:
+    """Of a tensor of known rank, None for those that are open."""
     if type_ is None or not type_.tensor_type.HasField("shape"):
         return None
-    axes = type_.tensor_type.shape.dim
-    return [axis.dim_value for axis in axes] if all(axis.HasField("dim_value") for axis in axes) else None
+    return [axis.dim_value if axis.HasField("dim_value") else None for axis in type_.tensor_type.shape.dim]
 
 
 def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:

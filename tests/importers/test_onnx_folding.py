@@ -42,8 +42,9 @@ def test_shapes_computed_by_operators_are_constants(onnx_file):
     same(onnx_file(nodes, {"x": [2, 3, 4]}, {"y": [4, 6]}, weights))
 
 
-def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_before(onnx_file):
-    """As torch exports `chunk`: the shape of a half is that of a slice whose end is computed."""
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_before(batch, onnx_file):
+    """As torch exports `chunk`: the shape of a half is that of a slice whose end is computed. An open batch stays open."""
 
     def half(given: str, made: str) -> list[object]:
         names = {name: f"{made}_{name}" for name in ("shape", "length", "more", "half")}
@@ -57,7 +58,9 @@ def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_b
 
     nodes = [*half("x", "first"), node("Relu", ["first"], ["middle"]), *half("middle", "y")]
     weights = {name: np.array([value], np.int64) for name, value in (("zero", 0), ("one", 1), ("two", 2))}
-    same(onnx_file(nodes, {"x": [2, 8, 3]}, {"y": [2, 2, 3]}, weights))
+    path = onnx_file(nodes, {"x": [batch, 8, 3]}, {"y": [batch, 2, 3]}, weights)
+    same(path, x=np.random.default_rng(3).standard_normal((2, 8, 3)).astype("float32"))
+    assert importers.load(Model("test", str(path)), path.parent).inputs[0].open == (batch == "n")
 
 
 @pytest.mark.parametrize("yes", [True, False])
