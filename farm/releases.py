@@ -65,6 +65,7 @@ def manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
         "name": model.name,
         "artifact": artifact.digest,
         "profile": artifact.profile,
+        "target": artifact.target["kind"],
         "files": {path.name: file_digest(path) for path in files(artifact)},
         "inputs": [asdict(spec) for spec in artifact.inputs],
         "outputs": [asdict(spec) for spec in artifact.outputs],
@@ -90,4 +91,5 @@ def _release(body: Mapping[str, Any], current: bool) -> Release:
         tuple(body["labels"] or ()),
         body["installed_at"],
         dict(body["versions"]),
+        body.get("target", "llvm") != "llvm",  # which releases of older farms do not tell: there were none for GPUs
     )

@@ -45,6 +45,10 @@ def flags(*values: int) -> list[dict[str, object]]:
     return [{"throttled": value} for value in values]
 
 
+def slowed(*reasons: str) -> list[dict[str, object]]:
+    return [{"gpu_slowed_by": []}, {"gpu_slowed_by": list(reasons)}, {"gpu_slowed_by": []}]
+
+
 def moments(*pairs: tuple[float, float]) -> list[dict[str, object]]:
     return [{"time_s": theirs, "host_s": ours} for theirs, ours in pairs]
 
@@ -58,6 +62,8 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(), Verdict.STABLE, "200 samples"),
         (samples(agreement=WRONG), Verdict.WRONG, "off by up to 0.5"),
         (samples(seconds=()), Verdict.RIGHT, "not timed"),
+        (samples(slowed("temperature, by the hardware")), Verdict.THROTTLED, "temperature, by the hardware"),
+        (samples(slowed("power cap")), Verdict.STABLE, "200 samples"),
         (samples(seconds=seconds(9)), Verdict.NOISY, "too few"),
         (samples(clock(1400, 1400, 1400, 1400, 600, 600)), Verdict.THROTTLED, "from 1400 to 600 MHz"),
         (samples(clock(1400, 1400, 1390, 1400, 1390, 1400)), Verdict.STABLE, ""),

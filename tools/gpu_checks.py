@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from farm.types import Device  # noqa: E402
 
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute, of cuda.h
 _START_S, _COMMAND_S, _TORCH_S = 1800.0, 3600.0, 1800.0
-_RUNNING_S = 2.0  # until the kernel is surely on the GPU
+_RUNNING_S = 2.0  # after which a kernel that ends would have ended
+_OVER_S = 60.0  # for the end of a session whose time is up, or whose client has gone, and for the next one
+_EXPIRED, _DESERTED = "its time was up", "its client has gone"  # as the agent's log says why a session is over
 _ENDLESS = 1 << 40  # dependent additions: an hour and more
-_LIBRARY = "spin.so"
+_LIBRARY, _LOG = "spin.so", "agent.log"
 
 
 def machine(gpu: int) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def agent(folder: Path) -> Iterator[int]:
     """The port of an agent for GPUs on this machine's loopback, which ends with the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    log = folder / "agent.log"
+    log = folder / _LOG
     with log.open("wb") as output:
         command = [sys.executable, "-m", "farm", "agent", "--cuda", "--port", str(port)]
         child = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
@@ -153,65 +156,113 @@ def endless(device: Device, folder: Path) -> Path:
 
 
 def spin(device: Device, library: Path, timeout_s: float) -> None:
-    """Start the kernel on the device, and wait for it."""
+    """Start the kernel on the device, say so by the time at which the session was begun (time.monotonic()), and wait for the kernel."""
     import numpy as np
     import tvm
 
     from farm import transports
 
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, transports.open(device, None, Path(scratch), timeout_s) as link:
         open_gpu(link, device)
         link.session.upload(str(library), _LIBRARY)
         there = link.session.device("cuda", device.gpu)
         one, other = tvm.runtime.tensor(np.ones(32, "float32"), device=there), tvm.runtime.empty((32,), "float32", there)
         function = link.session.load_module(_LIBRARY)["spin"]
-        print("spinning", flush=True)
         function(one, other)
+        print(begun, flush=True)
         there.sync()
 
 
 def hang(device: Device, folder: Path, deadline_s: float) -> float:
-    """Seconds from the end of the hanging session's time until the GPU has served another one."""
-    begin = time.monotonic()
-    client = _client(device, endless(device, folder), deadline_s)
-    assert client.stdout is not None and client.stdout.readline(), "the kernel was not started"
-    client.wait(10 * deadline_s)
-    assert client.returncode, "the kernel ended"
-    assert time.monotonic() - begin >= deadline_s, "the session ended early"
-    return _served(device)
+    """Seconds from the end of the hanging session's time until its process is gone and the GPU has served another one."""
+    with _spinning(device, folder, deadline_s) as spinning:
+        spinning.client.wait(10 * deadline_s)
+        ended = time.monotonic()
+        assert spinning.client.returncode and "ran out of time" in spinning.said, f"not the deadline ended it: {spinning.said}"
+        assert ended - spinning.begun >= deadline_s, f"the session ended {deadline_s - ended + spinning.begun:.1f} s early"
+        return _free_after(device, spinning, _EXPIRED)
 
 
 def vanish(device: Device, folder: Path, deadline_s: float) -> float:
-    """Seconds from the killing of a client whose kernel runs until the GPU has served another session."""
-    client = _client(device, endless(device, folder), 100 * deadline_s)
-    assert client.stdout is not None and client.stdout.readline(), "the kernel was not started"
-    time.sleep(_RUNNING_S)
-    client.kill()
-    client.wait()
-    return _served(device)
+    """Seconds from the killing of a client whose kernel runs until its session's process is gone and the GPU has served another one."""
+    with _spinning(device, folder, 100 * deadline_s) as spinning:
+        spinning.client.kill()
+        spinning.client.wait()
+        return _free_after(device, spinning, _DESERTED)
 
 
-def _client(device: Device, library: Path, timeout_s: float) -> subprocess.Popen[bytes]:
-    order = library.with_suffix(".order")
+@dataclass
+class _Spinning:
+    """A client whose kernel runs, what it says, when its session was begun, and the process of that session, of which the log tells."""
+
+    client: subprocess.Popen[bytes]
+    log: Path
+    begun: float
+    session: int
+    agent_log: Path
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-500:]
+
+
+@contextlib.contextmanager
+def _spinning(device: Device, folder: Path, timeout_s: float) -> Iterator[_Spinning]:
+    """The kernel is on the GPU, and does not end; the client does with the block."""
+    library = endless(device, folder)
+    order, log = library.with_suffix(".order"), library.with_suffix(".log")
     order.write_bytes(pickle.dumps((device, library, timeout_s)))
-    return subprocess.Popen([sys.executable, __file__, "--spin", str(order)], stdout=subprocess.PIPE, cwd=ROOT)
+    with log.open("wb") as errors:
+        client = subprocess.Popen([sys.executable, __file__, "--spin", str(order)], stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+    try:
+        assert client.stdout is not None
+        line = client.stdout.readline()
+        assert line, f"the kernel was not started: {log.read_text(errors='replace')[-500:]}"
+        agent_log = folder / _LOG
+        session = int(re.findall(r"session (\d+) begins", agent_log.read_text(errors="replace"))[-1])
+        time.sleep(_RUNNING_S)
+        assert client.poll() is None, f"the kernel ended: {log.read_text(errors='replace')[-500:]}"
+        yield _Spinning(client, log, float(line), session, agent_log)
+    finally:
+        client.kill()
+        client.wait()
 
 
-def _served(device: Device) -> float:
-    """Seconds until a new session has allocated on the GPU, written there and read it back."""
+def _free_after(device: Device, spinning: _Spinning, why: str) -> float:
+    """Seconds until the session's process is gone, for that reason, and a new session has been served."""
+    begin, over = time.monotonic(), None
+    while not over:
+        assert time.monotonic() - begin < _OVER_S, f"session {spinning.session} is not over {_OVER_S:.0f} s later"
+        time.sleep(0.05)
+        over = re.search(rf"session {spinning.session} is over after .*", spinning.agent_log.read_text(errors="replace"))
+    assert why in over[0], f"it should have ended as {why}, but: {over[0]}"
+    assert not Path(f"/proc/{spinning.session}").exists(), f"process {spinning.session} of the session is still there"
+    assert spinning.session not in _computing(), f"nvidia-smi still lists process {spinning.session} of the session"
+    _serve(device)
+    return time.monotonic() - begin
+
+
+def _computing() -> list[int]:
+    """The processes that nvidia-smi sees on the GPUs: in a container, mostly none."""
+    with contextlib.suppress(FileNotFoundError):
+        command = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+        return [int(word) for word in subprocess.run(command, capture_output=True, text=True).stdout.split() if word.isdigit()]
+    return []
+
+
+def _serve(device: Device) -> None:
+    """A new session allocates on the GPU, writes there and reads it back."""
     import numpy as np
     import tvm
 
     from farm import transports
 
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, transports.open(device, None, Path(scratch), 60) as link:
+    with tempfile.TemporaryDirectory() as scratch, transports.open(device, None, Path(scratch), _OVER_S) as link:
         open_gpu(link, device)
         sent = np.arange(1024, dtype="float32")
-        assert (tvm.runtime.tensor(sent, device=link.session.device("cuda", device.gpu)).numpy() == sent).all(), (
-            "it gives back other numbers"
-        )
-    return time.monotonic() - begin
+        back = tvm.runtime.tensor(sent, device=link.session.device("cuda", device.gpu)).numpy()
+        assert (back == sent).all(), "it gives back other numbers"
 
 
 def main() -> None:

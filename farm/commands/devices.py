@@ -10,7 +10,7 @@ from farm.commands.common import Session, build_lanes, shared
 from farm.commands.options import on_devices
 
 if TYPE_CHECKING:
-    from farm.transports import State
+    from farm.transports.readiness import State
     from farm.types import Device
 
 _FACTS_S = 30.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import releases, transports
 from farm.compiler.parameters import SHARD
+from farm.errors import DeviceError
 from farm.executor.computing import compute_as_asked
 from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of, load, open_and_load
@@ -44,6 +45,7 @@ def infer_deployed(
             return None
         compute_as_asked(link, device)
         release = releases.opened(link, name)
+        _check_kind(device, release)
         said: list[str] = []
         inputs = feed.read_inputs(source, release.inputs, release.preprocess, said.append)
         desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
@@ -51,6 +53,17 @@ def infer_deployed(
         loaded.feed(inputs)
         loaded.run()
         return release, loaded.outputs(), said
+
+
+def _check_kind(device: Device, release: Release) -> None:
+    """Raises DeviceError where one of the two is for a GPU and the other is not: a board's devices may share what is kept on it."""
+    if release.on_gpu != device.profile.on_gpu:
+        kinds = {False: "CPU", True: "GPU"}
+        raise DeviceError(
+            f"release {release.number} of {release.name} is for {release.profile}, a {kinds[release.on_gpu]}",
+            f"{device.name} computes on its {kinds[device.profile.on_gpu]} ({device.profile.name}), and shares what is deployed",
+            f"farm deploy --device {device.name} {release.name}, under a name of its own where both are to stay",
+        )
 
 
 def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:

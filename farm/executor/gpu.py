@@ -48,14 +48,15 @@ def open_gpu(link: Link, device: Device) -> str:
 
 
 def runs(built_for: str, architecture: str) -> bool:
-    """Whether a GPU runs machine code built for another architecture: that of its own generation, as far as it was known then.
+    """Whether a GPU runs machine code built for an architecture: one of its own generation, no newer than itself.
 
-    CUDA C++ Programming Guide, "Binary Compatibility". The suffixes a and f stand for code that is for no other.
+    CUDA C++ Programming Guide, "Binary Compatibility". Code with the suffix a is for that architecture alone; code with f for its family,
+    which is the later ones of the generation.
     """
     built, there = (re.fullmatch(r"sm_(\d+)(\d)([af]?)", text) for text in (built_for, architecture))
     if not built or not there:
         return built_for == architecture
-    return built[1] == there[1] and (built[2] == there[2] if built[3] else int(built[2]) <= int(there[2]))
+    return built[1] == there[1] and (built[2] == there[2] if built[3] == "a" else int(built[2]) <= int(there[2]))
 
 
 def _problem(device: Device, found: dict[str, Any]) -> FarmError:

@@ -23,6 +23,7 @@ from farm.pipeline.tasks import (
     prepare_task,
 )
 from farm.store import Store
+from farm.transports.readiness import State
 from farm.types import Artifact, Device, Fitted, Model, Prepared, Profile, Progress, Release, TensorSpec
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def check_no_emulator(device: Device) -> None:
         raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
 
 
-def not_usable(device: Device, there: transports.State) -> DeviceError:
+def not_usable(device: Device, there: State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from farm.asking import Ask, nobody
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.transports import gpu_driver, upload
+from farm.transports.readiness import State
 from farm.types import Device
 
 _TRANSPORTS = {
@@ -52,16 +53,6 @@ class Link:
         return upload.put(self.call, self.carry, path, digest, note)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Whether a device can be used now: a word (`ready`, `emulated`, `unavailable`, ...), the reason where it cannot, and the cure."""
-
-    word: str
-    usable: bool
-    why: str = ""
-    fix: str = ""
-
-
 @contextlib.contextmanager
 def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:  # noqa: A001
     """A session with a device. The device ends it by itself after `timeout_s`.
@@ -94,8 +85,7 @@ def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float,
 
 def state(device: Device) -> State:
     """Whether the device can be used, as far as can be told within a few seconds and without a session."""
-    lacking = gpu_driver.lacking(device)
-    result: State = State(lacking.word, False, lacking.why, lacking.fix) if lacking else _transport(device).state(device)
+    result: State = gpu_driver.lacking(device) or _transport(device).state(device)
     return result
 
 

@@ -18,8 +18,8 @@ from farm import process
 from farm.asking import Ask
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports import State
 from farm.transports.errors import translate
+from farm.transports.readiness import State
 from farm.transports.rpc_client import connect
 from farm.types import Device
 

@@ -73,16 +73,17 @@ def check(device: Device, kind: Kind) -> None:
     """Raises DeviceError where the agent of the device's profile does not belong on such a board; names the profiles that do."""
     name, profile = device.name, device.profile
     kernel = _KERNELS.get(kind.machine)
-    why = f"it is one with {kind.words}; the profile {profile.name} is for {profile.agent}"
+    why = f"it is one with {kind.words}; the profile {profile.name} is for {profile.machine}"
     if kernel is None:
         raise DeviceError(f"there is no agent for the {kind.machine} kernel of {name}", why, "reach the board by rpc:// or tracker://")
     if profile.machine not in _RUNS[kernel]:
         right = kind.programs if kind.programs in _RUNS[kernel] else kernel
         of_its_kind = right + (profile.agent or "").removeprefix(profile.machine or "")  # for a GPU, where the profile is for one
-        fix = f"correct `profile` of {name}; for {right} there are: {', '.join(fitting(of_its_kind, profile.name))}"
+        named = fitting(of_its_kind, profile.name) or fitting(right, profile.name)  # there are CPUs for which no GPU's agent is built
+        fix = f"correct `profile` of {name}; for {right} there are: {', '.join(named)}"
         raise DeviceError(f"{name} is another kind of board than its profile says", why, fix)
     narrow = next((one for one in _RUNS[kernel] if one != kernel), "")
-    if kind.bits == 32 and profile.agent == kernel and narrow and device.options.get("userland") != "any":
+    if kind.bits == 32 and profile.machine == kernel and narrow and device.options.get("userland") != "any":
         raise DeviceError(
             f"{name} has 32-bit programs on a 64-bit kernel, and a 64-bit profile",
             why,

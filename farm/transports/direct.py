@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.asking import Ask
-from farm.transports import State
 from farm.transports.contract import start_command
+from farm.transports.readiness import State
 from farm.transports.rpc_client import connect
 from farm.types import Device
 

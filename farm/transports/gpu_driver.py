@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from farm.transports.readiness import State
 from farm.types import Device
 
 LIBRARY = "libcuda.so.1"
@@ -14,17 +14,8 @@ _CACHE = Path("/etc/ld.so.cache")  # of ldconfig(8): the libraries that the load
 _FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")  # where it looks besides
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """In a word, why, and the cure."""
-
-    word: str
-    why: str
-    fix: str
-
-
-def lacking(device: Device) -> Lacking | None:
-    """What stops it; None where nothing is known to, and for devices that compute on a CPU."""
+def lacking(device: Device) -> State | None:
+    """The state that this leaves it in; None where nothing is known to, and for devices that compute on a CPU."""
     profile = device.profile
     if not profile.on_gpu:
         return None
@@ -34,12 +25,13 @@ def lacking(device: Device) -> Lacking | None:
             why = f"CUDA 13, which farm builds with, has no code for {profile.target.get('arch')}"
         else:
             why = f"neither farm's agent nor TVM's packages have a runtime for {kind}: that would be a TVM built for it on the board"
-        return Lacking("not supported", why, f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built")
+        return State("not supported", False, why, f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built")
     if device.emulated:
-        return Lacking("without a GPU", "qemu emulates CPUs only", cpu)
+        return State("without a GPU", False, "qemu emulates CPUs only", cpu)
     if device.on_this_machine and not installed():
-        return Lacking(
+        return State(
             "without a GPU",
+            False,
             f"this machine has no NVIDIA driver: {LIBRARY} is nowhere that the system's loader looks",
             "install the driver, so that nvidia-smi works (in a container: start it with --gpus all), or use a CPU profile, such as x86",
         )

@@ -17,7 +17,8 @@ from farm import process
 from farm.asking import Ask, patiently
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
-from farm.transports import State, direct
+from farm.transports import direct
+from farm.transports.readiness import State
 from farm.transports.rpc_client import connect, tvm_rpc
 from farm.transports.ssh_config import route
 from farm.transports.ssh_upload import carry

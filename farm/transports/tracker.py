@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from farm.asking import Ask
 from farm.errors import DeviceError
-from farm.transports import State, direct
+from farm.transports import direct
+from farm.transports.readiness import State
 from farm.transports.rpc_client import noticing_silence, tvm_rpc
 from farm.types import Device
 

@@ -142,6 +142,7 @@ class Release:
     """A model as it is installed on a device. Releases of a name are numbered from 1; the `current` one is what a run uses.
 
     `files` are the digests (SHA-256) of the files in the device's store, by file name; `labels` the names of the classes, if it has any.
+    `on_gpu` is whether its code is for a GPU.
     """
 
     name: str
@@ -156,3 +157,4 @@ class Release:
     labels: tuple[str, ...]
     installed_at: str  # ISO 8601, UTC, by the host's clock
     versions: Mapping[str, str]
+    on_gpu: bool = False

@@ -60,6 +60,8 @@ def test_a_kind_in_words() -> None:
         (Kind("armv8l"), "rasp3b"),
         (Kind("x86_64", "i386", 32), "x86-v3"),  # there is no 32-bit agent that would be meant
         (Kind("riscv64", "riscv64", 64), "riscv64"),
+        (Kind("aarch64", "aarch64", 64), "jetson-orin-nano"),
+        (Kind("x86_64", "x86_64", 64), "cuda-sm80"),
     ],
 )
 def test_a_profile_that_fits(kind: Kind, profile: str) -> None:
@@ -75,6 +77,11 @@ def test_a_profile_that_fits(kind: Kind, profile: str) -> None:
         (Kind("aarch64", "aarch64", 64), "x86", "another kind of board", "rasp3b-64"),
         (Kind("aarch64", "armv7", 32, "hard"), "rasp3b-64", "32-bit programs on a 64-bit kernel", "rasp3b"),
         (Kind("aarch64", "", 32), "rk3399", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (Kind("aarch64", "armv7", 32, "hard"), "jetson-orin-nano", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (Kind("aarch64", "aarch64", 64), "cuda-sm80", "another kind of board", "jetson-orin-nano"),
+        (Kind("x86_64", "x86_64", 64), "jetson-orin-nano", "another kind of board", "cuda-sm86"),
+        (Kind("armv7l", "armv7", 32, "hard"), "cuda-sm80", "another kind of board", "rasp3b"),
+        (Kind("riscv64", "riscv64", 64), "cuda-sm80", "another kind of board", "riscv64"),
         (Kind("armv6l", "armv7", 32, "hard"), "rasp3b", "no agent for the armv6l kernel", ""),
     ],
 )
@@ -82,6 +89,7 @@ def test_a_profile_that_does_not_fit_and_those_that_would(kind: Kind, profile: s
     with pytest.raises(DeviceError, match=words) as raised:
         check(device(profile), kind)
     assert named in raised.value.fix.replace(",", "").replace(";", "").split() or not named
+    assert "-cuda" not in raised.value.why, "a word of farm's own"
 
 
 def test_64_bit_code_on_a_32_bit_system_can_be_meant() -> None:

@@ -67,6 +67,9 @@ def test_what_no_agent_can_run_says_so_without_being_asked(profile: str, url: st
         ("sm_90a", "sm_90", True),
         ("sm_100", "sm_103", True),
         ("sm_100a", "sm_103", False),
+        ("sm_100f", "sm_103", True),
+        ("sm_103f", "sm_100", False),
+        ("sm_100f", "sm_120", False),
     ],
 )
 def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(built_for: str, architecture: str, does: bool) -> None:
