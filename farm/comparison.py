@@ -88,7 +88,8 @@ def compare_in_turns(
 ) -> list[Pair]:
     """What each pair says whose builds were measured again in turns, or what kept them from being."""
     there = [found for found in measured if isinstance(found, Paired)]
-    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence))
+    loads = [found.loads for found in there]
+    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads))
     pairs_found = []
     for (first, second), found in zip(pairs, measured, strict=True):
         also = tuple(differences(first, second, facts=False))

@@ -34,7 +34,7 @@ def test_the_signed_rank_test_is_scipys(values: list[float]) -> None:
 
 
 def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
-    """The level doubles now and then, for both; one of the two is 3 % slower, or is not."""
+    """The level doubles now and then, for both; one of the two is 4 % slower, or is not."""
     draw = random.Random(1)
     levels = [draw.choice((1.0, 1.0, 2.0)) * draw.gauss(1, 0.01) for _ in range(200)]
     first, same, slower = ([0.01 * factor * level * draw.gauss(1, 0.02) for level in levels] for factor in (1.0, 1.0, 1.04))
@@ -55,6 +55,30 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     few = stats.compare_in_turns([([1.0] * 9, [2.0] * 9)])[0]
     assert few.change is stats.Change.UNSURE and "9 rounds are too few" in few.reason
     assert stats.compare_in_turns([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[0].change is stats.Change.SLOWER
+
+
+def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
+    draw = np.random.default_rng(3)
+    values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
+    p = stats.compare_in_turns([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
+    alone = pairing.signed_rank(values)
+    assert scipy.stats.norm.isf(alone / 2) > 9
+    assert alone == pytest.approx(scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9)
+    assert p and 1e-15 < p < 1e-3  # about that of 30 rounds
+
+
+def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
+    """Most rounds are of the last load, in which the second build was 4 % slower: where it lay in memory, perhaps."""
+    draw = np.random.default_rng(5)
+    loads = (12, 12, 300)
+    slower = np.repeat([0.0, 0.0, math.log(1.04)], loads) + draw.normal(0, 0.002, sum(loads))
+    always = np.full(sum(loads), math.log(1.04)) + draw.normal(0, 0.002, sum(loads))
+    pairs = [(np.ones(sum(loads)).tolist(), np.exp(values).tolist()) for values in (slower, always)]
+    once, each = stats.compare_in_turns(pairs, loads=[loads, loads])
+    assert once.change is not stats.Change.SLOWER and once.interval and once.interval[0] < 1.002
+    assert each.change is stats.Change.SLOWER
+    assert stats.compare_in_turns(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
+    assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(once.interval, abs=0.002)
 
 
 def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:

@@ -45,7 +45,7 @@ class Tuned:
         """The median of before over after, pair by pair, and its interval of 95 % confidence."""
         if self.paired is None:
             return None
-        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence)
+        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads)
         return ratio, low, high
 
     @property
