@@ -15,8 +15,10 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm import stats
+from farm import stats, turns
+from farm.executor import comparing
 from farm.stats import pairing
+from farm.types import Until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -79,6 +81,31 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     assert each.change is stats.Change.SLOWER
     assert stats.compare_in_turns(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
     assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(once.interval, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("inference_s", "until", "loads"),
+    [
+        (5.0, Until(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
+        (5.0, Until(seconds=20.0, loads=20), [1] * 10),  # no further load then
+        (0.01, Until(seconds=6.0), [100, 100, 100]),
+        (0.01, Until(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
+    ],
+)
+def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float, until: Until, loads: list[int]) -> None:
+    draw, now, notes = random.Random(6), 0.0, list[tuple[int, int, float]]()
+
+    def block(count: int) -> list[float]:
+        nonlocal now
+        now += inference_s
+        return [inference_s * draw.uniform(0.7, 1.3)] * count
+
+    enough = comparing.Enough(until, lambda *told: notes.append(told), lambda: now)
+    while enough.another_load():
+        turns.in_turns({comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE)
+    assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
+    assert [load for load, rounds, _ in notes if not rounds] == list(range(len(loads)))
+    assert all(0 <= share <= 1 for _, _, share in notes)
 
 
 def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:

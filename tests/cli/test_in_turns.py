@@ -83,7 +83,7 @@ def test_noisy_runs_of_one_build_do_not_differ(farm: Farm) -> None:
     (pair,) = done.json["pairs"]
     assert pair["change"] in ("same", "unsure") and pair["failure"] is None
     turns = pair["in_turns"]
-    assert len(turns["loads"]) == 3 and min(turns["loads"]) >= 10
+    assert len(turns["loads"]) == 3 and sum(turns["loads"]) >= 10
     assert len(turns["before_s"]) == len(turns["after_s"]) == sum(turns["loads"])
     assert min(turns["before_s"]) > 0
     assert farm.run("compare", first, second, "--json").json["pairs"][0]["in_turns"] is None
