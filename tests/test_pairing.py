@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import runpy
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,10 +19,11 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm import stats, turns
+from farm import comparison, stats, turns
+from farm.errors import DeviceError
 from farm.executor import comparing
 from farm.stats import pairing
-from farm.types import Until
+from farm.types import Paired, Run, Until, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -114,6 +119,36 @@ def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
     alone, among = stats.compare_in_turns(pairs[:1])[0], stats.compare_in_turns(pairs)[0]
     assert alone.p and among.p and among.p > alone.p
     assert alone.interval and among.interval and among.interval[1] > alone.interval[1]
+
+
+def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Run("one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64)
+    good = Paired((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
+    pairs = comparison.compare_in_turns([(told, told)] * 2, [good, DeviceError("host hangs", "", "")])
+
+    class Interrupted:
+        left: ClassVar = [*pairs]
+
+        def compare(self, *_: object, **__: object) -> list[comparison.Pair]:
+            if not self.left:
+                raise KeyboardInterrupt
+            return [self.left.pop(0)]
+
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
+    tool = runpy.run_path(str(ROOT / "tools" / "aa-bench"))
+    bench = tool["Bench"]
+    monkeypatch.setattr(bench, "__init__", lambda self, *_: setattr(self, "_turns", True))
+    monkeypatch.setattr(bench, "_of", lambda *_: told)
+    monkeypatch.setattr(bench, "_farm", lambda *_: Interrupted())
+    monkeypatch.setattr(sys, "argv", ["aa-bench", "--in-turns", "--planted", "0", "--json", str(tmp_path / "rows.json")])
+    with pytest.raises(KeyboardInterrupt):
+        tool["main"]()
+    assert "the same model: 2 comparisons, 1 slower, 1 failed; ratios in %: +10.9\n" in capsys.readouterr().out
+    assert [row["in_turns"] for row in json.loads((tmp_path / "rows.json").read_text())["the same model"]] == [20, 0]
 
 
 def test_comparisons_in_turns_give_no_false_alarms_on_noisy_recordings_and_find_a_slowdown() -> None:
