@@ -119,7 +119,9 @@ class Planes(PyExprMutator):  # type: ignore[misc]
 
     def _elementwise(self, call: Call) -> relax.Expr | None:
         tensors = [argument for argument in call.args if isinstance(argument.ty, relax.TensorType)]
-        if any(self._row_of(tensor) is not None for tensor in tensors):
+        if int(getattr(call.attrs, "axis", 1)) != 1:
+            return None
+        if all(int(tensor.ty.ndim) <= 3 for tensor in tensors) and any(self._row_of(tensor) is not None for tensor in tensors):
             return self._row(Call(call.op, [self._under_row(argument) for argument in call.args], call.attrs))
         found = next((volume for tensor in tensors if (volume := self._volume_of(tensor)) is not None), None)
         outer = None if found is None else _outer(found)
@@ -215,7 +217,8 @@ class Planes(PyExprMutator):  # type: ignore[misc]
         """How a volume comes from planes: the reshape of them."""
         turned = self._call(expression, "relax.permute_dims")
         apart = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _DEPTH_FIRST else None
-        return apart if apart is not None and int(apart.args[0].ty.ndim) == 4 and _outer(apart) is not None else None
+        planes, volume = (None, None) if apart is None else (_shape(apart.args[0]), _shape(apart))
+        return apart if planes and volume and len(planes) == 4 and same(planes[1:], volume[2:]) else None
 
     def _call(self, expression: relax.Expr, operator: str) -> Call | None:
         bound = self._bound(expression)
@@ -235,7 +238,7 @@ def _under_volume(operand: relax.Expr, volume: Call, of_operand: Call | None) ->
         one, other = _outer(of_operand), _outer(volume)
         return of_operand.args[0] if one and other and same(one, other) else None
     value = constant(operand)
-    if value is None:
+    if value is None or value.ndim > 5:
         return None
     shape = (1,) * (5 - value.ndim) + value.shape
     if shape[0] != 1 or any(extent != 1 for extent in shape[2:]):

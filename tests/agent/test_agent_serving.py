@@ -18,6 +18,7 @@ from agent_running import Agent, children_of, client, start_client, wait_until
 
 from farm import __version__, process
 from farm.deadline import Deadline
+from farm.transports.contract import PROTOCOL
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]
@@ -48,7 +49,7 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     printed = process.run([*agent.command, "--facts"], deadline=Deadline(20), what="--facts")
     facts = json.loads(by_rpc)
     assert facts.keys() == json.loads(printed).keys()
-    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == 4 and abs(facts["time_s"] - time.time()) < 60
+    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == PROTOCOL and abs(facts["time_s"] - time.time()) < 60
     assert facts["tvm"].startswith("0.27") and facts["kernel"] == os.uname().release
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory_total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

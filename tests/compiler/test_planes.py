@@ -178,8 +178,35 @@ def test_an_open_batch_of_rows_and_volumes_stays_open():
     agree(Answer(run(low, [x, y]), low.kernels, low), *expected)
 
 
-def test_grouped_volumes_and_integers_are_left_to_the_general_rule_and_right():
+def test_grouped_volumes_are_left_to_the_general_rule_and_right():
     x, w = draw(1, 4, 4, 5, 5), draw(4, 1, 2, 3, 3)
     ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv3d(x, w, groups=4)), {"w": w})
     agree(ours, functional.conv3d(torch.from_numpy(x), torch.from_numpy(w), groups=4))
     assert ours.rules == []
+
+
+def test_a_channel_shuffle_is_no_volume():
+    x = draw(1, 8, 6, 6)
+
+    def body(emit, x):
+        turned = emit(OP.permute_dims(emit(OP.reshape(x, (1, 2, 4, 6, 6))), [0, 2, 1, 3, 4]))
+        return emit(OP.reshape(emit(OP.nn.relu(turned)), (1, 8, 6, 6)))
+
+    agree(compute({"x": x}, body), functional.relu(torch.from_numpy(x)).reshape(1, 2, 4, 6, 6).transpose(1, 2).reshape(1, 8, 6, 6))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 1, 1, 20), (2, 1, 1, 1, 1)], ids=str)
+def test_a_row_meets_an_operand_of_more_axes(shape):
+    x, w, other = draw(1, 3, 20), draw(8, 3, 1), draw(*shape)
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.multiply(emit(OP.nn.conv1d(x, w)), const(other))), {"w": w})
+    agree(ours, functional.conv1d(torch.from_numpy(x), torch.from_numpy(w)) * torch.from_numpy(other))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_slope_for_each_channel_or_each_place_of_a_row(axis):
+    x, w = draw(1, 3, 20), draw(8, 3, 1)
+    slope = draw((8, 20)[axis - 1])
+    ours = compute({"x": x}, lambda emit, x, w, slope: emit(OP.nn.prelu(emit(OP.nn.conv1d(x, w)), slope, axis)), {"w": w, "slope": slope})
+    made = functional.conv1d(torch.from_numpy(x), torch.from_numpy(w))
+    shaped = torch.from_numpy(slope).reshape((1, 8, 1) if axis == 1 else (1, 1, 20))
+    agree(ours, torch.where(made > 0, made, made * shaped))

@@ -1,0 +1,31 @@
+"""The tools that are run by hand do run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import farm
+
+ROOT = Path(farm.__file__).parents[1]
+
+
+def test_a_model_is_measured_beside_another_engine(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [
+        sys.executable,
+        ROOT / "tools" / "bench-engines",
+        ROOT / "farm/zoo/digits/digits.onnx",
+        "--threads",
+        "1",
+        "--rounds",
+        "3",
+        "--engines",
+        "onnxruntime",
+    ]
+    done = subprocess.run([*command, "--json", report], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    [result] = json.loads(report.read_text())
+    assert result["right"] and result["times_ms"]["1"]["onnxruntime"] > 0 and result["ratios"]["1"]["onnxruntime"] > 0
