@@ -88,7 +88,8 @@ def compare_in_turns(
 ) -> list[Pair]:
     """What each pair says whose builds were measured again in turns, or what kept them from being."""
     there = [found for found in measured if isinstance(found, Paired)]
-    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence))
+    loads = [found.loads for found in there]
+    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads))
     pairs_found = []
     for (first, second), found in zip(pairs, measured, strict=True):
         also = tuple(differences(first, second, facts=False))
@@ -116,9 +117,11 @@ def _seconds(run: Run) -> tuple[float, ...]:
 
 
 def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
-    """What else differs between two runs, in words: names, versions, the build, and facts of the device, if those count."""
+    """What else differs between two runs, in words: names, versions, the import, the build, and facts of the device, if those count.
+
+    An import differs with the model, its data and limits, and the versions of farm and TVM that made it."""
     found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
-    found.append(_changed("model", (first.model_digest or "")[:8], (second.model_digest or "")[:8]) if first.model_digest else "")
+    found.append(_changed("import", (first.model_digest or "")[:8], (second.model_digest or "")[:8]) if first.model_digest else "")
     found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))
     for name in sorted({*first.versions, *second.versions}):
         found.append(_changed(name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")))

@@ -7,19 +7,23 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from report_runs import timed
 
 import farm
 from farm import Farm, Result
 from farm.api.choosing import deadline_asked, planned
+from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
-from farm.pipeline import expand
+from farm.pipeline import Outcome, expand
+from farm.pipeline.story import Ledger
 from farm.store import RunStore
-from farm.types import PRESETS, Agreement, Device, Failure, Model, Plan, Profile, Run, Verdict
+from farm.types import PRESETS, Agreement, Device, Failure, Model, Plan, Profile, Run, Until, Verdict
 
 STABLE = timed("pi5", "net", 1)
 
@@ -128,6 +132,39 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
         check=True,
     )
     assert [run["id"] for run in json.loads(listed.stdout)["runs"]] == ["a-b-1"]
+
+
+def test_what_is_for_turns_alone_is_refused_without_them(config: Path) -> None:
+    with pytest.raises(UsageError, match=r"until=\.\.\.: nothing is measured"):
+        Farm.load(config).compare(STABLE, STABLE, until=Until(seconds=5.0))
+    with pytest.raises(UsageError, match=r"deadline_s=\.\.\.: nothing is measured"):
+        Farm.load(config).compare(STABLE, STABLE, deadline_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "deadline_s"),
+    [(["--quick"], 600.0), (["--mlperf"], PRESETS["mlperf"]["deadline_s"]), (["--mlperf", "--deadline", "60"], 60.0)],
+)
+def test_turns_have_the_deadline_of_a_job(config: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], deadline_s: float) -> None:
+    """After a bench, and in Python. What would be measured is made up."""
+    before, after = (dataclasses.replace(timed("host", "net", number, verdict=Verdict.NOISY), model_digest="m" * 64) for number in (1, 2))
+    loaded, limits = Farm.load(config), list[float]()
+    (net := config.parent / "net.onnx").touch()
+    loaded.record.add([before])
+    loaded.record.save_baseline("then", [before])
+
+    def measure(contests: list[Device], until: Until, limit_s: Callable[[Device], float], **_: object) -> list[FarmError]:
+        limits.append(limit_s(loaded.fleet.device("host")))
+        return [FarmError("not measured")]
+
+    monkeypatch.setattr("farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), Ledger(0.0, 0.0, {})))
+    monkeypatch.setattr("farm.pipeline.comparing.contest", lambda *_: None)
+    monkeypatch.setattr("farm.pipeline.comparing.measure", measure)
+    command = ["bench", "--config", str(config), "--device", "host", str(net), *options, "--baseline", "then", "--in-turns", "--json"]
+    done = CliRunner().invoke(cli, command)
+    assert json.loads(done.stdout)["comparison"][0]["failure"]["what"] == "not measured"
+    loaded.compare(before, after, in_turns=True, deadline_s=deadline_s)
+    assert limits == [deadline_s, deadline_s]
 
 
 def test_tries_are_counted_from_one(config: Path) -> None:

@@ -10,6 +10,8 @@ import random
 import pytest
 
 from farm import comparison, stats
+from farm.commands import comparing
+from farm.commands.common import Session
 from farm.errors import DeviceError
 from farm.types import Agreement, Latency, Run, Samples, Verdict
 
@@ -138,6 +140,35 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
     assert pair.found.change is stats.Change.UNSURE
     assert f"the second is {doubtful.value}: why" in pair.found.reason
     assert not pair.found.reaches(0.0)
+
+
+def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The commands that a table of these pairs ends with."""
+    comparing.show(Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again")
+    return [line.partition("in turns: ")[2] for line in capsys.readouterr().out.splitlines() if "in turns: " in line]
+
+
+def test_turns_are_advised_only_where_they_are_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    noisy = [dataclasses.replace(run(Verdict.NOISY, factor=factor), model_digest="m" * 64) for factor in (1.0, 1.1)]
+    a, b, c = ([dataclasses.replace(one, device=device, id=f"{device}-{one.id}") for one in noisy] for device in "abc")
+    assert hints([(a[0], a[1])], capsys) == ["farm compare --in-turns a-pi-1.0 a-pi-1.1"]
+    assert hints([(a[0], a[1]), (b[0], b[1])], capsys) == ["again"]
+    changes: list[dict[str, object]] = [
+        {"device": "other"},
+        {"profile": "rasp3b"},
+        {"threads": 2},
+        {"cores": "big"},
+        {"pinned": True},
+        {"url": "qemu:"},
+        {"model_digest": None},
+        {"artifact_digest": None},
+        {"verdict": Verdict.WRONG},
+    ]
+    for change in changes:
+        other = dataclasses.replace(c[1], **change)  # type: ignore[arg-type]
+        assert hints([(c[0], other)], capsys) == [], change
+        each = [f"farm compare --in-turns {device}-pi-1.0 {device}-pi-1.1" for device in "ab"]
+        assert hints([(a[0], a[1]), (b[0], b[1]), (c[0], other)], capsys) == each, change  # one would keep all from being measured
 
 
 def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:

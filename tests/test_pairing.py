@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import runpy
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,8 +19,11 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm import stats
+from farm import comparison, stats, turns
+from farm.errors import DeviceError
+from farm.executor import comparing
 from farm.stats import pairing
+from farm.types import Paired, Run, Until, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +41,7 @@ def test_the_signed_rank_test_is_scipys(values: list[float]) -> None:
 
 
 def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
-    """The level doubles now and then, for both; one of the two is 3 % slower, or is not."""
+    """The level doubles now and then, for both; one of the two is 4 % slower, or is not."""
     draw = random.Random(1)
     levels = [draw.choice((1.0, 1.0, 2.0)) * draw.gauss(1, 0.01) for _ in range(200)]
     first, same, slower = ([0.01 * factor * level * draw.gauss(1, 0.02) for level in levels] for factor in (1.0, 1.0, 1.04))
@@ -57,12 +64,91 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     assert stats.compare_in_turns([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[0].change is stats.Change.SLOWER
 
 
+def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
+    draw = np.random.default_rng(3)
+    values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
+    p = stats.compare_in_turns([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
+    alone = pairing.signed_rank(values)
+    assert scipy.stats.norm.isf(alone / 2) > 9
+    assert alone == pytest.approx(scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9)
+    assert p and 1e-15 < p < 1e-3  # about that of 30 rounds
+
+
+def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
+    """Most rounds are of the last load, in which the second build was 4 % slower: where it lay in memory, perhaps."""
+    draw = np.random.default_rng(5)
+    loads = (12, 12, 300)
+    slower = np.repeat([0.0, 0.0, math.log(1.04)], loads) + draw.normal(0, 0.002, sum(loads))
+    always = np.full(sum(loads), math.log(1.04)) + draw.normal(0, 0.002, sum(loads))
+    pairs = [(np.ones(sum(loads)).tolist(), np.exp(values).tolist()) for values in (slower, always)]
+    once, each = stats.compare_in_turns(pairs, loads=[loads, loads])
+    assert once.change is not stats.Change.SLOWER and once.interval and once.interval[0] < 1.002
+    assert each.change is stats.Change.SLOWER
+    assert stats.compare_in_turns(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
+    assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(once.interval, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("inference_s", "until", "loads"),
+    [
+        (5.0, Until(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
+        (5.0, Until(seconds=20.0, loads=20), [1] * 10),  # no further load then
+        (0.01, Until(seconds=6.0), [100, 100, 100]),
+        (0.01, Until(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
+    ],
+)
+def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float, until: Until, loads: list[int]) -> None:
+    draw, now, notes = random.Random(6), 0.0, list[tuple[int, int, float]]()
+
+    def block(count: int) -> list[float]:
+        nonlocal now
+        now += inference_s
+        return [inference_s * draw.uniform(0.7, 1.3)] * count
+
+    enough = comparing.Enough(until, lambda *told: notes.append(told), lambda: now)
+    while enough.another_load():
+        turns.in_turns({comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE)
+    assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
+    assert [load for load, rounds, _ in notes if not rounds] == list(range(len(loads)))
+    assert all(0 <= share <= 1 for _, _, share in notes)
+
+
 def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
     draw = np.random.default_rng(4)
     pairs = [(np.ones(12).tolist(), np.exp(draw.normal(0.05 if index == 0 else 0, 0.03, 12)).tolist()) for index in range(20)]
     alone, among = stats.compare_in_turns(pairs[:1])[0], stats.compare_in_turns(pairs)[0]
     assert alone.p and among.p and among.p > alone.p
     assert alone.interval and among.interval and among.interval[1] > alone.interval[1]
+
+
+def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Run("one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64)
+    good = Paired((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
+    pairs = comparison.compare_in_turns([(told, told)] * 2, [good, DeviceError("host hangs", "", "")])
+
+    class Interrupted:
+        left: ClassVar = [*pairs]
+
+        def compare(self, *_: object, **__: object) -> list[comparison.Pair]:
+            if not self.left:
+                raise KeyboardInterrupt
+            return [self.left.pop(0)]
+
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
+    tool = runpy.run_path(str(ROOT / "tools" / "aa-bench"))
+    bench = tool["Bench"]
+    monkeypatch.setattr(bench, "__init__", lambda self, *_: setattr(self, "_turns", True))
+    monkeypatch.setattr(bench, "_of", lambda *_: told)
+    monkeypatch.setattr(bench, "_farm", lambda *_: Interrupted())
+    monkeypatch.setattr(sys, "argv", ["aa-bench", "--in-turns", "--planted", "0", "--json", str(tmp_path / "rows.json")])
+    with pytest.raises(KeyboardInterrupt):
+        tool["main"]()
+    assert "the same model: 2 comparisons, 1 slower, 1 failed; ratios in %: +10.9\n" in capsys.readouterr().out
+    assert [row["in_turns"] for row in json.loads((tmp_path / "rows.json").read_text())["the same model"]] == [20, 0]
 
 
 def test_comparisons_in_turns_give_no_false_alarms_on_noisy_recordings_and_find_a_slowdown() -> None:

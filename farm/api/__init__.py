@@ -132,17 +132,21 @@ class Farm:
         *,
         in_turns: bool = False,
         until: Until | None = None,
+        deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> list[Pair]:
         """Is the second slower than the first, how much, and how surely? Each is a run, or the name of a baseline, or the beginning of a
         run's id. Raises UsageError where there is none of the name, or nothing that both have.
 
-        `in_turns` does not compare the figures of then, but measures both builds again, see `in_turns`.
+        `in_turns` does not compare the figures of then, but measures both builds again: see `in_turns`, and for `until` and `deadline_s`.
         """
         from farm import comparison
 
+        if not in_turns and (until or deadline_s):
+            name = "until" if until else "deadline_s"
+            raise UsageError(f"{name}=...: nothing is measured", "kept runs are compared", "in_turns=True")
         pairs = self.pairs(first, second)
-        return self.in_turns(pairs, until=until, show=show) if in_turns else comparison.compare(pairs)
+        return self.in_turns(pairs, until=until, deadline_s=deadline_s, show=show) if in_turns else comparison.compare(pairs)
 
     def pairs(self, first: str | Result | Run, second: str | Result | Run) -> list[tuple[Run, Run]]:
         """The runs that `compare` compares."""
@@ -169,9 +173,9 @@ class Farm:
     ) -> list[Pair]:
         """The builds of each two runs, on the device of both, measured again in turns: what disturbs the machine then disturbs both.
 
-        `until` is how long, `confidence` that of all answers together. A build that is no longer in the cache, runs of different devices or
-        settings, and an emulated device raise UsageError before anything is measured. A device that fails, or a build whose answer is
-        wrong, is the `failure` of its pair.
+        `until` is how long, `confidence` that of all answers together, `deadline_s` the longest a pair may take beside that. A build that
+        is no longer in the cache, runs of different devices or settings, and an emulated device raise UsageError before anything is
+        measured. A device that fails, or a build whose answer is wrong, is the `failure` of its pair.
         """
         from farm import comparison, stats
         from farm.pipeline import comparing

@@ -85,7 +85,8 @@ def bench(
     fleet = session.fleet()
     chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_asked(preset, plan))
+    deadline_s = deadline_asked(preset, plan)
+    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
@@ -99,7 +100,7 @@ def bench(
         write_whole(prometheus, metrics.of_runs(outcome.runs))
     if not session.as_json:
         _show(session, outcome)
-    pairs = comparing.against(session, before, outcome.runs, in_turns)
+    pairs = comparing.against(session, before, outcome.runs, in_turns, deadline_s)
     if pairs and not session.as_json:
         comparing.show(session, pairs, "the same farm bench with --in-turns")
     contests = rivals.contests(session, jobs, outcome, against)  # after the table: what is known by then is not lost if it fails

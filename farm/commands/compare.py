@@ -15,7 +15,12 @@ from farm.types import Until
 @click.argument("second", metavar="B")
 @comparing.fail_on
 @comparing.in_turns
-@click.option("--seconds", type=click.FloatRange(1), metavar="S", help="With --in-turns, the longest to measure a pair. [default: 20]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    metavar="S",
+    help="With --in-turns, the longest to measure a pair, if ten rounds take no longer. [default: 20]",
+)
 @click.option(
     "--deadline", "deadline_s", type=click.FloatRange(1), metavar="S", help="With --in-turns, the longest a pair may take beside that."
 )

@@ -76,8 +76,9 @@ def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -
             contest(run, run, session.fleet(), Store(cache_root()))
 
 
-def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool) -> list[Pair]:
-    """The runs beside those of a baseline; where these do not tell, both builds are measured again `in_turns`, if that is asked for."""
+def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool, deadline_s: float | None) -> list[Pair]:
+    """The runs beside those of a baseline; where these do not tell, both builds are measured again `in_turns`, if that is asked for.
+    `deadline_s` is that of a job, if it is not its device's."""
     from farm import comparison
 
     known = {(run.device, run.title) for run in before}
@@ -87,15 +88,22 @@ def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_tur
     confidence = 1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE  # as there are two ways to be wrong
     pairs = comparison.compare(comparison.pair_up(before, after), confidence)
     unsure = [pair for pair in pairs if in_turns and may_be_told(pair)]
-    again = measured_in_turns(session, [(pair.first, pair.second) for pair in unsure], confidence=confidence) if unsure else []
+    both = [(pair.first, pair.second) for pair in unsure]
+    again = measured_in_turns(session, both, confidence=confidence, deadline_s=deadline_s) if unsure else []
     found = {pair.second.id: pair for pair in again}
     return [found.get(pair.second.id, pair) for pair in pairs]
 
 
 def may_be_told(pair: Pair) -> bool:
     """Whether its kept runs do not tell, and turns might."""
+    return pair.found.change is Change.UNSURE and _measurable(pair)
+
+
+def _measurable(pair: Pair) -> bool:
+    """Whether turns are possible, but for what is in the cache: see `farm.pipeline.comparing.contest`."""
     sides = (pair.first, pair.second)
-    return pair.found.change is Change.UNSURE and all(run.good and run.model_digest and not run.emulated for run in sides)
+    alike = len({(run.device, run.profile, run.threads, run.cores, run.pinned) for run in sides}) == 1
+    return alike and all(run.good and run.artifact_digest and run.model_digest and not run.emulated for run in sides)
 
 
 def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any) -> list[Pair]:
@@ -106,14 +114,15 @@ def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how:
 
 
 def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
-    """The table, and where it cannot tell, the command that might: `again`."""
+    """The table, and where it cannot tell, the command that might: `again`, if every pair can be measured in turns."""
     from farm.views.comparing import comparison_table
 
     console = session.out()
     console.print(comparison_table(pairs, console.width))
     if unsure := [pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)]:
-        command = f"farm compare --in-turns {unsure[0].first.id} {unsure[0].second.id}" if len(unsure) == 1 else again
-        click.echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
+        each = [f"farm compare --in-turns {pair.first.id} {pair.second.id}" for pair in unsure]
+        for command in [again] if len(unsure) > 1 and all(map(_measurable, pairs)) else each:
+            click.echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
 
 
 def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | None:

@@ -31,17 +31,16 @@ def compare(desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | 
     """Both builds in one session, or one after the other in as many as they are to be loaded anew. Raises WrongAnswer for one whose answer
     is not right, DeviceError and its kin."""
     found: dict[str, list[float]] = {BEFORE: [], AFTER: []}
-    loads, facts, deadline = [], {}, Deadline(deadline_s)
-    for number in range(until.loads):
+    enough, facts, deadline = Enough(until, _noting(desk, until)), {}, Deadline(deadline_s)
+    while enough.another_load():
         with ExitStack() as stack:
             loaded, link = _load(stack, desk, device, sides, agent, deadline.remaining)
             stack.enter_context(quiet(desk, device))
-            medians = in_turns(dict(zip(found, map(_block, loaded), strict=True)), Enough(until, _noting(desk, until, number)), PACE)
+            medians = in_turns(dict(zip(found, map(_block, loaded), strict=True)), enough, PACE)
             facts = facts_of(link)
-        loads.append(len(medians[BEFORE]))
         for name, seconds in medians.items():
             found[name] += seconds
-    return Paired(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(loads))
+    return Paired(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(enough.loads))
 
 
 def _load(
@@ -63,10 +62,10 @@ def _load(
     return loaded, link
 
 
-def _noting(desk: Desk, until: Until, load: int) -> Callable[[int, float], None]:
+def _noting(desk: Desk, until: Until) -> Callable[[int, int, float], None]:
     """What tells of the rounds of a load."""
 
-    def note(rounds: int, share: float) -> None:
+    def note(load: int, rounds: int, share: float) -> None:
         which = f"load {load + 1} of {until.loads}, " if until.loads > 1 else ""
         desk.note(Progress(Stage.MEASURING, f"{which}round {rounds + 1}", (load + share) / until.loads))
 
@@ -78,23 +77,40 @@ def _block(loaded: Loaded) -> Block:
 
 
 class Enough:
-    """Whether a load goes on: until it has its share of the time, or of how sure the ratio is to be. `note` hears, now and then, how many
-    rounds there are and which share of the time is over."""
+    """Whether there is another load, and whether it goes on: until it has its share of the time, or of how sure the ratio is to be. All
+    loads together have LEAST_ROUNDS, and end once they have these where the time is over. `loads` are the rounds of those that are done;
+    `note` hears, now and then, the number of the load, how many rounds it has and which share of its time is over."""
 
-    def __init__(self, until: Until, note: Callable[[int, float], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, until: Until, note: Callable[[int, int, float], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._until, self._note, self._clock = until, note, clock
-        self._begin = self._note_at = clock()
-        self._look_at = float(stats.LEAST_ROUNDS)
-        self._sure = False
+        self.loads: list[int] = []
+        self._seconds = 0.0  # of the loads that are done
+        self._begin = self._note_at = self._look_at = 0.0
+
+    def another_load(self) -> bool:
+        time_is_over = self._seconds >= self._until.seconds and sum(self.loads) >= stats.LEAST_ROUNDS
+        return len(self.loads) < self._until.loads and not time_is_over
 
     def __call__(self, medians: Medians) -> bool:
-        done, now, until = len(medians[BEFORE]), self._clock(), self._until
+        done, now, until, sure = len(medians[BEFORE]), self._clock(), self._until, False
+        if not done:
+            self._begin = self._note_at = now
+            self._look_at = float(stats.LEAST_ROUNDS)
         spent = (now - self._begin) / (until.seconds / until.loads)
         if now >= self._note_at:  # not each time: who shows it would be at work while the device is timed
             self._note_at = now + _NOTE_EVERY_S
-            self._note(done, min(1.0, spent))
+            self._note(len(self.loads), done, min(1.0, spent))
         if done >= self._look_at:
             self._look_at = _LOOK_AGAIN * done
             low, high = stats.ratio_in_turns(medians[BEFORE], medians[AFTER], until.confidence)[1]
-            self._sure = math.log(high / low) / 2 <= until.precision * math.sqrt(until.loads)
-        return done < stats.LEAST_ROUNDS or not (spent >= 1 or self._sure or done >= _MOST)
+            sure = math.log(high / low) / 2 <= until.precision * math.sqrt(until.loads)
+        goes_on = done < self._least() or not (spent >= 1 or sure or done >= _MOST)
+        if not goes_on:
+            self.loads.append(done)
+            self._seconds += now - self._begin
+        return goes_on
+
+    def _least(self) -> int:
+        """Rounds of this load: its share of those that are missing."""
+        missing = stats.LEAST_ROUNDS - sum(self.loads)
+        return max(1, math.ceil(missing / (self._until.loads - len(self.loads))))

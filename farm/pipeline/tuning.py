@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from farm import stats, transports
 from farm.deadline import Deadline
-from farm.errors import UsageError
+from farm.errors import UsageError, WrongAnswer
 from farm.parallel import together
 from farm.pipeline.needs import for_profile
 from farm.pipeline.search import Kernel, Search
@@ -45,7 +45,7 @@ class Tuned:
         """The median of before over after, pair by pair, and its interval of 95 % confidence."""
         if self.paired is None:
             return None
-        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence)
+        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads)
         return ratio, low, high
 
     @property
@@ -57,7 +57,8 @@ class Tuned:
 def tune(
     model: Model, devices: Sequence[Device], *, host: Profile, store: Store, records: RecordStore, minutes: float, show: Show
 ) -> Tuned:
-    """Search for as long as there is something to gain and time for it. Raises what keeps it from beginning, or ends its last board."""
+    """Search for as long as there is something to gain and time for it. Raises what keeps it from beginning, or ends its last board; and
+    WrongAnswer where the model answers wrong with what was found, which is not kept then."""
     _check(devices)
     profile = devices[0].profile
     work = Tuning(for_profile(model, profile), devices, store, records)
@@ -83,7 +84,11 @@ def tune(
             sides = (Side("the build before", before, prepared, limits), Side("the build after", after, prepared, limits))
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
-            paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
+            try:
+                paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
+            except WrongAnswer:
+                _restore(work, there)
+                raise
         tuned = Tuned(before, after, paired)
         if tuned.slower:
             _restore(work, there)

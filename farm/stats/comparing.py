@@ -46,8 +46,11 @@ class Change(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ratio of medians, second over first, with its interval at `CONFIDENCE`, the Mann-Whitney test's p over rounds (corrected where
-    several comparisons were made), and what follows from them, with the reason in words."""
+    """The ratio of two times, second over first, with its interval, a test's p, and what follows from them, with the reason in words.
+
+    Of runs (`compare`) it is the ratio of their medians, and p the Mann-Whitney test's over rounds; in turns (`compare_in_turns`) the
+    median of the rounds' ratios, and p Wilcoxon's. Where several comparisons were made, p is corrected for it, and the interval is wider.
+    """
 
     ratio: float
     interval: Interval | None

@@ -4,6 +4,9 @@ The unit is the round, in which both were measured one right after the other: wh
 both, and leaves their ratio alone. The order changes from round to round, so where the builds do not differ, the logarithm of the ratio is
 as likely so far above zero as below: Wilcoxon's test. The ratio is the median of the rounds' ratios, its interval lies between two of them.
 Most ratios are close to each other and a few far off, where only one of the two was disturbed, and what is surest of such is the median.
+
+What lasts for as long as the builds are loaded, such as where their memory lies, is in all rounds of a load, and however many there are,
+they say nothing of it. An interval therefore reaches at least as far as the medians of the loads are apart.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ _LEAST = 1e-12  # seconds, where a clock saw none
 _REACH = 0.05  # of the rounds: how far apart two are looked at for being alike
 
 
-def compare_in_turns(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE) -> list[Comparison]:
+def compare_in_turns(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE, loads: Sequence[Sequence[int]] = ()
+) -> list[Comparison]:
     """Each pair of builds (seconds per inference in each round, of the same rounds): is the second slower than the first?
 
-    All tests together raise a false alarm with a probability of at most 1 - `confidence`.
+    `loads` says for each pair how many rounds each of its loads had, see `Paired`; without it, each pair was loaded once. All tests
+    together raise a false alarm with a probability of at most 1 - `confidence`.
     """
     logs = [_log_ratios(first, second) for first, second in pairs]
     tested = [index for index, values in enumerate(logs) if len(values) >= LEAST_ROUNDS]
@@ -40,7 +46,7 @@ def compare_in_turns(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], c
     found = []
     for index, values in enumerate(logs):
         if index in corrected:
-            ratio, interval = _location(values, 1 - (1 - confidence) / len(tested))
+            ratio, interval = _location(values, 1 - (1 - confidence) / len(tested), loads[index] if loads else ())
             found.append(judged(ratio, interval, corrected[index], confidence, "measure longer"))
         else:
             few = f"cannot tell: {len(values)} rounds are too few, {LEAST_ROUNDS} are needed"
@@ -48,15 +54,18 @@ def compare_in_turns(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], c
     return found
 
 
-def ratio_in_turns(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, Interval]:
+def ratio_in_turns(
+    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE, loads: Sequence[int] = ()
+) -> tuple[float, Interval]:
     """The ratio, second over first, and its interval. Where rounds that follow each other are alike, it is as much wider as that makes the
-    ratio less sure. Raises ValueError where there are no rounds."""
-    return _location(_log_ratios(first, second), confidence)
+    ratio less sure, and it holds the medians of all loads, which had so many rounds each. Raises ValueError where there are no rounds."""
+    return _location(_log_ratios(first, second), confidence, loads)
 
 
-def signed_rank(values: Sequence[float] | Values) -> float:
+def signed_rank(values: Sequence[float] | Values, alike: float = 1.0) -> float:
     """The two-sided p of Wilcoxon's signed rank test that values lie symmetrically about zero; those that are zero are left out. Exact for
-    up to 50 values without ties, else by the normal approximation with a correction for ties.
+    up to 50 values without ties, else by the normal approximation with a correction for ties. `alike` is how many times as large the
+    variance is as if the values were independent; then it is by the normal approximation too.
 
     Wilcoxon, "Individual comparisons by ranking methods", 1945.
     """
@@ -70,9 +79,14 @@ def signed_rank(values: Sequence[float] | Values) -> float:
     above = float(ranks[given > 0].sum())
     largest = max(above, count * (count + 1) / 2 - above)
     if count <= _EXACT_UP_TO and len(ties) == count:
-        return min(1.0, 2 * sum(_ways(count)[round(largest) :]) / (1 << count))
-    variance = count * (count + 1) * (2 * count + 1) / 24 - float((ties**3 - ties).sum()) / 48
-    return min(1.0, 2 * (1 - normal_cdf((largest - count * (count + 1) / 4) / math.sqrt(variance))))
+        exact = min(1.0, 2 * sum(_ways(count)[round(largest) :]) / (1 << count))
+        if alike == 1:
+            return exact
+        z = -normal_quantile(exact / 2)
+    else:
+        variance = count * (count + 1) * (2 * count + 1) / 24 - float((ties**3 - ties).sum()) / 48
+        z = (largest - count * (count + 1) / 4) / math.sqrt(variance)
+    return 2 * normal_cdf(-z / math.sqrt(alike))  # which is exact where 1 - normal_cdf would have become zero
 
 
 def _log_ratios(first: Sequence[float], second: Sequence[float]) -> Values:
@@ -83,25 +97,24 @@ def _log_ratios(first: Sequence[float], second: Sequence[float]) -> Values:
     return ratios
 
 
-def _location(values: Values, confidence: float) -> tuple[float, Interval]:
+def _location(values: Values, confidence: float, loads: Sequence[int]) -> tuple[float, Interval]:
     """The ratio and its interval, of log ratios."""
     import numpy as np
 
     centre = float(np.median(values))
     tail = normal_cdf(normal_quantile((1 - confidence) / 2) * math.sqrt(_alike(np.sign(values - centre))))
     low, high = median_interval(values.tolist(), 1 - 2 * tail)
-    return math.exp(centre), (math.exp(low), math.exp(high))
+    middles = [float(np.median(load)) for load in np.split(values, np.cumsum(loads, dtype=np.int64)[:-1])]
+    return math.exp(centre), (math.exp(min(low, *middles)), math.exp(max(high, *middles)))
 
 
 def _p(values: Values) -> float:
     """Wilcoxon's, less sure where rounds that follow each other are alike."""
     import numpy as np
 
-    if not 0 < (p := signed_rank(values)) < 1:
-        return p
     apart = values - np.median(values)
     signed_ranks: Values = np.sign(apart) * _ranks(np.abs(apart))[0]
-    return 2 * normal_cdf(normal_quantile(p / 2) / math.sqrt(_alike(signed_ranks)))
+    return signed_rank(values, _alike(signed_ranks))
 
 
 def _alike(scores: Values) -> float:

@@ -22,7 +22,7 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Until:
     """How long to measure: until the interval of the ratio, at this `confidence`, reaches no further than `precision` to either side, and
-    for `seconds` at the most. The builds are loaded anew so many times on the way."""
+    for `seconds` at the most, but for `stats.LEAST_ROUNDS` rounds at the least. The builds are loaded anew so many times on the way."""
 
     seconds: float = 20.0
     precision: float = 0.01

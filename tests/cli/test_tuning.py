@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -17,16 +19,17 @@ from onnx_models import graph, node, save
 from test_peers import HOST, farm_agent, farm_tracker
 
 from farm.commands.tune import verdict
+from farm.errors import WrongAnswer
 from farm.parallel import Desk
 from farm.pipeline.tasks import compare_task
 from farm.pipeline.trials import Tuning
 from farm.pipeline.tuning import tune
 from farm.prepare import prepare
 from farm.store import RecordStore, Store
-from farm.types import Device, Model, Profile, Record
+from farm.types import Device, Limits, Model, Profile, Record
 
 numbers = np.random.default_rng(0)
-BUDGET = ("--minutes", "0.15")
+BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
 
 
 def write_model(path: Path) -> None:
@@ -60,12 +63,12 @@ def kept(farm: Farm) -> list[dict[str, object]]:
 
 
 def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(tuning: Farm) -> None:
-    for _ in range(4):  # on a busy machine, a model may be measured slower by chance, and the records are put back
-        done = tuning.run("tune", "--device", "host", "net.onnx", "--minutes", "0.3", "--json")
+    for minutes in BUDGETS:  # and a model may be measured slower by chance: then the records are put back
+        done = tuning.run("tune", "--device", "host", "net.onnx", "--minutes", str(minutes), "--json")
         assert done.code == 0, done.err
-        if "slower" not in done.json["verdict"]:
+        if done.json["records"]:
             break
-        assert done.json["records"] == 0 and kept(tuning) == []
+        assert kept(tuning) == []
     assert done.json["records"] >= 1 and done.json["boards"]["host-1"] >= 2
     assert all(kernel["tried"] >= 1 for kernel in done.json["kernels"])
     assert "faster" in done.json["verdict"] or "no" in done.json["verdict"] or "slower" in done.json["verdict"]
@@ -94,7 +97,8 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, numb
     assert before
     agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
     for pid in agent:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):  # that of a session that is over by now
+            os.kill(pid, number)
     running.says(r"host: .*; trying again")
     running.says(r"1\d of \d+ tried")
     running.send(signal.SIGINT)
@@ -110,10 +114,18 @@ def compare_reversed(desk: Any, device: Any, builds: tuple[Any, Any], *more: Any
     return compare_task(desk, device, builds[::-1], *more)
 
 
-def test_where_the_model_is_slower_as_a_whole_the_records_are_as_they_were(
-    tuning: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def compare_wrong(desk: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
+    """In a lane: what is after is held to a limit that no answer keeps."""
+    strict = dataclasses.replace(builds[1], limits=Limits(min_cosine=2.0))
+    return compare_task(desk, device, (builds[0], strict), *more)
+
+
+@pytest.mark.parametrize("compared", [compare_reversed, compare_wrong], ids=["slower", "wrong"])
+def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_were(
+    tuning: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: Any
 ) -> None:
-    """The search begins with a record of a slow tile, and finds faster ones; the two builds are then measured the other way round."""
+    """The search begins with a record of a slow tile, and finds faster ones; the two builds are then measured the other way round, or the
+    answer of the second is called wrong."""
     from farm.compiler import variants
 
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # lanes have it too
@@ -124,13 +136,22 @@ def test_where_the_model_is_slower_as_a_whole_the_records_are_as_they_were(
     core, tasks = variants.tasks(prepare(Desk(tmp_path / "lane"), model, profile, tuning.cache), profile, records)
     hardest = max(tasks, key=lambda task: task.default.predicted)
     slow = hardest.candidates[-1].choice
-    records.keep(Record(core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"))
-    before = records.records()
-    monkeypatch.setattr("farm.pipeline.tuning.compare_task", compare_reversed)
+    monkeypatch.setattr("farm.pipeline.tuning.compare_task", compared)
     shown: list[Tuning] = []
     host = Device("host", profile, "local:")
-    tuned = tune(model, [host], host=profile, store=store, records=records, minutes=0.15, show=lambda work, _: shown.append(work))
-    assert tuned.slower and "the records are as they were before" in verdict(tuned)
+    for minutes in BUDGETS:
+        records.keep(Record(core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"))
+        before = records.records()
+        try:
+            tuned = tune(model, [host], host=profile, store=store, records=records, minutes=minutes, show=lambda *now: shown.append(now[0]))
+        except WrongAnswer as error:
+            assert compared is compare_wrong and "the build after answers wrong on host" in error.what
+            break
+        if tuned.slower:
+            assert compared is compare_reversed and "the records are as they were before" in verdict(tuned)
+            break
+    else:
+        pytest.fail("nothing was found")
     assert any(kernel.recorded for kernel in shown[-1].search.kernels) and shown[-1].kept == 0
     assert records.records() == before
 
@@ -140,9 +161,12 @@ def test_a_device_behind_a_tracker_stands_for_all_boards_of_its_key(tuning: Farm
         options = ("--tracker", f"{HOST}:{port}", "--key", "board")
         with farm_agent(tuning, *options), farm_agent(tuning, *options):
             tuning.configure(f'[devices.lab]\nprofile = "x86"\nurl = "tracker://{HOST}:{port}/board"\n')
-            done = tuning.run("tune", "--device", "lab", "net.onnx", "--minutes", "0.5", "--json")  # the second may be slow to begin
-    assert done.code == 0, done.err
-    assert list(done.json["boards"]) == ["lab-1", "lab-2"]
+            for minutes in BUDGETS:  # the second may be slow to begin
+                done = tuning.run("tune", "--device", "lab", "net.onnx", "--minutes", str(minutes), "--json")
+                assert done.code == 0, done.err
+                assert list(done.json["boards"]) == ["lab-1", "lab-2"]
+                if all(done.json["boards"].values()):
+                    break
     assert all(batches >= 1 for batches in done.json["boards"].values())
 
 
