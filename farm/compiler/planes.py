@@ -6,33 +6,26 @@ between such operators stay planes; what leads back to rows and volumes is moved
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
-from farm.compiler.extents import Extent, is_open, plain, same
+from farm.compiler.extents import Extent, is_open, same
 from farm.compiler.folding import constant
+from farm.compiler.rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
 from farm.types.layers import layer_of
 
 _SWAPPED = [0, 2, 1]  # of NCW, and back
 _DEPTH_FIRST = [0, 2, 1, 3, 4]  # of NCDHW, and back
-ELEMENTWISE = {
-    f"relax.{name}"
-    for name in (
-        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "negative", "abs", "exp", "log", "sqrt", "rsqrt", "clip"),
-        *("sigmoid", "tanh", "erf", "round", "floor", "ceil", "sin", "cos", "square"),
-        *("nn.relu", "nn.leakyrelu", "nn.prelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus"),
-    )
-}
 _REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
 
 
 @mutator
-class Planes(PyExprMutator):  # type: ignore[misc]
+class Planes(Rewriter):
     """Rewrites operators over rows and volumes; a layer's name stays with the operator that does its work."""
 
     _layer = ""
@@ -41,9 +34,8 @@ class Planes(PyExprMutator):  # type: ignore[misc]
         self._layer = binding.var.name if layer_of(binding.var.name) else ""
         super().visit_var_binding_(binding)
 
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        rules: dict[str, Callable[[Call], relax.Expr | None]] = {
+    def rules(self) -> Mapping[str, Rule]:
+        return {
             "relax.nn.conv1d": self._convolved_row,
             "relax.nn.conv1d_transpose": self._transposed_row,
             "relax.nn.max_pool1d": self._pooled_row,
@@ -57,20 +49,14 @@ class Planes(PyExprMutator):  # type: ignore[misc]
             **dict.fromkeys(ELEMENTWISE, self._elementwise),
             **dict.fromkeys(_REDUCTIONS, self._reduced),
         }
-        rule = rules.get(getattr(call.op, "name", ""))
-        moved = rule(call) if rule else None
-        return call if moved is None else moved
 
     def _convolved_row(self, call: Call) -> relax.Expr | None:
         given = call.attrs
         if (given.data_layout, given.kernel_layout) != ("NCW", "OIW"):
             return None
-        data, weight, geometry = (
-            self._plane(call.args[0]),
-            self._heightened(call.args[1]),
-            _flat(given.strides, given.padding, given.dilation),
-        )
-        return self._row(relax.op.nn.conv2d(data, weight, *geometry, int(given.groups), out_dtype=given.out_dtype))
+        data, weight, groups = self._plane(call.args[0]), self._heightened(call.args[1]), int(given.groups)
+        geometry = _flat(given.strides, given.padding, given.dilation)
+        return self._row(relax.op.nn.conv2d(data, weight, *geometry, groups, out_dtype=given.out_dtype))
 
     def _transposed_row(self, call: Call) -> relax.Expr | None:
         given = call.attrs
@@ -97,7 +83,7 @@ class Planes(PyExprMutator):  # type: ignore[misc]
 
     def _convolved_volume(self, call: Call) -> relax.Expr | None:
         """The sum over the kernel's depth is one over channels."""
-        given, weight, shape = call.attrs, constant(call.args[1]), _shape(call.args[0])
+        given, weight, shape = call.attrs, constant(call.args[1]), shape_of(call.args[0])
         if (given.data_layout, given.kernel_layout) != ("NCDHW", "OIDHW") or int(given.groups) != 1 or weight is None or shape is None:
             return None
         if any(map(is_open, shape[1:])):
@@ -114,7 +100,8 @@ class Planes(PyExprMutator):  # type: ignore[misc]
         side_by_side = emit(relax.op.permute_dims(emit(relax.op.concat(parts, 1)), _DEPTH_FIRST))
         planes = emit(relax.op.reshape(side_by_side, [shape[0] * depth, len(starts) * shape[1], *shape[3:]]))
         kernel = np.ascontiguousarray(weight.transpose(0, 2, 1, 3, 4)).reshape(weight.shape[0], -1, *weight.shape[3:])
-        result = relax.op.nn.conv2d(planes, relax.const(kernel), strides, [top, left, bottom, right], dilation, out_dtype=given.out_dtype)
+        around, plane_kernel = [top, left, bottom, right], relax.const(kernel, str(kernel.dtype))
+        result = relax.op.nn.conv2d(planes, plane_kernel, strides, around, dilation, out_dtype=given.out_dtype)
         return self._volume(result, [shape[0], depth])
 
     def _elementwise(self, call: Call) -> relax.Expr | None:
@@ -143,11 +130,11 @@ class Planes(PyExprMutator):  # type: ignore[misc]
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = self.visit_expr_post_order(item)
-        bound = self._bound(item.tuple_value)
+        bound = self.bound(item.tuple_value)
         return bound.fields[item.index] if isinstance(bound, relax.Tuple) else item
 
     def _concat(self, call: Call) -> relax.Expr | None:
-        parts = self._bound(call.args[0]) if isinstance(call.args[0], relax.Var) else call.args[0]
+        parts = self.bound(call.args[0])
         if not isinstance(parts, relax.Tuple) or call.attrs.axis is None or all(self._row_of(part) is None for part in parts.fields):
             return None
         return self._row(relax.op.concat([self._plane(part) for part in parts.fields], _of_plane(int(call.attrs.axis))))
@@ -161,7 +148,7 @@ class Planes(PyExprMutator):  # type: ignore[misc]
 
     def _permuted(self, call: Call) -> relax.Expr | None:
         source = self._row_of(call.args[0])
-        if source is None or _axes(call) != _SWAPPED:
+        if source is None or axes_of(call) != _SWAPPED:
             return None
         return relax.op.squeeze(self.builder_.emit(relax.op.permute_dims(source, [0, 2, 3, 1])), [1])
 
@@ -188,7 +175,7 @@ class Planes(PyExprMutator):  # type: ignore[misc]
         """A row, NCW, as NCHW."""
         if (source := self._row_of(row)) is not None:
             return source
-        if (swapped := self._call(row, "relax.permute_dims")) is not None and _axes(swapped) == _SWAPPED:
+        if (swapped := self.called(row, "relax.permute_dims")) is not None and axes_of(swapped) == _SWAPPED:
             return self.builder_.emit(relax.op.permute_dims(self.builder_.emit(relax.op.expand_dims(swapped.args[0], 1)), [0, 3, 1, 2]))
         return self._heightened(row)
 
@@ -209,25 +196,16 @@ class Planes(PyExprMutator):  # type: ignore[misc]
 
     def _row_of(self, expression: relax.Expr) -> relax.Expr | None:
         """The plane that a row is."""
-        call = self._call(expression, "relax.squeeze")
+        call = self.called(expression, "relax.squeeze")
         is_row = call is not None and call.attrs.axis is not None and [int(axis) for axis in call.attrs.axis] == [2]
         return call.args[0] if call is not None and is_row and int(call.args[0].ty.ndim) == 4 else None
 
     def _volume_of(self, expression: relax.Expr) -> Call | None:
         """How a volume comes from planes: the reshape of them."""
-        turned = self._call(expression, "relax.permute_dims")
-        apart = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _DEPTH_FIRST else None
-        planes, volume = (None, None) if apart is None else (_shape(apart.args[0]), _shape(apart))
+        turned = self.called(expression, "relax.permute_dims")
+        apart = self.called(turned.args[0], "relax.reshape") if turned is not None and axes_of(turned) == _DEPTH_FIRST else None
+        planes, volume = (None, None) if apart is None else (shape_of(apart.args[0]), shape_of(apart))
         return apart if planes and volume and len(planes) == 4 and same(planes[1:], volume[2:]) else None
-
-    def _call(self, expression: relax.Expr, operator: str) -> Call | None:
-        bound = self._bound(expression)
-        return bound if isinstance(bound, Call) and getattr(bound.op, "name", "") == operator else None
-
-    def _bound(self, expression: relax.Expr) -> Any:
-        while isinstance(expression, relax.Var):
-            expression = self.lookup_binding(expression)
-        return expression
 
 
 def _under_volume(operand: relax.Expr, volume: Call, of_operand: Call | None) -> relax.Expr | None:
@@ -247,17 +225,8 @@ def _under_volume(operand: relax.Expr, volume: Call, of_operand: Call | None) ->
 
 
 def _outer(volume: Call) -> list[Extent] | None:
-    shape = _shape(volume)
+    shape = shape_of(volume)
     return None if shape is None else shape[:2]
-
-
-def _shape(expression: relax.Expr) -> list[Extent] | None:
-    shape = getattr(expression.ty, "shape", None)
-    return plain(shape.values) if isinstance(shape, relax.ShapeExpr) else None
-
-
-def _axes(call: Call) -> list[int] | None:
-    return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
 
 
 def _of_plane(axis: int) -> int:

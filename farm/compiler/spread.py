@@ -79,12 +79,12 @@ def _turned(work: Schedule, block: SBlockRV) -> int | None:
     loops = work.get_loops(block)
     if has_reduction(work, block) or any(is_open_loop(work, loop) for loop in loops):
         return None
-    for read in sorted(work.get(block).reads, key=lambda read: -product_at_one(read.source.shape))[:1]:
-        along = tirx.analysis.undefined_vars(read.region[-1].min) if read.region else []
-        places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
-        if len(places) == 1 and places != [len(loops) - 1] and min(extent(work, loops[-1]), extent(work, loops[places[0]])) >= _LINE:
-            return places[0]
-    return None
+    read = max(work.get(block).reads, key=lambda read: product_at_one(read.source.shape), default=None)
+    along = tirx.analysis.undefined_vars(read.region[-1].min) if read is not None and read.region else []
+    places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
+    if len(places) != 1 or places == [len(loops) - 1]:
+        return None
+    return places[0] if min(extent(work, loops[-1]), extent(work, loops[places[0]])) >= _LINE else None
 
 
 def partitioned(work: Schedule, loop: LoopRV, block: SBlockRV) -> None:

@@ -6,26 +6,25 @@ and concatenations around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
-from farm.compiler.extents import Extent, plain, same
-from farm.compiler.planes import ELEMENTWISE
+from farm.compiler.extents import same
+from farm.compiler.rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
 
 
 @mutator
-class TransposeSinker(PyExprMutator):  # type: ignore[misc]
+class TransposeSinker(Rewriter):
     """Moves transposes on; what it leaves behind is dead code."""
 
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        rules: dict[str, Callable[[Call], relax.Expr | None]] = {
+    def rules(self) -> Mapping[str, Rule]:
+        return {
             "relax.permute_dims": self._met,
             "relax.reshape": self._shuffle,
             "relax.strided_slice": self._slice,
@@ -33,18 +32,15 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
             "relax.nn.pad": self._pad,
             **dict.fromkeys(ELEMENTWISE, self._elementwise),
         }
-        rule = rules.get(getattr(call.op, "name", ""))
-        moved = rule(call) if rule else None
-        return call if moved is None else moved
 
     def _met(self, call: Call) -> relax.Expr | None:
-        return self._last(call.args[0]) if _axes(call) == NHWC else None
+        return self._last(call.args[0]) if axes_of(call) == NHWC else None
 
     def _shuffle(self, call: Call) -> relax.Expr | None:
-        turned = self._call(call.args[0], "relax.permute_dims")
-        grouped = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _SHUFFLED else None
+        turned = self.called(call.args[0], "relax.permute_dims")
+        grouped = self.called(turned.args[0], "relax.reshape") if turned is not None and axes_of(turned) == _SHUFFLED else None
         source = None if grouped is None else self._last(grouped.args[0])
-        shapes = [shape for one in (source, grouped, call) if one is not None and (shape := _shape(one)) is not None]
+        shapes = [shape for one in (source, grouped, call) if one is not None and (shape := shape_of(one)) is not None]
         if len(shapes) < 3:
             return None
         (count, height, width, channels), (_, groups, each, *image), result = shapes
@@ -71,8 +67,7 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
         return self._first(relax.op.nn.pad(source, turned, call.attrs.pad_mode, call.attrs.pad_value))
 
     def _concat(self, call: Call) -> relax.Expr | None:
-        parts = call.args[0]
-        parts = self.lookup_binding(parts) if isinstance(parts, relax.Var) else parts
+        parts = self.bound(call.args[0])
         if not isinstance(parts, relax.Tuple):
             return None
         sources = [self._last(part) for part in parts.fields]
@@ -90,23 +85,10 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
 
     def _last(self, expression: relax.Expr) -> relax.Expr | None:
         """What a tensor of NCHW is the transpose of; None where it is something else."""
-        call = self._call(expression, "relax.permute_dims")
-        return call.args[0] if call is not None and _axes(call) == NCHW else None
-
-    def _call(self, expression: relax.Expr, operator: str) -> Call | None:
-        bound = self.lookup_binding(expression) if isinstance(expression, relax.Var) else None
-        return bound if isinstance(bound, Call) and getattr(bound.op, "name", "") == operator else None
-
-
-def _axes(call: Call) -> list[int] | None:
-    return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+        call = self.called(expression, "relax.permute_dims")
+        return call.args[0] if call is not None and axes_of(call) == NCHW else None
 
 
 def _last_axis(axis: int) -> int:
     """Where an axis of NCHW is in NHWC."""
     return NHWC.index(axis % 4)
-
-
-def _shape(expression: relax.Expr) -> list[Extent] | None:
-    shape = getattr(expression.ty, "shape", None)
-    return plain(shape.values) if isinstance(shape, relax.ShapeExpr) else None

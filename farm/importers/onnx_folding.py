@@ -97,7 +97,7 @@ class _Folder:
         self._model = model
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._types = _inferred(model)
-        self._extents: dict[str, Sequence[int | None]] = {}  # of the shapes that nodes give
+        self._shapes: dict[str, Sequence[int | None]] = {}  # that nodes give, by the names of their results
         self._values = {tensor.name: tensor for tensor in model.graph.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
         self._added: dict[str, onnx.TensorProto] = {}
 
@@ -156,8 +156,8 @@ class _Folder:
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
-        if node.op_type == "Gather" and node.input[0] in self._extents:
-            return self._extent(node)
+        if node.op_type == "Gather" and node.input[0] in self._shapes:
+            return self._gathered(node)
         inputs = [self._values.get(name) for name in node.input if name]
         if any(value is None for value in inputs) or (not node.input and node.op_type != "Constant"):
             return None
@@ -172,14 +172,14 @@ class _Folder:
             return [np.array(_count(known), np.int64)] if len(known) == len(extents) else None
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         found = extents[bounds.get("start", 0) : bounds.get("end")]
-        self._extents[node.output[0]] = found
+        self._shapes[node.output[0]] = found
         return None if None in found else [np.array(found, np.int64)]
 
-    def _extent(self, node: onnx.NodeProto) -> list[Array] | None:
+    def _gathered(self, node: onnx.NodeProto) -> list[Array] | None:
         """What is known of a shape, also where its batch is open."""
         if (places := self._values.get(node.input[1])) is None:
             return None
-        found = self._extents[node.input[0]]
+        found = self._shapes[node.input[0]]
         where = numpy_helper.to_array(places)
         if any(not -len(found) <= place < len(found) or found[place] is None for place in where.flat):
             return None

@@ -152,6 +152,14 @@ def test_a_batch_norm_goes_into_the_convolution_before_it(axes):
     assert ours.rules == ["convolution"] or ours.rules == ["winograd"], ours.kernels
 
 
+@pytest.mark.parametrize("axes", [1, 3])
+def test_numbers_of_64_bits_keep_them(axes):
+    x, w = (numbers.standard_normal(shape) for shape in ((1, 3, *[6] * axes), (4, 3, *[3] * axes)))
+    operator, theirs = (OP.nn.conv1d, functional.conv1d) if axes == 1 else (OP.nn.conv3d, functional.conv3d)
+    (ours,) = compute({"x": x}, lambda emit, x, w: emit(operator(x, w)), {"w": w}).outputs
+    np.testing.assert_allclose(ours, theirs(torch.from_numpy(x), torch.from_numpy(w)).numpy(), rtol=1e-12, atol=1e-12)
+
+
 def test_a_residual_of_volumes_and_one_that_is_none_are_right():
     x, v, w = draw(1, 4, 5, 6, 6), draw(4, 4, 3, 3, 3), draw(4, 4, 1, 1, 1)
 

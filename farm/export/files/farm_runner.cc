@@ -85,7 +85,7 @@ struct Runner::State {
         outputs(InfosOf(manifest.Specs("outputs"))),
         labels(manifest.Labels()),
         rules(RulesOf(manifest)),
-        model(folder, manifest.files().count(kParametersFile) > 0),
+        model(folder, manifest.files().count(kParametersFile) > 0, 0),
         given(inputs.size()) {}
 
   Manifest manifest;
