@@ -5,7 +5,8 @@ from __future__ import annotations
 from this_machine import HOST
 
 from farm import zoo
-from farm.errors import ModelError
+from farm.errors import BuildError, ModelError
+from farm.pipeline import single
 from farm.pipeline.single import fits
 from farm.pipeline.tasks import crew_of
 from farm.store import Store
@@ -21,3 +22,19 @@ def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of
         (tmp_path / "none.onnx").write_text("no model")
         broken = fits(crew, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append)
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
+
+
+def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_told_of_each(tmp_path, monkeypatch):
+    asked = []
+
+    def ensure(crew, device, store, show):
+        asked.append(device.name)
+        raise BuildError("compiling the agent failed", "the disk is full", "make room")
+
+    monkeypatch.setattr(single, "ensure_agent", ensure)
+    gone, here, there = (Device(name, HOST, url) for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:")))
+    with crew_of(Store(tmp_path)) as crew:
+        found = single.ready(crew, [gone, here, there], Store(tmp_path), lambda _: None)
+    assert "offline" in found["gone"].what
+    assert found["here"] is found["there"] and found["here"].why == "the disk is full"
+    assert asked == ["here"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from farm import transports
 from farm.compiler import build as builder
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
-from farm.parallel import Crew, Kind, together
-from farm.pipeline.single import check_no_emulator, ensure_agent, not_usable
+from farm.parallel import Kind
+from farm.pipeline.single import check_no_emulator, ready
 from farm.pipeline.tasks import compare_task, crew_of
 from farm.store import Store
 from farm.types import Device, Limits, Paired, Progress, Run, Side, Until
@@ -66,12 +63,12 @@ def measure(
     devices = {one.device.name: one.device for one in contests}
     found: dict[int, Paired | FarmError] = {}
     with crew_of(store) as crew:
-        ready = _ready(crew, list(devices.values()), store, show)
+        agents = ready(crew, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):
                 one = contests[index]
-                agent, lane = ready[one.device.name], f"device-{one.device.name}"
+                agent, lane = agents[one.device.name], f"device-{one.device.name}"
                 if isinstance(agent, FarmError):
                     found[index] = agent
                 elif crew.idle(lane):
@@ -90,17 +87,6 @@ def measure(
                 else:
                     found[running.pop(message.lane)] = message.value
     return [found[index] for index in range(len(contests))]
-
-
-def _ready(crew: Crew, devices: Sequence[Device], store: Store, show: Callable[[Progress], None]) -> Mapping[str, Path | FarmError | None]:
-    """The agent of each device that gets one, or why it cannot be used, by name."""
-    found: dict[str, Any] = {}
-    for device, there in zip(devices, together(transports.state, devices), strict=True):
-        try:
-            found[device.name] = ensure_agent(crew, device, store, show) if there.usable else not_usable(device, there)
-        except FarmError as error:
-            found[device.name] = error
-    return found
 
 
 def _device(first: Run, second: Run, fleet: Fleet) -> Device:

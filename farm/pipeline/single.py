@@ -76,26 +76,36 @@ def ask(
     devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, lanes: int, timeout_s: float, show: Show
 ) -> dict[str, Any]:
     """What a task `question(desk, device, agent, timeout_s, *arguments)` gives for each device, or its FarmError, by name; all at once."""
-    answers: dict[str, Any] = {}
-    for device, there in zip(devices, together(transports.state, devices), strict=True):
-        if not there.usable:
-            answers[device.name] = not_usable(device, there)
     with crew_of(store) as crew:
+        agents = ready(crew, devices, store, show)
+        answers: dict[str, Any] = {name: found for name, found in agents.items() if isinstance(found, FarmError)}
         waiting, running = [device for device in devices if device.name not in answers], 0
-        kinds = {device.profile.agent: device for device in waiting if device.gets_agent}
-        agents = {machine: ensure_agent(crew, device, store, show) for machine, device in kinds.items()}
         while waiting or running:
             while waiting and running < lanes:
                 device = waiting.pop()
-                agent = agents.get(device.profile.agent) if device.gets_agent else None
                 at_home, task = device_at_home(device, store.root), f"asking {device.name}"
-                crew.assign(device.name, question, at_home, agent, timeout_s, *arguments, deadline_s=timeout_s, task=task)
+                crew.assign(device.name, question, at_home, agents[device.name], timeout_s, *arguments, deadline_s=timeout_s, task=task)
                 running += 1
             for message in crew.messages(_TICK_S):
                 if message.kind is not Kind.NOTE:
                     answers[message.lane] = message.value
                     running -= 1
     return answers
+
+
+def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
+    """The agent of each device that gets one, made once for all devices of a kind, or why the device cannot be used, by name."""
+    made: dict[str | None, Path | FarmError | None] = {}
+    found: dict[str, Path | FarmError | None] = {}
+    for device, there in zip(devices, together(transports.state, devices), strict=True):
+        kind = device.profile.agent if device.gets_agent else None
+        if there.usable and kind not in made:
+            try:
+                made[kind] = ensure_agent(crew, device, store, show)
+            except FarmError as error:
+                made[kind] = error
+        found[device.name] = made[kind] if there.usable else not_usable(device, there)
+    return found
 
 
 def agent_for(machine: str, *, store: Store, show: Show) -> Path:
