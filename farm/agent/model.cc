@@ -15,7 +15,7 @@ using tvm::ffi::Module;
 using tvm::runtime::Tensor;
 
 constexpr int kPooled = 2;  // the VM's pooled allocator, as tvm/runtime/vm.py has it
-const char kMain[] = "main", kPrefix[] = "parameter";
+const char kMain[] = "main", kPrefix[] = "parameter", kWiden[] = "widen_parameters";
 
 template <typename... Arguments>
 Any Call(const char* name, Arguments... arguments) {
@@ -27,11 +27,12 @@ Any Call(const char* name, Arguments... arguments) {
 // The same functions, in the same order, as a host calls by RPC.
 Model::Model(const std::string& folder, bool has_parameters)
     : machine_(Module::LoadFromFile(folder + "/" + kLibraryFile)->GetFunction("vm_load_executable").value()().cast<Module>()) {
-  if (has_parameters) {
-    Call("vm.builtin.tensor_cache.load", folder, static_cast<int>(kDLCPU), 0);
-    parameters_.push_back(Call("vm.builtin.param_array_from_cache", kPrefix, -1));
-  }
+  if (has_parameters) Call("vm.builtin.tensor_cache.load", folder, static_cast<int>(kDLCPU), 0);
   Get("vm_initialization")(static_cast<int>(kDLCPU), 0, kPooled);
+  if (!has_parameters) return;
+  // Parameters that lie in the file in half precision and that the code does not take so.
+  if (auto widen = machine_->GetFunction(kWiden)) (*widen)();
+  parameters_.push_back(Call("vm.builtin.param_array_from_cache", kPrefix, -1));
 }
 
 Function Model::Get(const char* name) const { return machine_->GetFunction(name).value(); }

@@ -13,7 +13,7 @@ from farm.types import Model
 from farm.types.python_source import FORM, PYTHON, is_python, python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", ".int8")
+SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", ".int8", ".float16")
 
 
 def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:

@@ -5,6 +5,7 @@ from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
+    RECIPES,
     Device,
     Limits,
     Model,
@@ -28,6 +29,7 @@ __all__ = [
     "ENGINES",
     "LIMITS",
     "PRESETS",
+    "RECIPES",
     "Accuracy",
     "Agreement",
     "Answered",

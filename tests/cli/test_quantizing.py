@@ -42,10 +42,29 @@ def test_a_model_is_quantized_reported_and_then_used_like_any_other(farm, tmp_pa
     assert checked.exit_code == 0 and "quantize" in json.loads(checked.stdout)["outline"]["operators"]
 
 
+def test_weights_are_halved_without_data_and_the_file_is_used_like_any_other(farm, tmp_path):
+    done = farm("quantize", "digits", "--to", "float16", "-o", "d.float16", "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    said = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(schema("quantize")).validate(said)
+    assert (said["dtype"], said["total"], said["correct"]) == ("float16", 360, said["float_correct"])
+    assert said["bytes"] < said["float_bytes"] and said["output_snr_db"] > 60
+    words = farm("quantize", "digits", "--to", "float16", "-o", "d.float16").stdout
+    assert "MB float16" in words and "ms float16" in words
+    listed = farm("compile", "d.float16", "--json")
+    assert listed.exit_code == 0, (listed.output, listed.exception)
+    assert "when loaded" in {kernel["halves"] for kernel in json.loads(listed.stdout)["kernels"]}
+    ran = farm("export", "d.float16", "--profile", "x86", "--format", "parts", "-o", "parts")
+    assert ran.exit_code == 0, (ran.output, ran.exception)
+    with np.load(tmp_path / "parts" / "d.npz") as kept:
+        assert {kept[name].dtype.name for name in kept.files} == {"float32"}  # what the graph says that kernels take
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
         (["digits", "-o", "d.onnx"], "does not end in .int8"),
+        (["digits", "--to", "float16", "-o", "d.int8"], "does not end in .float16"),
         (["digits", "--data", "other.npz", "-o", "nowhere/d.int8"], "cannot be written"),
         (["digits", "--data", "nowhere", "-o", "d.int8"], "no file or folder"),
         (["digits", "--data", "empty", "-o", "d.int8"], "holds no samples"),
