@@ -122,10 +122,10 @@ def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, d
         return link
 
 
-def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
+def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
     """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
     for path in releases.files(artifact):
-        send(link, path, path.name, meter.of(path))
+        send(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
 def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
@@ -152,9 +152,9 @@ def quiet(desk: Desk, device: Device) -> Iterator[None]:
         yield
 
 
-def push(desk: Desk, link: Link, artifact: Artifact) -> None:
-    """Have the artifact's files in the session's folder."""
-    _push(link, artifact, _Meter(desk))
+def push(desk: Desk, link: Link, artifact: Artifact, library: str) -> None:
+    """Have the artifact's files in the session's folder, its library under a name of its own; parameters take the place of others'."""
+    _push(link, artifact, _Meter(desk), library)
 
 
 def has_parameters(artifact: Artifact) -> bool:
@@ -162,13 +162,14 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool) -> Loaded:
+def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
     from tvm import relax
 
     cpu = link.session.cpu(0)
+    link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
+    machine = relax.VirtualMachine(link.session.load_module(library), cpu)
     return Loaded(machine, cpu, [parameters] if parametric else [], inputs)
 
 
