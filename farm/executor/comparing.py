@@ -50,7 +50,7 @@ def _load(
     """Both, fed with the example of their models, and right."""
     first, link, _ = open_and_load(stack, desk, device, sides[0].artifact, agent, timeout_s, {})
     push(desk, link, sides[1].artifact, _LIBRARY)
-    loaded = [first, load(link, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY)]
+    loaded = [first, load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY)]
     for one, side in zip(loaded, sides, strict=True):
         inputs, expected = prepare.reference(side.prepared)
         one.feed(inputs)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_CPU = 1  # DLPack's kDLCPU
+_KINDS = {"cpu": 1, "cuda": 2}  # of devices, as DLPack numbers them
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
 _TRIES_TO_LOAD = 2  # again, where the connection was made and then broke and nothing got across
 _TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
@@ -44,6 +44,7 @@ class Loaded:
     device: Any
     parameters: list[Any]
     inputs: tuple[TensorSpec, ...]
+    on_gpu: bool = False
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
@@ -54,6 +55,8 @@ class Loaded:
 
     def run(self) -> None:
         self.machine.invoke_stateful("main")
+        if self.on_gpu:  # which is only given its work so far
+            self.device.sync()
 
     def outputs(self) -> list[Array]:
         return here.flat(self.machine.get_outputs("main"))
@@ -98,7 +101,7 @@ def open_and_load(
                     _push(link, artifact, meter)
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = load(link, artifact.inputs, has_parameters(artifact))
+                    loaded = load(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -162,15 +165,18 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
+def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
+    """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
     from tvm import relax
 
-    cpu = link.session.cpu(0)
+    on_gpu = device.profile.on_gpu
+    kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
+    there = link.session.device(kind, number)
     link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
-    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
+    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    machine = relax.VirtualMachine(link.session.load_module(library), cpu)
-    return Loaded(machine, cpu, [parameters] if parametric else [], inputs)
+    machine = relax.VirtualMachine(link.session.load_module(library), there)
+    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu)
 
 
 def facts_of(link: Link) -> dict[str, str]:

@@ -106,5 +106,9 @@ def _check(devices: Sequence[Device]) -> None:
         raise UsageError("a search takes devices of one profile", names, "tune for each profile by itself")
     for device, there in zip(devices, together(transports.state, devices), strict=True):
         check_no_emulator(device)
+        if device.profile.on_gpu:
+            raise UsageError(
+                f"{device.name} computes on a GPU", "kernels are searched for CPUs only", "name a device whose profile is a CPU's"
+            )
         if not there.usable:
             raise not_usable(device, there)

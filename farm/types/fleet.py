@@ -14,7 +14,8 @@ class Profile:
     `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
     `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
     `quantize` is the type, int8, that models with calibration data compute in there.
-    `agent` names the architecture of the native agent (x86_64, aarch64, armv7, riscv64); None where there is none.
+    `agent` names the native agent: its architecture (x86_64, aarch64, armv7, riscv64), with -cuda that for NVIDIA's GPUs; None where there
+    is none.
     """
 
     name: str
@@ -30,6 +31,11 @@ class Profile:
     def on_gpu(self) -> bool:
         """Whether its code is for a GPU, with a CPU as the host."""
         return self.target.get("kind") != "llvm"
+
+    @property
+    def machine(self) -> str | None:
+        """The architecture of the CPU that runs its agent; None where there is none."""
+        return self.agent and self.agent.partition("-")[0]
 
 
 def computing_in_words(threads: object, cores: object, pinned: object) -> str:
@@ -65,6 +71,11 @@ class Device:
     def computing(self) -> str:
         """With how many threads and on which cores it is asked to compute, in words; empty where that is left to it."""
         return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
+
+    @property
+    def gpu(self) -> int:
+        """Which of the board's GPUs it is, where its profile is for one."""
+        return int(self.options.get("gpu", 0))
 
     @property
     def deadline_s(self) -> float | None:
