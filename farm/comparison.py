@@ -9,28 +9,34 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm import stats, words
-from farm.types import Run, Verdict
+from farm.errors import FarmError
+from farm.types import Paired, Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
-_FACTS = ("cpu", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
+_FACTS = ("cpu", "gpu", "gpu_driver", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
 _WARMER_C = 5.0
 _BUSIER = 0.5  # of load
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A model on a device, before and after; and what differs between the two besides the latency, in words."""
+    """A model on a device, before and after; and what differs between the two besides the latency, in words. `turns` is what was measured
+    where both were measured again in turns, `failure` what kept them from being."""
 
     first: Run
     second: Run
     found: stats.Comparison
     differences: tuple[str, ...]
+    turns: Paired | None = None
+    failure: FarmError | None = None
 
     def as_json(self) -> dict[str, Any]:
         found = {**asdict(self.found), "change": self.found.change.value}
         found = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
         names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
-        return {**names, **found, "differences": list(self.differences)}
+        turns = {"before_s": self.turns.before, "after_s": self.turns.after, "loads": self.turns.loads} if self.turns else None
+        failure = asdict(self.failure.as_failure()) if self.failure else None
+        return {**names, **found, "differences": list(self.differences), "in_turns": turns, "failure": failure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,23 @@ def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDEN
     return [Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair))) for pair in pairs]
 
 
+def compare_in_turns(
+    pairs: Sequence[tuple[Run, Run]], measured: Sequence[Paired | FarmError], confidence: float = stats.CONFIDENCE
+) -> list[Pair]:
+    """What each pair says whose builds were measured again in turns, or what kept them from being."""
+    there = [found for found in measured if isinstance(found, Paired)]
+    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence))
+    pairs_found = []
+    for (first, second), found in zip(pairs, measured, strict=True):
+        also = tuple(differences(first, second, facts=False))
+        if isinstance(found, Paired):
+            pairs_found.append(Pair(first, second, next(compared), also, turns=found))
+        else:
+            untold = stats.Comparison(float("nan"), None, None, stats.Change.UNSURE, f"cannot tell: {found.what}")
+            pairs_found.append(Pair(first, second, untold, also, failure=found))
+    return pairs_found
+
+
 def _untold(first: Run, second: Run) -> stats.Comparison:
     doubts = [f"{name} is {_doubt(run)}" for name, run in (("the first", first), ("the second", second)) if _doubt(run)]
     both = all(run.verdict in _COMPARABLE and run.latency and run.latency.p50_ms > 0 for run in (first, second))
@@ -92,13 +115,14 @@ def _seconds(run: Run) -> tuple[float, ...]:
     return run.samples.seconds if run.samples else ()
 
 
-def differences(first: Run, second: Run) -> list[str]:
-    """What else differs between two runs, in words: names, versions, the build, facts of the device."""
+def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
+    """What else differs between two runs, in words: names, versions, the build, and facts of the device, if those count."""
     found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
+    found.append(_changed("model", (first.model_digest or "")[:8], (second.model_digest or "")[:8]) if first.model_digest else "")
     found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))
     for name in sorted({*first.versions, *second.versions}):
         found.append(_changed(name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")))
-    if first.samples and second.samples:
+    if facts and first.samples and second.samples:
         one, other = first.samples.facts_before, second.samples.facts_before
         found += [_changed(name, one.get(name, "unknown"), other.get(name, "unknown")) for name in _FACTS]
         found.append(

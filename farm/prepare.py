@@ -42,7 +42,7 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
     """
     store = Store(cache)
     if (digest := _digest(model, cache)) and (kept := store.find(KIND, digest)):
-        return load(model, kept, cached=True)
+        return load(model.name, kept, cached=True)
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     seconds: dict[str, float] = {}
 
@@ -66,16 +66,16 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
             _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, digest, seconds)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
-    return load(model, kept, cached=False)
+    return load(model.name, kept, cached=False)
 
 
-def load(model: Model, folder: Path, *, cached: bool) -> Prepared:
-    """Read a kept model."""
+def load(name: str, folder: Path, *, cached: bool) -> Prepared:
+    """Read a kept model, to go by this name."""
     content = json.loads((folder / "prepared.json").read_text())
     return Prepared(
         **{
             **content,
-            "model": model.name,
+            "model": name,
             "directory": folder,
             "inputs": specs(content["inputs"]),
             "outputs": specs(content["outputs"]),

@@ -86,9 +86,7 @@ def _release(body: Mapping[str, Any], current: bool) -> Release:
         dict(body["files"]),
         specs(body["inputs"]),
         specs(body["outputs"]),
-        Preprocess(
-            tuple(preprocess["mean"]), tuple(preprocess["std"]), preprocess["layout"], preprocess["channels"], preprocess.get("crop")
-        ),
+        Preprocess(**{**preprocess, "mean": tuple(preprocess["mean"]), "std": tuple(preprocess["std"])}),
         tuple(body["labels"] or ()),
         body["installed_at"],
         dict(body["versions"]),

@@ -5,12 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 Block = Callable[[int], Sequence[float]]  # the seconds of each of so many inferences, one after the other
+Medians = Mapping[str, Sequence[float]]  # seconds of an inference by name, one a round
 
-_BLOCK_S = 0.06
-_WARM = 2  # inferences of a block that do not count: caches and threads are still the other's
-_FEWEST, _MOST = 3, 200  # inferences of a block that do
+_MOST = 200  # inferences of a block that count
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a turn is: about `block_s` of inferences that count, `fewest` of them at the least, after `warm` ones that do not, as caches
+    and threads are still the other's."""
+
+    block_s: float = 0.06
+    fewest: int = 3
+    warm: int = 2
 
 
 def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Block:
@@ -27,15 +37,29 @@ def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_c
     return block
 
 
-def in_turns(blocks: Mapping[str, Block], rounds: int, note: Callable[[int], None] = lambda _: None) -> dict[str, list[float]]:
-    """The median seconds of an inference of each, for each round. `note` hears which round begins."""
+def so_often(rounds: int, note: Callable[[int], None] = lambda _: None) -> Callable[[Medians], bool]:
+    """What goes on for so many rounds; `note` hears which one begins."""
+
+    def goes_on(medians: Medians) -> bool:
+        done = len(next(iter(medians.values())))
+        if done < rounds:
+            note(done)
+        return done < rounds
+
+    return goes_on
+
+
+def in_turns(blocks: Mapping[str, Block], goes_on: Callable[[Medians], bool], pace: Pace = Pace()) -> dict[str, list[float]]:
+    """The median seconds of an inference of each, for each round. Another one begins while `goes_on` says so of those that are done; every
+    second is in reverse, so that what drifts favours none."""
     counts = {}
     for name, block in blocks.items():
         block(1)
-        counts[name] = _WARM + max(_FEWEST, min(_MOST, int(_BLOCK_S / max(min(block(2)), 1e-7))))
+        counts[name] = pace.warm + max(pace.fewest, min(_MOST, int(pace.block_s / max(min(block(2)), 1e-7))))
     medians: dict[str, list[float]] = {name: [] for name in blocks}
-    for index in range(rounds):
-        note(index)
-        for name, block in blocks.items():
-            medians[name].append(statistics.median(block(counts[name])[_WARM:]))
+    order = list(blocks)
+    while goes_on(medians):
+        for name in order:
+            medians[name].append(statistics.median(blocks[name](counts[name])[pace.warm :]))
+        order.reverse()
     return medians

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import process
-from farm.agent.recipe import ARCHITECTURES, HERE, Step, digest, steps
+from farm.agent.recipe import AGENTS, ARCHITECTURES, HERE, Step, digest, steps
 from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["ARCHITECTURES", "build", "digest", "ensure", "place_in_package"]
+__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "place_in_package"]
 
 Note = Callable[[str, "float | None"], None]
 

@@ -39,6 +39,7 @@ this device, with no host; or lists it.
 run: an inference of what is deployed as NAME. Uses --store, --work-dir, --threads, --cores, and
 
   --input [INPUT=]FILE  an input, as numpy.save writes it; once for each input of the model
+  --gpu NUMBER          the GPU for a model that was built for one, counted as nvidia-smi counts (0)
   --output DIR          write the outputs here, each as a .npy file under its name
 
 Exit codes: 0 done, 1 failed, 2 the command line is wrong.
@@ -48,7 +49,7 @@ const std::set<std::string> kFlags = {"--open-to-network", "--exit-with-parent",
 const std::set<std::string> kOptions = {
     "--host",  "--port",         "--port-file",  "--key",      "--tracker", "--custom-addr", "--work-dir",
     "--store", "--store-budget", "--max-memory", "--max-work", "--threads", "--cores",       "--input",
-    "--output",
+    "--output", "--gpu",
 };
 
 }  // namespace

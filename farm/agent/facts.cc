@@ -13,13 +13,14 @@
 
 #include "cores.h"
 #include "elf_loader.h"
+#include "gpu.h"
 #include "io.h"
 #include "threads.h"
 
 namespace farm {
 namespace {
 
-constexpr int kProtocol = 4;  // of the farm.* functions; goes up when one of them changes
+constexpr int kProtocol = 5;  // of the farm.* functions; goes up when one of them changes
 const char kNull[] = "null";
 const char kCpus[] = "/sys/devices/system/cpu/";
 
@@ -96,8 +97,11 @@ std::string OfEveryCore(const std::string& file) {
   return known ? "[" + out + "]" : kNull;
 }
 
-std::string Temperatures() {
+// `gpu` is what it says of itself.
+std::string Temperatures(const tvm::ffi::json::Object& gpu) {
   std::map<std::string, std::string> zones;
+  auto told = gpu.find(tvm::ffi::String("gpu_temperature_c"));
+  if (told != gpu.end()) zones["gpu"] = tvm::ffi::json::Stringify((*told).second);
   const std::string base = "/sys/class/thermal/";
   for (const std::string& zone : ListDirectory(base)) {
     std::string value = NumberOrNull(ReadText(base + zone + "/temp"), 1e-3);
@@ -152,6 +156,7 @@ std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText
 
 std::string FactsAsJson() {
   const Threads& threads = ThreadsInForce();
+  const tvm::ffi::json::Object gpu = GpuFacts();
   utsname system{};
   uname(&system);
   std::string governor = ReadText(std::string(kCpus) + "cpu0/cpufreq/scaling_governor");
@@ -180,14 +185,17 @@ std::string FactsAsJson() {
       {"governor", QuotedOrNull(governor)},
       {"frequency_khz", OfEveryCore("scaling_cur_freq")},
       {"max_frequency_khz", OfEveryCore("cpuinfo_max_freq")},
-      {"temperatures_c", Temperatures()},
+      {"temperatures_c", Temperatures(gpu)},
       {"throttled", Throttled()},
   };
   std::string out;
   for (const auto& [name, value] : facts) out += (out.empty() ? "{" : ", ") + Quoted(name) + ": " + value;
+  for (const auto& [name, value] : gpu) out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " + std::string(tvm::ffi::json::Stringify(value));
   return out + "}";
 }
 
-std::string VersionLine() { return "farm-agent " FARM_VERSION " (TVM " FARM_TVM_VERSION ", " + std::string(kMachineName) + ")"; }
+std::string VersionLine() {
+  return "farm-agent " FARM_VERSION " (TVM " FARM_TVM_VERSION ", " + std::string(kMachineName) + (kForGpu ? ", for NVIDIA's GPUs)" : ")");
+}
 
 }  // namespace farm

@@ -11,6 +11,7 @@
 
 #include "deployments.h"
 #include "facts.h"
+#include "gpu.h"
 #include "io.h"
 #include "paths.h"
 #include "profile.h"
@@ -98,6 +99,7 @@ void RegisterFunctions(const std::string& work, const SessionOptions& options) {
   RegisterStoreFunctions(store);
   RegisterDeploymentFunctions(std::make_shared<Deployments>(store));
   Register("farm.agent.facts", [] { return FactsAsJson(); });
+  Register("farm.agent.gpu", [](int64_t index) { return std::string(tvm::ffi::json::Stringify(OpenGpu(index))); });
   Register("farm.agent.profile", [](const tvm::ffi::Module& machine, const std::string& function, int64_t pairs, double seconds) {
     return Profile(machine, function, pairs, seconds);
   });

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <new>
 
+#include "gpu.h"
+
 namespace farm {
 namespace {
 
@@ -35,7 +37,8 @@ void ApplyLimits(const Limits& limits, uint64_t file_bytes) {
   snprintf(out_of_memory, sizeof(out_of_memory), "out of memory: the session may use %llu bytes (--max-memory)",
            static_cast<unsigned long long>(limits.memory_bytes));
   std::set_new_handler([] { throw OutOfMemory(); });
-  SetLimit(RLIMIT_AS, limits.memory_bytes);
+  // A GPU's driver reserves more addresses than there is memory. What is written counts for the other limit, and what it reserves does not.
+  SetLimit(kForGpu ? RLIMIT_DATA : RLIMIT_AS, limits.memory_bytes);
   SetLimit(RLIMIT_FSIZE, file_bytes);
   SetLimit(RLIMIT_CORE, 0);
   signal(SIGXFSZ, SIG_IGN);

@@ -8,7 +8,7 @@ namespace farm {
 uint64_t DefaultMemoryBytes();
 
 struct Limits {
-  uint64_t memory_bytes = DefaultMemoryBytes();  // of address space
+  uint64_t memory_bytes = DefaultMemoryBytes();  // of address space; of an agent for GPUs, of private memory that can be written
   uint64_t work_bytes = uint64_t{4} << 30;       // of files in its work directory
 };
 

@@ -21,7 +21,7 @@
 namespace farm {
 namespace {
 
-constexpr uint64_t kMaxPort = 65535, kMaxThreads = 1024;
+constexpr uint64_t kMaxPort = 65535, kMaxThreads = 1024, kMaxGpus = 63;
 
 std::string Absolute(const std::string& path) {
   if (path.compare(0, 1, "/") == 0) return path;
@@ -79,6 +79,7 @@ RunOptions RunOptionsFrom(const CommandLine& given) {
   // In the store, where a link to its files costs nothing.
   options.work_base = given.Has("--work-dir") ? session.work_base : session.store + "/.run";
   options.threads = session.threads;
+  options.gpu = static_cast<int>(given.Number("--gpu", 0, kMaxGpus));
   options.inputs = given.Values("--input");
   options.output = given.Value("--output");
   return options;

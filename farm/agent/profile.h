@@ -13,7 +13,7 @@ namespace farm {
 // empty line, and records in order of their end, little-endian:
 //   uint32 the function's place among the names; for an inference itself 0xffffffff (plain) or 0xfffffffe (recorded)
 //   uint32 how many calls it lies within
-//   int64  its begin on the monotonic clock, int64 its duration, both in nanoseconds
+//   int64  its begin on the monotonic clock, int64 its duration, both in nanoseconds; on a GPU, by events in its stream
 tvm::ffi::Bytes Profile(const tvm::ffi::Module& machine, const std::string& function, int64_t pairs, double seconds);
 
 }  // namespace farm

@@ -19,7 +19,9 @@ from pathlib import Path
 from farm import __version__
 from farm.errors import BuildError
 
+GPU = "-cuda"  # ends the name of an agent that also runs what is built for an NVIDIA GPU
 ARCHITECTURES: tuple[str, ...] = ("x86_64", "aarch64", "armv7", "riscv64")
+AGENTS: tuple[str, ...] = (*ARCHITECTURES, f"x86_64{GPU}", f"aarch64{GPU}")
 HERE = Path(__file__).resolve().parent
 
 # The oldest CPU of each kind: any x86-64; any ARMv8; ARMv7 with NEON and hard float (no integer division: Cortex-A9 has none); RV64GC.
@@ -28,6 +30,9 @@ _TARGETS: Mapping[str, tuple[str, ...]] = {
     "aarch64": ("-target", "aarch64-linux-musl"),
     "armv7": ("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a+vfp3+neon"),
     "riscv64": ("-target", "riscv64-linux-musl"),
+    # NVIDIA's driver is a library for glibc, which a static program cannot load. 2.28 is that of RHEL 8; Ubuntu and JetPack are newer.
+    f"x86_64{GPU}": ("-target", "x86_64-linux-gnu.2.28"),
+    f"aarch64{GPU}": ("-target", "aarch64-linux-gnu.2.28"),
 }
 # These decide how zig builds its libraries, and so go with every call. Without -g0 it adds debug information.
 _COMMON_FLAGS = ("-O2", "-g0", "-fPIC")
@@ -41,7 +46,8 @@ _COMPILE_FLAGS = (
     "-DTVM_FFI_USE_LIBBACKTRACE=0",
     "-DTVM_FFI_BACKTRACE_ON_SEGFAULT=0",
 )
-_LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
+_LINK_FLAGS = ("-s", "-Wl,--gc-sections")
+_STATIC, _DYNAMIC = ("-static",), ("-ldl", "-lpthread", "-lm")  # the C++ library is part of the executable in both
 
 # The part of TVM's runtime that a device needs, and of its FFI: no disco, no GPU, no client side of RPC, no sockets but ours.
 _TVM_SOURCES = (
@@ -69,10 +75,10 @@ class Step:
 
 def digest(arch: str) -> str:
     """What decides the executable, as 64 hexadecimal digits: sources, flags, versions. Raises BuildError for an unknown architecture."""
-    settings = [_target(arch), _COMMON_FLAGS, _COMPILE_FLAGS, _LINK_FLAGS, _TVM_SOURCES, _FFI_SOURCES, __version__]
+    settings = [_target(arch), _COMMON_FLAGS, _COMPILE_FLAGS, _link_flags(arch), _TVM_SOURCES, _FFI_SOURCES, __version__]
     versions = [_distribution(name).version for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")]
     found = hashlib.sha256(json.dumps([settings, versions]).encode())
-    for path in _own_sources():
+    for path in _own_sources(arch):
         found.update(f"\0{path.relative_to(HERE).as_posix()}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -83,17 +89,18 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     zig builds its libraries at the first link for a target, which takes longer than our own code does: hence the link of an empty program.
     """
     (scratch / "empty.cc").write_text("#include <iostream>\nint main() { std::cout << std::endl; }\n")
-    (scratch / "agent.cc").write_text(_includes(path for path in _own_sources() if path.suffix == ".cc"))
+    (scratch / "agent.cc").write_text(_includes(path for path in _own_sources(arch) if path.suffix == ".cc"))
     zig = (sys.executable, "-m", "ziglang", "c++", *zig_flags(arch))
     compiler = (*zig, *flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"
+    link = _link_flags(arch)
     together = [
-        Step("C++ library", (*zig, *_LINK_FLAGS, scratch / "empty.cc", "-o", scratch / "empty"), 0.62),
+        Step("C++ library", (*zig, scratch / "empty.cc", *link, "-o", scratch / "empty"), 0.62),
         Step("TVM's runtime", (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]), 0.3),
         Step("agent", (*compiler, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]), 0.06),
     ]
-    return together, Step("linking", (*zig, *_LINK_FLAGS, *objects, "-o", executable), 0.02), executable
+    return together, Step("linking", (*zig, *objects, *link, "-o", executable), 0.02), executable
 
 
 def runtime_unit(scratch: Path) -> Path:
@@ -126,13 +133,18 @@ def flags(scratch: Path) -> list[str]:
 
 def _target(arch: str) -> tuple[str, ...]:
     if arch not in _TARGETS:
-        raise BuildError(f"there is no agent for {arch!r}", "", f"use one of: {', '.join(ARCHITECTURES)}")
+        raise BuildError(f"there is no agent for {arch!r}", "", f"use one of: {', '.join(AGENTS)}")
     return _TARGETS[arch]
 
 
-def _own_sources() -> list[Path]:
-    """Our C++ files and headers, in a fixed order."""
-    return sorted(path for path in [*HERE.glob("*"), *(HERE / "shim").rglob("*")] if path.suffix in (".cc", ".h"))
+def _link_flags(arch: str) -> tuple[str, ...]:
+    return (*_LINK_FLAGS, *(_DYNAMIC if arch.endswith(GPU) else _STATIC))
+
+
+def _own_sources(arch: str) -> list[Path]:
+    """Our C++ files and headers, in a fixed order: those in cuda/ where there may be a GPU, else those in cpu/."""
+    folders = [HERE.glob("*"), (HERE / ("cuda" if arch.endswith(GPU) else "cpu")).glob("*"), (HERE / "shim").rglob("*")]
+    return sorted(path for folder in folders for path in folder if path.suffix in (".cc", ".h"))
 
 
 def _includes(paths: Iterable[Path]) -> str:
@@ -156,7 +168,8 @@ def _copied_sources(folder: Path) -> list[Path]:
 
 def _folder_flags(scratch: Path) -> list[str]:
     tvm, ffi = _package("apache-tvm", "tvm"), _package("apache-tvm-ffi", "tvm_ffi")
-    foreign = [tvm / "include", ffi / "include", scratch / "src" / "runtime" / "rpc", ffi / "src" / "ffi" / "extra"]
+    sources = scratch / "src"
+    foreign = [tvm / "include", ffi / "include", sources, sources / "runtime" / "rpc", ffi / "src" / "ffi" / "extra"]
     flags = ["-isystem", str(HERE / "shim" / "include")] + [word for folder in foreign for word in ("-isystem", str(folder))]
     # This machine's folders and its user's name do not belong into the executable.
     return flags + [f"-ffile-prefix-map={folder}=." for folder in (scratch, HERE, tvm.parent, ffi.parent)]

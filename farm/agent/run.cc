@@ -129,7 +129,7 @@ int RunDeployment(const RunOptions& options) {
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) tensors.push_back(ReadNpy(files[i], inputs[i]));
   StartThreads();
-  Model model(work.path(), manifest.files().count(kParametersFile) > 0);
+  Model model(work.path(), manifest.files().count(kParametersFile) > 0, options.gpu);
   const std::vector<Tensor> outputs = model.Run(tensors);
   if (!options.output.empty()) MakeDirectories(options.output);
   std::set<std::string> taken;

@@ -13,6 +13,7 @@ struct RunOptions {
   std::vector<std::string> inputs;  // files, each as PATH or INPUT=PATH
   std::string output;               // a folder for the outputs; empty when they are only described
   ThreadOptions threads;
+  int gpu = 0;
 };
 
 // Runs the current release once and prints what came out. Returns the exit code. UsageError, IoError, and TVM's errors.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from farm.api.choosing import build_lanes, deadline_asked, host_profile, planned, runs_named
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
-from farm.types import Device, Model, Plan, Run, Verdict
+from farm.types import Device, Model, Plan, Run, Until, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,20 +125,67 @@ class Farm:
         """Kept runs, failed ones too, the newest first."""
         return self.record.runs(model=model, device=device, limit=limit)
 
-    def compare(self, first: str | Result | Run, second: str | Result | Run) -> list[Pair]:
+    def compare(
+        self,
+        first: str | Result | Run,
+        second: str | Result | Run,
+        *,
+        in_turns: bool = False,
+        until: Until | None = None,
+        show: Callable[[Progress], None] | None = None,
+    ) -> list[Pair]:
         """Is the second slower than the first, how much, and how surely? Each is a run, or the name of a baseline, or the beginning of a
-        run's id. Raises UsageError where there is none of the name, or nothing that both have."""
+        run's id. Raises UsageError where there is none of the name, or nothing that both have.
+
+        `in_turns` does not compare the figures of then, but measures both builds again, see `in_turns`.
+        """
+        from farm import comparison
+
+        pairs = self.pairs(first, second)
+        return self.in_turns(pairs, until=until, show=show) if in_turns else comparison.compare(pairs)
+
+    def pairs(self, first: str | Result | Run, second: str | Result | Run) -> list[tuple[Run, Run]]:
+        """The runs that `compare` compares."""
         from farm import comparison
 
         record = self.record
         sides = [
             runs_named(record, one) if isinstance(one, str) else [one.run if isinstance(one, Result) else one] for one in (first, second)
         ]
-        pairs = comparison.compare(comparison.pair_up(*sides))
+        pairs = comparison.pair_up(*sides)
         if not pairs:
             names = [one if isinstance(one, str) else side[0].id for one, side in zip((first, second), sides, strict=True)]
             raise UsageError(f"{' and '.join(names)} have nothing in common", "no model on a device is in both", "farm baseline list")
         return pairs
+
+    def in_turns(
+        self,
+        pairs: Sequence[tuple[Run, Run]],
+        *,
+        until: Until | None = None,
+        confidence: float | None = None,
+        deadline_s: float | None = None,
+        show: Callable[[Progress], None] | None = None,
+    ) -> list[Pair]:
+        """The builds of each two runs, on the device of both, measured again in turns: what disturbs the machine then disturbs both.
+
+        `until` is how long, `confidence` that of all answers together. A build that is no longer in the cache, runs of different devices or
+        settings, and an emulated device raise UsageError before anything is measured. A device that fails, or a build whose answer is
+        wrong, is the `failure` of its pair.
+        """
+        from farm import comparison, stats
+        from farm.pipeline import comparing
+        from farm.store import Store, cache_root
+
+        store, sure = Store(cache_root()), confidence or stats.CONFIDENCE
+        contests = [comparing.contest(*pair, self.fleet, store) for pair in pairs]
+        length = replace(until or Until(), confidence=1 - (1 - sure) / max(1, len(pairs)))
+
+        def limit_s(device: Device) -> float:
+            return self.fleet.deadline_s(device, deadline_s)
+
+        measured = comparing.measure(contests, length, limit_s, store=store, show=show or (lambda _: None))
+        return comparison.compare_in_turns(pairs, measured, sure)
 
     def execute(
         self,

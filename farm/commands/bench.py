@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--mlperf", "preset", flag_value="mlperf", help="MLPerf SingleStream's rules: 600 s, p90 by early stopping.")
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
 @comparing.fail_on
+@comparing.in_turns
 @click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
 @click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
@@ -56,6 +57,7 @@ def bench(
     preset: str | None,
     baseline: str | None,
     fail_on: float | None,
+    in_turns: bool,
     save_baseline: str | None,
     against: tuple[str, ...],
     prometheus: Path | None,
@@ -71,7 +73,7 @@ def bench(
     farm bench --device pi3 --device rk3399 resnet18
     farm bench --tag lab model.onnx --json > result.json
     farm bench --device rk3399 --threads 1,2 --cores big --cores little resnet18
-    farm bench --all --standard --baseline release-1 --fail-on 5%
+    farm bench --all --standard --baseline release-1 --fail-on 5% --in-turns
     farm bench --device pi5 --rounds 5 old.onnx new.onnx
     farm bench --device host --against onnxruntime,torch resnet18
     """
@@ -79,8 +81,7 @@ def bench(
     from farm.pipeline import expand
     from farm.pipeline.rivals import check_rivals
 
-    before = comparing.baseline_named(session, baseline, fail_on)
-
+    before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
@@ -88,17 +89,19 @@ def bench(
     if dry_run:
         show_jobs(session, jobs)
         return
+    if in_turns:
+        comparing.check_builds(session, before, jobs)
     check_rivals(against, jobs)
     check_writable(prometheus)
     outcome = run_jobs(session, jobs)
     comparing.save(session, save_baseline, outcome.runs)
     if prometheus:
         write_whole(prometheus, metrics.of_runs(outcome.runs))
-    pairs = comparing.against(before, outcome.runs)
     if not session.as_json:
         _show(session, outcome)
-        if pairs:
-            comparing.show(session, pairs)
+    pairs = comparing.against(session, before, outcome.runs, in_turns)
+    if pairs and not session.as_json:
+        comparing.show(session, pairs, "the same farm bench with --in-turns")
     contests = rivals.contests(session, jobs, outcome, against)  # after the table: what is known by then is not lost if it fails
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
@@ -106,8 +109,8 @@ def bench(
         session.document("bench", {**outcome_body(outcome), **extra})
     elif contests:
         rivals.show(session, contests)
-    if outcome.good and (slower := comparing.regression(pairs, fail_on)):
-        comparing.end_with(slower)
+    if outcome.good:
+        comparing.end_of(pairs, fail_on)
     raise SystemExit(exit_code(outcome))
 
 

@@ -6,27 +6,51 @@ import click
 
 from farm.commands import comparing
 from farm.commands.common import Session, shared
+from farm.errors import UsageError
+from farm.types import Until
 
 
 @click.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @comparing.fail_on
+@comparing.in_turns
+@click.option("--seconds", type=click.FloatRange(1), metavar="S", help="With --in-turns, the longest to measure a pair. [default: 20]")
+@click.option(
+    "--deadline", "deadline_s", type=click.FloatRange(1), metavar="S", help="With --in-turns, the longest a pair may take beside that."
+)
 @shared
-def compare(session: Session, first: str, second: str, fail_on: float | None) -> None:
+def compare(
+    session: Session,
+    first: str,
+    second: str,
+    fail_on: float | None,
+    in_turns: bool,
+    seconds: float | None,
+    deadline_s: float | None,
+) -> None:
     """Compare kept runs: is B slower than A, by how much, and how surely.
 
     A and B are ids of runs (their first letters will do, see farm history) or names of baselines, of which each model on each
     device is compared with its own. Only STABLE runs are evidence.
 
+    With --in-turns their figures do not count: the builds of both, which must still be in the cache, are loaded on the device side by side
+    and measured one inference here, one there. What disturbs the machine then disturbs both, so that NOISY runs can be judged too.
+
     \b
     farm compare 4f2a 91c7
+    farm compare 4f2a 91c7 --in-turns
     farm compare release-1 release-2 --fail-on 5%
     """
-    pairs = session.farm().compare(first, second)
+    if not in_turns and (seconds or deadline_s):
+        raise UsageError(f"{'--seconds' if seconds else '--deadline'}: nothing is measured", "kept runs are compared", "add --in-turns")
+    if in_turns:
+        until = Until() if seconds is None else Until(seconds=seconds)
+        pairs = comparing.measured_in_turns(session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s)
+    else:
+        pairs = session.farm().compare(first, second)
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:
-        comparing.show(session, pairs)
-    if slower := comparing.regression(pairs, fail_on):
-        comparing.end_with(slower)
+        comparing.show(session, pairs, f"farm compare --in-turns {first} {second}")
+    comparing.end_of(pairs, fail_on)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from farm.api.choosing import worth_keeping
-from farm.errors import Regression, UsageError, did_you_mean
+from farm.errors import FarmError, Regression, UsageError, did_you_mean
+from farm.stats import CONFIDENCE, Change
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
     from farm.comparison import Pair
-    from farm.types import Run
+    from farm.types import Job, Run
 
 
 class Percentage(click.ParamType):  # type: ignore[type-arg]
@@ -40,11 +41,16 @@ fail_on = click.option(
 )
 
 
-def baseline_named(session: Session, name: str | None, fail_on: float | None) -> list[Run]:
+in_turns = click.option(
+    "--in-turns", is_flag=True, help="Measure both builds again in turns, which tells on a noisy machine what the kept figures cannot."
+)
+
+
+def baseline_named(session: Session, name: str | None, fail_on: float | None, in_turns: bool = False) -> list[Run]:
     """The runs of the baseline that bench is given. Raises UsageError, before anything is measured, where there is none of the name."""
     if name is None:
-        if fail_on is not None:
-            raise UsageError("--fail-on is told nothing to compare with", "", "add --baseline NAME; make one with: farm baseline save NAME")
+        for option in [*(["--fail-on"] if fail_on is not None else []), *(["--in-turns"] if in_turns else [])]:
+            raise UsageError(f"{option} is told nothing to compare with", "", "add --baseline NAME; make one with: farm baseline save NAME")
         return []
     record = session.record()
     if not (found := record.baseline(name)):
@@ -59,19 +65,55 @@ def save(session: Session, name: str | None, runs: Sequence[Run]) -> None:
         session.record().save_baseline(name, good)
 
 
-def against(before: Sequence[Run], runs: Sequence[Run]) -> list[Pair]:
+def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -> None:
+    """Raises UsageError, before anything is measured, where a build of the baseline that may have to be measured again cannot be."""
+    from farm.pipeline.comparing import contest
+    from farm.store import Store, cache_root
+
+    asked = {(job.device.name, job.title) for job in jobs if not job.device.emulated}
+    for run in before:
+        if (run.device, run.title) in asked:
+            contest(run, run, session.fleet(), Store(cache_root()))
+
+
+def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool) -> list[Pair]:
+    """The runs beside those of a baseline; where these do not tell, both builds are measured again `in_turns`, if that is asked for."""
     from farm import comparison
 
     known = {(run.device, run.title) for run in before}
     after = [run for run in runs if (run.device, run.title) in known]
-    return comparison.compare(comparison.pair_up(before, after)) if after else []
+    if not after:
+        return []
+    confidence = 1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE  # as there are two ways to be wrong
+    pairs = comparison.compare(comparison.pair_up(before, after), confidence)
+    unsure = [pair for pair in pairs if in_turns and may_be_told(pair)]
+    again = measured_in_turns(session, [(pair.first, pair.second) for pair in unsure], confidence=confidence) if unsure else []
+    found = {pair.second.id: pair for pair in again}
+    return [found.get(pair.second.id, pair) for pair in pairs]
 
 
-def show(session: Session, pairs: Sequence[Pair]) -> None:
+def may_be_told(pair: Pair) -> bool:
+    """Whether its kept runs do not tell, and turns might."""
+    sides = (pair.first, pair.second)
+    return pair.found.change is Change.UNSURE and all(run.good and run.model_digest and not run.emulated for run in sides)
+
+
+def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any) -> list[Pair]:
+    from farm.commands.progress import Spinner
+
+    with Spinner(session, "in turns") as spinner:
+        return session.farm().in_turns(pairs, show=spinner.show, **how)
+
+
+def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
+    """The table, and where it cannot tell, the command that might: `again`."""
     from farm.views.comparing import comparison_table
 
     console = session.out()
     console.print(comparison_table(pairs, console.width))
+    if unsure := [pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)]:
+        command = f"farm compare --in-turns {unsure[0].first.id} {unsure[0].second.id}" if len(unsure) == 1 else again
+        click.echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
 
 
 def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | None:
@@ -83,9 +125,19 @@ def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | No
     return Regression(what, why, "find what changed: farm history MODEL --device NAME; where it is meant to be so: farm baseline save NAME")
 
 
-def end_with(error: Regression) -> None:
-    """Show the error; the document, if any, is printed already."""
+def end_of(pairs: Sequence[Pair], slowdown: float | None) -> None:
+    """Exit where something became too slow, or could not be measured in turns; nothing else is left to show then."""
+    failures = [pair.failure for pair in pairs if pair.failure]
+    if slower := regression(pairs, slowdown):
+        end_with(slower, *failures)
+    if failures:
+        end_with(*failures)
+
+
+def end_with(error: FarmError, *others: FarmError) -> None:
+    """Show the errors, and exit with the first; the document, if any, is printed already."""
     from farm.commands.common import show_error
 
-    show_error(error)
+    for one in (*others, error):
+        show_error(one)
     raise SystemExit(error.exit_code)

@@ -24,10 +24,19 @@ OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of an inference. [default: one a core]")
 @click.option("--cores", help="big, little, all, or numbers such as 0,2-3. [default: big]")
+@click.option("--cuda", is_flag=True, help="The agent that also runs what is built for this machine's NVIDIA GPUs.")
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def agent(
-    session: Session, host: str, port: int, key: str, tracker: str | None, threads: int | None, cores: str | None, open_to_network: bool
+    session: Session,
+    host: str,
+    port: int,
+    key: str,
+    tracker: str | None,
+    threads: int | None,
+    cores: str | None,
+    cuda: bool,
+    open_to_network: bool,
 ) -> None:
     """Serve this machine as a device, until Ctrl-C.
 
@@ -38,6 +47,7 @@ def agent(
     farm agent --tracker 127.0.0.1:9190 --key rasp3b        url = "tracker://127.0.0.1:9190/rasp3b"
     """
     from farm import process
+    from farm.agent.recipe import AGENTS, GPU
     from farm.commands.progress import Spinner
     from farm.pipeline import agent_for
     from farm.store import Store, cache_root
@@ -47,10 +57,12 @@ def agent(
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise UsageError(f"there is no agent for {platform.machine()}", f"there are: {', '.join(_MACHINES.values())}", "")
+    if cuda and f"{machine}{GPU}" not in AGENTS:
+        raise UsageError(f"there is no agent for GPUs for {machine}", "NVIDIA's driver is for x86-64 and ARM64", "leave --cuda out")
     _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
-        executable = agent_for(machine, store=store, show=spinner.show)
+        executable = agent_for(machine + GPU * cuda, store=store, show=spinner.show)
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)

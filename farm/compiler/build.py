@@ -85,7 +85,7 @@ def load(folder: Path, *, cached: bool) -> Artifact:
 
 def specs(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     """Tensor specifications as read from JSON."""
-    return tuple(TensorSpec(spec["name"], tuple(spec["shape"]), spec["dtype"], bool(spec.get("open"))) for spec in content)
+    return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in content)
 
 
 def artifact_digest(prepared: Prepared, profile: Profile) -> str:

@@ -18,6 +18,7 @@ from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten,
 from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
+from farm.compiler.planes import Planes
 from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
@@ -77,6 +78,8 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
     """The operators that the model is made of, in the layout in which it came: batch norms and constants folded."""
     transform = relax.transform
     passes = [
+        rewriting("farm.Planes", Planes),
+        transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
         rewriting("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),

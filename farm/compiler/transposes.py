@@ -13,6 +13,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.extents import Extent, plain, same
+from farm.compiler.planes import ELEMENTWISE
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
@@ -30,6 +31,7 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
             "relax.strided_slice": self._slice,
             "relax.concat": self._concat,
             "relax.nn.pad": self._pad,
+            **dict.fromkeys(ELEMENTWISE, self._elementwise),
         }
         rule = rules.get(getattr(call.op, "name", ""))
         moved = rule(call) if rule else None
@@ -77,6 +79,11 @@ class TransposeSinker(PyExprMutator):  # type: ignore[misc]
         if any(source is None for source in sources):
             return None
         return self._first(relax.op.concat(sources, _last_axis(int(call.attrs.axis))))
+
+    def _elementwise(self, call: Call) -> relax.Expr | None:
+        tensors = [isinstance(argument.ty, relax.TensorType) for argument in call.args]
+        sources = [self._last(argument) if tensor else argument for argument, tensor in zip(call.args, tensors, strict=True)]
+        return None if any(source is None for source in sources) else self._first(Call(call.op, sources, call.attrs))
 
     def _first(self, expression: relax.Expr) -> relax.Expr:
         return relax.op.permute_dims(self.builder_.emit(expression), NCHW)

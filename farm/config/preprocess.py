@@ -55,4 +55,5 @@ class PreprocessTable(Table):
             layout=self.layout or kind.layout,
             channels=self.channels or kind.channels,
             crop=kind.crop if self.crop is None else self.crop,
+            stated=not self.model_fields_set.isdisjoint(("kind", "mean", "std")),
         )

@@ -116,7 +116,7 @@ class ProfileTable(Table):
     description: str | None = None
     target: dict[str, Annotated[Any, AfterValidator(_target_value)]] | None = None
     triple: Text | None = None
-    agent: Literal["x86_64", "aarch64", "armv7", "riscv64"] | None = None
+    agent: Literal["x86_64", "aarch64", "armv7", "riscv64", "x86_64-cuda", "aarch64-cuda"] | None = None
     linker: list[Text] | None = None
     source: str | None = None
     quantize: Literal["int8", "float16"] | None = None
@@ -124,6 +124,7 @@ class ProfileTable(Table):
 
 class OptionsTable(Table):
     deadline_s: PositiveSeconds | None = None
+    gpu: Count | None = None
     threads: Positive | None = None
     cores: Annotated[str, AfterValidator(_cores)] | None = None
     pinned: bool | None = None

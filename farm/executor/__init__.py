@@ -4,7 +4,8 @@ Every function here runs in a worker process, with RPC in its main thread, so th
 """
 
 from farm.executor.asking import deployments, facts, infer, infer_deployed, roll_back, undeploy
+from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of
 from farm.executor.measuring import measure
 
-__all__ = ["deployments", "facts", "facts_of", "infer", "infer_deployed", "measure", "roll_back", "undeploy"]
+__all__ = ["deployments", "facts", "facts_of", "infer", "infer_deployed", "measure", "open_gpu", "roll_back", "undeploy"]

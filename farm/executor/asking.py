@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from farm import releases, transports
 from farm.compiler.parameters import SHARD
 from farm.executor.computing import compute_as_asked
+from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of, load, open_and_load
 from farm.importers import feed
 from farm.parallel import Desk
@@ -46,7 +47,7 @@ def infer_deployed(
         said: list[str] = []
         inputs = feed.read_inputs(source, release.inputs, release.preprocess, said.append)
         desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
-        loaded = load(link, release.inputs, SHARD in release.files)
+        loaded = load(link, device, release.inputs, SHARD in release.files)
         loaded.feed(inputs)
         loaded.run()
         return release, loaded.outputs(), said
@@ -77,4 +78,6 @@ def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, n
 def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """What a device says of itself; nothing from TVM's own server."""
     with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+        if device.profile.on_gpu:  # which tells nothing before it is opened
+            open_gpu(link, device)
         return facts_of(link)

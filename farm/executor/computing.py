@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.errors import DeviceError
+from farm.executor.gpu import open_gpu
 from farm.transports import Link
 from farm.types import Device
 
@@ -11,6 +12,8 @@ _BIG, _LITTLE = 1, -1  # threading::ThreadGroup::AffinityMode
 
 def compute_as_asked(link: Link, device: Device) -> None:
     """Tell the device, before a library is loaded. Raises DeviceError where it cannot: TVM's own server takes less than our agent."""
+    if device.profile.on_gpu:
+        open_gpu(link, device)
     threads, cores = int(device.options.get("threads", 0)), str(device.options.get("cores", ""))
     pinned = bool(device.options.get("pinned"))
     if not (threads or cores or pinned):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_CPU = 1  # DLPack's kDLCPU
+_KINDS = {"cpu": 1, "cuda": 2}  # of devices, as DLPack numbers them
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
 _TRIES_TO_LOAD = 2  # again, where the connection was made and then broke and nothing got across
 _TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
@@ -44,6 +44,7 @@ class Loaded:
     device: Any
     parameters: list[Any]
     inputs: tuple[TensorSpec, ...]
+    on_gpu: bool = False
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
@@ -54,6 +55,8 @@ class Loaded:
 
     def run(self) -> None:
         self.machine.invoke_stateful("main")
+        if self.on_gpu:  # which is only given its work so far
+            self.device.sync()
 
     def outputs(self) -> list[Array]:
         return here.flat(self.machine.get_outputs("main"))
@@ -98,7 +101,7 @@ def open_and_load(
                     _push(link, artifact, meter)
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = load(link, artifact.inputs, has_parameters(artifact))
+                    loaded = load(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -122,10 +125,10 @@ def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, d
         return link
 
 
-def _push(link: Link, artifact: Artifact, meter: _Meter) -> None:
+def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
     """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
     for path in releases.files(artifact):
-        send(link, path, path.name, meter.of(path))
+        send(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
 def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
@@ -152,9 +155,9 @@ def quiet(desk: Desk, device: Device) -> Iterator[None]:
         yield
 
 
-def push(desk: Desk, link: Link, artifact: Artifact) -> None:
-    """Have the artifact's files in the session's folder."""
-    _push(link, artifact, _Meter(desk))
+def push(desk: Desk, link: Link, artifact: Artifact, library: str) -> None:
+    """Have the artifact's files in the session's folder, its library under a name of its own; parameters take the place of others'."""
+    _push(link, artifact, _Meter(desk), library)
 
 
 def has_parameters(artifact: Artifact) -> bool:
@@ -162,17 +165,21 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def load(link: Link, inputs: tuple[TensorSpec, ...], parametric: bool) -> Loaded:
+def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
+    """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
     from tvm import relax
 
-    cpu = link.session.cpu(0)
-    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _CPU, 0)
-    machine = relax.VirtualMachine(link.session.load_module(LIBRARY), cpu)
+    on_gpu = device.profile.on_gpu
+    kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
+    there = link.session.device(kind, number)
+    link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
+    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
+    machine = relax.VirtualMachine(link.session.load_module(library), there)
     if parametric and _has(machine, WIDEN):
         machine.set_input(WIDEN)
         machine.invoke_stateful(WIDEN)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    return Loaded(machine, cpu, [parameters] if parametric else [], inputs)
+    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu)
 
 
 def _has(machine: Any, function: str) -> bool:

@@ -32,7 +32,10 @@ _MOST_FACTS = 40  # readings on the way; of a longer measurement every second on
 _WINDOW_S = 0.1  # of the warm-up
 _LEAST_SAMPLE_S = 1e-3  # an inference of less than that is timed in blocks
 _COOLER_BY_C = 2.0  # than this above what it was before, and a device is cool again
-_CHANGING = ("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s")
+_CHANGING = (
+    *("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s"),
+    *("gpu_clock_khz", "gpu_memory_clock_khz", "gpu_power_w", "gpu_energy_j", "gpu_slowed_by", "gpu_memory_free_bytes"),
+)
 _NOTE_EVERY = 10  # labelled samples
 
 

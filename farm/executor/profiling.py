@@ -32,8 +32,11 @@ _MOST_BYTES = 128 << 20
 _REPEATS = 5
 
 
-def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe, seconds: float, deadline_s: float) -> Profiled:
-    """Profile a model for about so many `seconds`. Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer."""
+def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
+    """Profile a model for about so many `seconds`, under a roof where there is a probe.
+
+    Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer.
+    """
     ledger: dict[str, float] = {}
     model, artifact = fitted.model, fitted.artifact
     started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -54,7 +57,7 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe, seconds: f
         plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)
         with timed(ledger, "roof"):
             desk.note(Progress(Stage.MEASURING, "what the device can do at the most"))
-            roof = None if device.emulated else _roof(link, probe)  # an emulator's arithmetic has none: it depends on the instruction
+            roof = _roof(link, probe) if probe else None
         facts = facts_of(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing

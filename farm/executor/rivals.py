@@ -10,7 +10,7 @@ from farm.errors import ModelError
 from farm.executor.loading import facts_of, open_and_load, quiet
 from farm.importers import engines
 from farm.parallel import Desk
-from farm.turns import Block, block_of, in_turns
+from farm.turns import Block, block_of, in_turns, so_often
 from farm.types import Contest, Device, Fitted, Progress, Rival, Stage
 
 
@@ -35,8 +35,7 @@ def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], 
                 continue
             versions[name], blocks[name] = version, block_of(run)
         stack.enter_context(quiet(desk, device))
-        medians = in_turns(
-            blocks, rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds))
-        )
+        goes_on = so_often(rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)))
+        medians = in_turns(blocks, goes_on)
     rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
     return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)

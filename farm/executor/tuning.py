@@ -1,16 +1,16 @@
-"""Variants of kernels on a device, in turns; and a whole model before and after, in pairs. Times are the device's own."""
+"""Variants of kernels on a device, in turns. Times are the device's own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import prepare, transports
+from farm import transports
 from farm.compiler import here
 from farm.executor.computing import compute_as_asked
-from farm.executor.loading import Loaded, facts_of, has_parameters, load, push, quiet, send
+from farm.executor.loading import facts_of, quiet, send
 from farm.parallel import Desk
-from farm.types import Artifact, Batch, Device, Paired, Prepared, Progress, Round, Stage, Trying, Wrong
+from farm.types import Batch, Device, Progress, Round, Stage, Trying, Wrong
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BLOCK_S = 0.005  # of one kernel: long beside the clock's ticks and the change from one kernel to the next
-_PAIR_S = 0.05  # of a model
 _ROUNDS = 9
 _BEHIND = 1.3  # times the time of the best of its workload: out of the race after the first look
 _TOLERANCE = 1e-3  # of the largest value: another order of the same sum, or Winograd's arithmetic
@@ -92,34 +91,6 @@ class _Race:
     def _seconds(self, index: int) -> float:
         evaluate = self._machine.time_evaluator("invoke_stateful", self._cpu, number=self.counts[index], repeat=1)
         return float(evaluate(self._batch.variants[index].function).results[0])
-
-
-def compare(
-    desk: Desk, device: Device, prepared: Prepared, before: Artifact, after: Artifact, agent: Path | None, deadline_s: float, pairs: int
-) -> Paired:
-    """Two builds of a model in one session, measured in turns."""
-    inputs, _ = prepare.reference(prepared)
-    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
-        compute_as_asked(link, device)
-        loaded = []
-        for artifact in (before, after):  # one after the other: the files of the second take the place of the first's
-            push(desk, link, artifact)
-            loaded.append(load(link, artifact.inputs, has_parameters(artifact)))
-            loaded[-1].feed(inputs)
-        seconds: list[list[float]] = [[], []]
-        with quiet(desk, device):
-            counts = [max(1, int(_PAIR_S / max(min(one.time(3)), 1e-6))) for one in loaded]
-            for number in range(pairs):
-                desk.note(Progress(Stage.MEASURING, "before and after", number / pairs))
-                order = (0, 1) if number % 2 else (1, 0)
-                for which in order:
-                    seconds[which].append(_median(loaded[which], counts[which]))
-        return Paired(tuple(seconds[0]), tuple(seconds[1]), facts_of(link))
-
-
-def _median(loaded: Loaded, count: int) -> float:
-    times = sorted(loaded.time(count))
-    return times[len(times) // 2]
 
 
 def _arrays(batch: Batch) -> dict[str, Array]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.images import Tell, read_image
+from farm.importers.quantized_inputs import quantized
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess
 
     `.npz` holds an array per input, by name, or a single array of any name for a model of one input; `.npy` is one array; any other
     file is an image, of whose conversions `tell` hears. Raises ModelError for wrong names, shapes or dtypes (only casts that lose
-    nothing are made), for NaN, and for files that cannot be read.
+    nothing are made, and floating-point numbers for quantized inputs become their bytes), for NaN, and for files that cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".npy"):
@@ -94,14 +95,15 @@ def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
 
 
 def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
-    """The array in the input's dtype, if no value can change by it."""
-    if not np.can_cast(array.dtype, spec.dtype, casting="safe"):
+    """The array in the input's dtype, if no value can change by it; floating-point numbers for a quantized input by its scale."""
+    quantizes = bool(spec.scale) and array.dtype.kind == "f"
+    if not quantizes and not np.can_cast(array.dtype, spec.dtype, casting="safe"):
         why = f"the model takes {spec.dtype}, the array is {array.dtype}, and the cast could change values"
         raise ModelError(f"{path}: the array for {spec.name!r} has the wrong dtype", why, f'cast it: array.astype("{spec.dtype}")')
     if array.dtype.kind == "f" and np.isnan(array).any():
         why = f"{int(np.isnan(array).sum())} of its {array.size} values"
         raise ModelError(f"{path}: the array for {spec.name!r} holds NaN", why, "look for it with numpy.isnan(array).nonzero()")
-    return np.ascontiguousarray(array, spec.dtype)
+    return quantized(array, spec) if quantizes else np.ascontiguousarray(array, spec.dtype)
 
 
 def _load(path: Path) -> Array:

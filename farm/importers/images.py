@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.errors import ModelError
+from farm.importers.quantized_inputs import quantized
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell 
     """An image as a batch of one: resized (bilinear) to the input's height and width, scaled to [0, 1], normalised as `preprocess` says.
 
     Of an input that is NHWC and cannot be NCHW, the layout is NHWC whatever was said of it. With a `crop`, the image keeps its
-    proportions and its middle is taken. An integer input gets the pixels from 0 to 255 as they are.
+    proportions and its middle is taken. An integer input gets the pixels from 0 to 255 as they are; one that is quantized, the numbers
+    that `preprocess` states, by its scale, and where none are stated, pixels over the whole range of its bytes.
     `tell` hears of a conversion of channels. Raises ModelError for a file that is no image and for an input that is none.
     """
     channels = len(preprocess.channels)
@@ -40,9 +42,18 @@ def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell 
         pixels = pixels[..., ::-1]
     if layout == "NCHW":
         pixels = pixels.transpose(2, 0, 1)
-    if np.dtype(spec.dtype).kind != "f":
+    floating, quantizes = np.dtype(spec.dtype).kind == "f", bool(spec.scale)
+    if quantizes and not preprocess.stated and np.dtype(spec.dtype).itemsize == 1:
+        return _from_end_to_end(pixels[None], spec)
+    if not floating and not quantizes:
         return _whole_numbers(pixels[None], spec, path)
-    return np.ascontiguousarray(_normalise(pixels, preprocess, layout)[None], spec.dtype)
+    numbers = _normalise(pixels, preprocess, layout)[None]
+    return np.ascontiguousarray(numbers, spec.dtype) if floating else quantized(numbers, spec)
+
+
+def _from_end_to_end(pixels: Array, spec: TensorSpec) -> Array:
+    """Black as the lowest of an input's bytes, white as the highest."""
+    return np.ascontiguousarray(pixels.astype(np.int16) + np.iinfo(spec.dtype).min, spec.dtype)
 
 
 def _whole_numbers(pixels: Array, spec: TensorSpec, path: Path) -> Array:

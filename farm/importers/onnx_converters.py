@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from farm.importers import onnx_lacking, onnx_own, recurrent
+from farm.importers import onnx_lacking, onnx_own, onnx_sampling, recurrent
 
-_OURS: dict[str, Any] = {**recurrent.CONVERTERS, **onnx_own.CONVERTERS, **onnx_lacking.CONVERTERS}
+_OURS: dict[str, Any] = {**recurrent.CONVERTERS, **onnx_own.CONVERTERS, **onnx_lacking.CONVERTERS, **onnx_sampling.CONVERTERS}
 
 
 def converters() -> dict[str, Any]:

@@ -21,7 +21,7 @@ BATCH = "batch"  # the symbol of an open one
 _MOST_ELEMENTS = 4096  # of a constant that is computed here
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_MISCONVERTED = ("RMSNormalization", "AffineGrid")  # TVM's converters of these fail
+_MISCONVERTED = ("RMSNormalization",)  # TVM's converters of these fail
 _FIRST_OUTPUT_ONLY = ("LayerNormalization",)  # and those of these make up the other outputs
 Array = np.ndarray[Any, Any]
 
@@ -90,9 +90,13 @@ def _is_function(name: str, version: int) -> bool:
 
 
 class _Folder:
+    """One walk over the nodes. A shape that ONNX's inference does not see, as it does not compute what a slice's bounds come to, is
+    inferred when the walk comes by, with the constants that are known by then."""
+
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
-        self._shapes = _inferred(model)
+        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self._types = _inferred(model)
         self._values = {tensor.name: tensor for tensor in model.graph.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
         self._added: dict[str, onnx.TensorProto] = {}
 
@@ -111,12 +115,30 @@ class _Folder:
         for node in nodes:
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
-            elif outputs.isdisjoint(node.output) and (values := self._computed(node)) is not None:
+            elif (values := self._computed(node)) is not None:
                 for name, value in zip(node.output, values, strict=False):
-                    self._values[name] = self._added[name] = numpy_helper.from_array(value, name)
+                    place = f"{name}/constant" if name in outputs else name
+                    self._values[name] = self._added[place] = numpy_helper.from_array(value, place)
+                    self._types[name] = onnx.helper.make_tensor_type_proto(self._values[name].data_type, value.shape)
+                    if name in outputs:
+                        kept.append(onnx.helper.make_node("Identity", [place], [name]))
             else:
+                self._infer(node)
                 kept.append(node)
         return kept
+
+    def _infer(self, node: onnx.NodeProto) -> None:
+        """The types of the outputs, where their shapes are not known yet."""
+        if node.domain not in _DEFAULT_DOMAINS or all(_shape(self._types.get(name)) is not None for name in node.output if name):
+            return
+        types = {name: self._types[name] for name in node.input if name in self._types}
+        values = {name: self._values[name] for name in node.input if name in self._values}
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(node.domain, 1), node.domain)
+            made = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=list(self._model.opset_import))
+        except Exception:  # whatever ONNX's inference trips over stays unknown
+            return
+        self._types.update(made)
 
     def _branch(self, node: onnx.NodeProto) -> onnx.GraphProto | None:
         """The branch that a constant condition chooses."""
@@ -139,8 +161,7 @@ class _Folder:
         return self._evaluated(node)
 
     def _shape(self, node: onnx.NodeProto) -> list[Array] | None:
-        shape = self._shapes.get(node.input[0])
-        if shape is None:
+        if (shape := _shape(self._types.get(node.input[0]))) is None:
             return None
         if node.op_type == "Size":
             return [np.array(_count(shape), np.int64)]
@@ -164,18 +185,22 @@ class _Folder:
         return [np.asarray(value) for value in made]
 
 
-def _inferred(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """The shapes that are known, by name."""
+def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """The types that are known, by name."""
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # a model that ONNX's inference trips over; TVM's may not
         graph = model.graph
-    known = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        shape = value.type.tensor_type.shape
-        if value.type.tensor_type.HasField("shape") and all(axis.HasField("dim_value") for axis in shape.dim):
-            known[value.name] = [axis.dim_value for axis in shape.dim]
-    return known
+    known = {tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
+    return known | {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
+
+
+def _shape(type_: onnx.TypeProto | None) -> list[int] | None:
+    """Of a tensor of which every extent is known."""
+    if type_ is None or not type_.tensor_type.HasField("shape"):
+        return None
+    axes = type_.tensor_type.shape.dim
+    return [axis.dim_value for axis in axes] if all(axis.HasField("dim_value") for axis in axes) else None
 
 
 def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:

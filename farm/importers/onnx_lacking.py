@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -59,7 +60,7 @@ class LpNormalization(OnnxOpConverter):  # type: ignore[misc]
 class CumProd(OnnxOpConverter):  # type: ignore[misc]
     @classmethod
     def _impl_v26(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
-        data, axis = inputs[0], int(_constant(inputs[1], "CumProd", "axis"))
+        data, axis = inputs[0], int(constant_of(inputs[1], "CumProd", "axis"))
         reverse = attributes.get("reverse", 0)
         data = builder.emit(relax.op.flip(data, axis)) if reverse else data
         made = builder.emit(relax.op.cumprod(data, axis, exclusive=bool(attributes.get("exclusive", 0))))
@@ -92,27 +93,30 @@ class Dft(OnnxOpConverter):  # type: ignore[misc]
 
     @classmethod
     def _impl_v20(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
-        axis = -2 if len(inputs) < 3 or inputs[2] is None else int(_constant(inputs[2], "DFT", "axis"))
+        axis = -2 if len(inputs) < 3 or inputs[2] is None else int(constant_of(inputs[2], "DFT", "axis"))
         return cls._transform(builder, inputs, attributes, axis)
 
     @classmethod
     def _transform(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, axis: int) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
         inverse, one_sided = bool(attributes.get("inverse", 0)), bool(attributes.get("onesided", 0))
-        if inverse and one_sided:
-            raise NotImplementedError("DFT with inverse=1 and onesided=1")
         shape = [int(extent) for extent in data.ty.shape]
         axis %= len(shape)
-        count = int(_constant(inputs[1], "DFT", "dft_length")) if len(inputs) > 1 and inputs[1] is not None else shape[axis]
-        present = min(count, shape[axis])  # what is cut off or filled up with zeros is left out of the sums
+        to_real = inverse and one_sided
+        whole = 2 * (shape[axis] - 1) if to_real else shape[axis]
+        count = int(constant_of(inputs[1], "DFT", "dft_length")) if len(inputs) > 1 and inputs[1] is not None else whole
+        half = count // 2 + 1
+        present = min(half if to_real else count, shape[axis])  # what is cut off or filled up with zeros is left out of the sums
         parts = [
             builder.emit(relax.op.strided_slice(data, [axis, len(shape) - 1], [0, part], [present, part + 1])) for part in range(shape[-1])
         ]
         last = [*(other for other in range(len(shape) - 1) if other != axis), axis]
         parts = [builder.emit(relax.op.permute_dims(relax.op.squeeze(part, [-1]), last)) for part in parts]
-        angles = 2 * np.pi * np.outer(np.arange(present), np.arange(count // 2 + 1 if one_sided else count)) / count
-        scale = 1 / count if inverse else 1.0
-        cosines, sines = (relax.const((scale * function(angles)).astype(dtype)) for function in (np.cos, np.sin))
+        given = np.arange(present)
+        angles = 2 * np.pi * np.outer(given, np.arange(half if one_sided and not inverse else count)) / count
+        mirrored = to_real & (given > 0) & (2 * given != count)  # these stand for their mirror images too
+        scale = np.where(mirrored, 2, 1)[:, None] / (count if inverse else 1)
+        cosines, sines = (relax.const(scale * function(angles), dtype) for function in (np.cos, np.sin))
         real, imaginary = (relax.op.matmul(parts[0], matrix) for matrix in (cosines, sines))
         if not inverse:
             imaginary = relax.op.negative(imaginary)
@@ -121,7 +125,57 @@ class Dft(OnnxOpConverter):  # type: ignore[misc]
             real = relax.op.subtract(real, with_sines) if inverse else relax.op.add(real, with_sines)
             imaginary = relax.op.add(imaginary, with_cosines)
         back = [last.index(other) for other in range(len(shape) - 1)]
-        return builder.emit(relax.op.stack([builder.emit(relax.op.permute_dims(builder.emit(one), back)) for one in (real, imaginary)], -1))
+        made = [real] if to_real else [real, imaginary]
+        return builder.emit(relax.op.stack([builder.emit(relax.op.permute_dims(builder.emit(one), back)) for one in made], -1))
+
+
+class Stft(OnnxOpConverter):  # type: ignore[misc]
+    """The Fourier transform of each window of a real signal, [N, T] or [N, T, 1]: products with the matrices of sines and cosines."""
+
+    @classmethod
+    def _impl_v17(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+        signal, step, window, length = [*inputs, None, None][:4]
+        shape, dtype = [int(extent) for extent in signal.ty.shape], str(signal.ty.dtype)
+        if len(shape) == 3 and shape[2] != 1:
+            raise NotImplementedError("STFT of a complex signal")
+        count = int(window.ty.shape[0]) if length is None else int(constant_of(length, "STFT", "frame_length"))
+        weights = np.ones(count) if window is None else constant_of(window, "STFT", "window")
+        begins = np.arange(0, shape[1] - count + 1, int(constant_of(step, "STFT", "frame_step")))
+        rows = builder.emit(relax.op.reshape(signal, shape[:2]))
+        places = relax.const((begins[:, None] + np.arange(count)).reshape(-1), "int64")
+        frames = builder.emit(relax.op.reshape(builder.emit(relax.op.take(rows, places, 1)), [shape[0], len(begins), count]))
+        bins = count // 2 + 1 if attributes.get("onesided", 1) else count
+        angles = 2 * np.pi * np.outer(np.arange(count), np.arange(bins)) / count
+        matrices = (weights[:, None] * np.cos(angles), weights[:, None] * -np.sin(angles))
+        return builder.emit(relax.op.stack([relax.op.matmul(frames, relax.const(one, dtype)) for one in matrices], -1))
+
+
+class OneHot(OnnxOpConverter):  # type: ignore[misc]
+    """One value at the index, another elsewhere; an index below 0 counts from the end. TVM's has a type of its own for the result."""
+
+    @classmethod
+    def _impl_v9(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+        depth, values = (constant_of(one, "OneHot", name).reshape(-1) for one, name in zip(inputs[1:], ("depth", "values"), strict=True))
+        count, rank = int(depth[0]), int(inputs[0].ty.ndim) + 1
+        axis = attributes.get("axis", -1) % rank
+        indices = builder.emit(relax.op.expand_dims(builder.emit(relax.op.astype(inputs[0], "int64")), axis))
+        from_end = relax.op.add(indices, relax.const(count, "int64"))
+        indices = builder.emit(relax.op.where(relax.op.less(indices, relax.const(0, "int64")), from_end, indices))
+        places = np.arange(count).reshape([-1 if other == axis else 1 for other in range(rank)])
+        chosen = builder.emit(relax.op.equal(indices, relax.const(places, "int64")))
+        off, on = (relax.const(value, str(values.dtype)) for value in values)
+        return builder.emit(relax.op.where(chosen, on, off))
+
+
+class EyeLike(OnnxOpConverter):  # type: ignore[misc]
+    """Of another type than the matrix whose shape it has, too."""
+
+    @classmethod
+    def _impl_v9(cls, _builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+        rows, columns = (int(extent) for extent in inputs[0].ty.shape)
+        asked = attributes.get("dtype")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(asked).name if asked else str(inputs[0].ty.dtype)
+        return relax.const(np.eye(rows, columns, attributes.get("k", 0)), dtype)
 
 
 class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
@@ -160,7 +214,8 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
         return {"pads": [*begin, *end], "output_padding": more}
 
 
-def _constant(value: Any, operator: str, name: str) -> Any:
+def constant_of(value: Any, operator: str, name: str) -> Any:
+    """The values of an input that must be known now, such as axes and sizes."""
     if not isinstance(value, GenericConst):
         raise NotImplementedError(f"{operator} whose {name} is not constant")
     return value.value.numpy()
@@ -174,4 +229,7 @@ CONVERTERS = {
     "ReverseSequence": ReverseSequence,
     "DFT": Dft,
     "ConvTranspose": ConvTranspose,
+    "STFT": Stft,
+    "OneHot": OneHot,
+    "EyeLike": EyeLike,
 }

@@ -59,14 +59,13 @@ class _Writer:
 
     def real_of(self, value: str, scale: np.ndarray, axis: int) -> str:
         """The same with a scale that is computed here, and no zero point."""
-        name = self._name("scale")
-        self._graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), name))
-        return self._linear("DequantizeLinear", [value, name, ""], axis)
+        return self._linear("DequantizeLinear", [value, self._added(scale), ""], axis)
 
     def quantize(self, value: str, node: onnx.NodeProto, first: int) -> None:
         """The node's output, by the scale and zero point among its inputs."""
         zero = node.input[first + 1] if len(node.input) > first + 1 else ""
-        self.nodes.append(helper.make_node("QuantizeLinear", _given([value, node.input[first], zero]), node.output, node.name))
+        inputs = _given([value, self._single(node.input[first]), zero])
+        self.nodes.append(helper.make_node("QuantizeLinear", inputs, node.output, node.name))
 
     def compute(self, operator: str, inputs: Sequence[str], node: onnx.NodeProto, without: Sequence[str] = ()) -> str:
         """An operator with the attributes of a node."""
@@ -78,10 +77,21 @@ class _Writer:
 
     def _linear(self, operator: str, inputs: Sequence[str], axis: int) -> str:
         output = self._name(operator)
-        scale = self.constant(inputs[1])
+        scale, (value, factor, zero) = self.constant(inputs[1]), inputs
         along = {} if scale is None or scale.size == 1 else {"axis": axis}
-        self.nodes.append(helper.make_node(operator, _given(inputs), [output], **along))
+        self.nodes.append(helper.make_node(operator, _given([value, self._single(factor), zero]), [output], **along))
         return output
+
+    def _single(self, name: str) -> str:
+        """A scale in single precision: in half, the numbers would lose what the sums of integers have."""
+        scale = self.constant(name)
+        return name if scale is None or scale.dtype != np.float16 else self._added(scale)
+
+    def _added(self, scale: np.ndarray) -> str:
+        name = self._name("scale")
+        self._weights[name] = numpy_helper.from_array(scale.astype(np.float32), name)
+        self._graph.initializer.append(self._weights[name])
+        return name
 
     def _name(self, what: str) -> str:
         self._made += 1

@@ -111,7 +111,8 @@ class Opened:
             if signature[:1] == [_OPEN] and name not in shapes:
                 fixed = "TVM's importer of TFLite takes the shapes that tensors have, not symbols"
             self.interpreter.resize_tensor_input(index, list(shape))
-            specs.append(TensorSpec(name, shape, dtype.name))
+            scale, zero = details[index]["quantization"]
+            specs.append(TensorSpec(name, shape, dtype.name, scale=float(scale), zero=int(zero)))
         return tuple(specs), fixed
 
     def _names(self, side: str, indices: list[int]) -> dict[int, str]:

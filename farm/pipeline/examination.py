@@ -182,12 +182,21 @@ def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: floa
     from farm import executor, transports
     from farm.transports import contract
 
+    gpu: Finding | None = None
     with transports.connect(device, agent, desk.scratch, timeout_s, desk.ask) as link:
         facts = executor.facts_of(link)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
+        if device.profile.on_gpu and (not facts or facts.get("protocol") == contract.ours()["protocol"]):
+            try:
+                gpu = Finding("GPU", executor.open_gpu(link, device))
+                facts = executor.facts_of(link)
+            except FarmError as error:
+                gpu = Finding("GPU", failure=error)
     if not facts:
         advice = "farm's agent keeps what it was sent, and says what the board is"
         desk.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
+        if gpu:
+            desk.note(gpu)
         return []
     desk.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
     try:
@@ -197,7 +206,22 @@ def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: floa
         return []
     if not device.gets_agent:
         desk.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
+    if gpu:
+        desk.note(gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)])))
+        if gpu.failure:
+            return []
     return list(conditions(facts, apart_s))
+
+
+def _of_gpu(facts: Mapping[str, str]) -> Iterator[str]:
+    """What a GPU says of itself, in words."""
+    if "gpu_driver" in facts:
+        yield f"driver {facts['gpu_driver']}"
+    yield f"CUDA {facts.get('gpu_cuda')}"
+    if "gpu_memory_total_bytes" in facts:
+        yield f"{int(facts['gpu_memory_free_bytes']) / 2**30:.1f} of {int(facts['gpu_memory_total_bytes']) / 2**30:.1f} GiB free"
+    if "gpu_power_w" in facts:
+        yield f"{float(facts['gpu_power_w']):.0f} W"
 
 
 def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
@@ -213,6 +237,8 @@ def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
         shown or "it does not tell",
         advice=f"it is above {_HOT_C:.0f} °C and slows down, or will: cool it" if hot else "",
     )
+    if slowed := json.loads(facts.get("gpu_slowed_by", "[]")):
+        yield Finding("GPU clocks", ", ".join(slowed), advice="they hold it back now: its cooling, its power supply or its power limit")
     flags = int(json.loads(facts.get("throttled", "0")))
     yield Finding(
         "throttling flags",

@@ -18,9 +18,13 @@ def check_rivals(names: Sequence[str], jobs: Sequence[Job]) -> None:
     for name in names:
         if name not in ENGINES:
             raise UsageError(f"there is no engine {name!r} to compare with", did_you_mean(name, ENGINES), f"--against {','.join(ENGINES)}")
-    if names and not any(job.device.scheme == "local" for job in jobs):
-        why = "other engines run on this machine, and none of the devices is this machine"
+    if names and not any(_is_here(job) for job in jobs):
+        why = "other engines run on this machine's CPU, and none of the devices is that"
         raise UsageError("--against has nothing to compare", why, "choose a device with the url local:, for example --device host")
+
+
+def _is_here(job: Job) -> bool:
+    return job.device.scheme == "local" and not job.device.profile.on_gpu
 
 
 def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show) -> list[Contest]:
@@ -28,7 +32,7 @@ def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store
     found = []
     with crew_of(store) as crew:
         for job in jobs:
-            if job.device.scheme != "local":
+            if not _is_here(job):
                 continue
             model, prepared = prepare(crew, job.model, job.device.profile, host, store, show)
             arguments = (job.device, fit(crew, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.errors import DeviceError, FarmError
+from farm.errors import DeviceError, FarmError, UsageError
 from farm.parallel import Crew, Kind, together
 from farm.pipeline.needs import for_profile
 from farm.pipeline.tasks import (
@@ -108,6 +108,11 @@ def check_usable(device: Device) -> None:
     there = transports.state(device)
     if not there.usable:
         raise not_usable(device, there)
+
+
+def check_no_emulator(device: Device) -> None:
+    if device.emulated:
+        raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
 
 
 def not_usable(device: Device, there: transports.State) -> DeviceError:

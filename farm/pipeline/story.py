@@ -278,6 +278,7 @@ class _Story:
             threads=None if (threads := job.device.options.get("threads")) is None else int(threads),
             cores=str(job.device.options.get("cores", "")),
             pinned=bool(job.device.options.get("pinned")),
+            model_digest=prepared.digest if isinstance(prepared, Prepared) else None,
         )
         self.keep.keep(run)
         self._runs[job.device.name, job.title] = run

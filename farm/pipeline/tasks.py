@@ -27,8 +27,10 @@ from farm.types import (
     Progress,
     Release,
     Samples,
+    Side,
     Stage,
     Task,
+    Until,
 )
 
 PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
@@ -128,19 +130,12 @@ def time_variants_task(desk: Desk, device: Device, batch: Batch, agent: Path | N
 
 
 def compare_task(
-    desk: Desk,
-    device: Device,
-    prepared: Prepared,
-    builds: tuple[Artifact, Artifact],
-    agent: Path | None,
-    cache: Path,
-    deadline_s: float,
-    pairs: int,
+    desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float, cache: Path
 ) -> Paired:
-    """A model before and after, in turns."""
-    from farm.executor import tuning
+    """Two builds, in turns."""
+    from farm.executor import comparing
 
-    return tuning.compare(desk, device_at_home(device, cache), prepared, *builds, agent, deadline_s, pairs)
+    return comparing.compare(desk, device_at_home(device, cache), sides, agent, until, deadline_s)
 
 
 def boards_task(_: Desk, device: Device) -> int:

@@ -5,7 +5,6 @@ prepare ─> build ─> tasks ─> [ next candidates ─> build a batch ─> mea
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from farm.errors import UsageError
 from farm.parallel import together
 from farm.pipeline.needs import for_profile
 from farm.pipeline.search import Kernel, Search
-from farm.pipeline.single import build, do, ensure_agent, not_usable, prepare
+from farm.pipeline.single import build, check_no_emulator, do, ensure_agent, not_usable, prepare
 from farm.pipeline.tasks import (
     BUILD_S,
     boards_task,
@@ -25,11 +24,11 @@ from farm.pipeline.tasks import (
 )
 from farm.pipeline.trials import Board, Show, Trials, Tuning
 from farm.store import RecordStore, Store
-from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record
+from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record, Side, Until
 
 _BOARDS_S = 60.0  # to ask a tracker how many it has
 _COMPARE_S = 300.0
-_PAIRS = 21
+_UNTIL = Until(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
 WORTH_SAYING = 0.005  # of a model's time: where code lies in memory alone makes as much of a difference
 
 
@@ -46,8 +45,8 @@ class Tuned:
         """The median of before over after, pair by pair, and its interval of 95 % confidence."""
         if self.paired is None:
             return None
-        ratios = [before / after for before, after in zip(self.paired.before, self.paired.after, strict=True)]
-        return statistics.median(ratios), *stats.median_interval(ratios)
+        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence)
+        return ratio, low, high
 
     @property
     def slower(self) -> bool:
@@ -80,8 +79,10 @@ def tune(
         after = build(crew, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
+            limits = work.model.limits[prepared.precision]
+            sides = (Side("the build before", before, prepared, limits), Side("the build after", after, prepared, limits))
             board = next(board for board in work.boards if not board.gone)
-            arguments = (board.device, prepared, (before, after), board.agent, store.root, _COMPARE_S, _PAIRS)
+            arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
             paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
         tuned = Tuned(before, after, paired)
         if tuned.slower:
@@ -104,7 +105,10 @@ def _check(devices: Sequence[Device]) -> None:
         names = ", ".join(f"{device.name} is a {device.profile.name}" for device in devices)
         raise UsageError("a search takes devices of one profile", names, "tune for each profile by itself")
     for device, there in zip(devices, together(transports.state, devices), strict=True):
-        if device.emulated:
-            raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
+        check_no_emulator(device)
+        if device.profile.on_gpu:
+            raise UsageError(
+                f"{device.name} computes on a GPU", "kernels are searched for CPUs only", "name a device whose profile is a CPU's"
+            )
         if not there.usable:
             raise not_usable(device, there)

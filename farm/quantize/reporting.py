@@ -17,7 +17,7 @@ from farm.importers.imported import Imported
 from farm.quantize import calibrating, halving, inserting
 from farm.quantize.calibrating import Floating, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
-from farm.turns import block_of, in_turns
+from farm.turns import block_of, in_turns, so_often
 from farm.types import LayerError, Model, Profile, Quantized
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,7 @@ def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
-    seconds = in_turns({"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))}, _ROUNDS)
+    seconds = in_turns({"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))}, so_often(_ROUNDS))
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
     return Quantized(layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks))
 

@@ -4,6 +4,7 @@ from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
 from farm.stats.judging import JUDGED_COUNT, below, drifted, judge, settled, verdict
 from farm.stats.likeness import apart, likeness
+from farm.stats.pairing import LEAST_ROUNDS, compare_in_turns, ratio_in_turns
 from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, rounds, spread
 from farm.stats.scores import best
 from farm.stats.steps import Step, steps
@@ -11,6 +12,7 @@ from farm.stats.steps import Step, steps
 __all__ = [
     "CONFIDENCE",
     "JUDGED_COUNT",
+    "LEAST_ROUNDS",
     "P90_COUNT",
     "P95_COUNT",
     "P99_COUNT",
@@ -22,11 +24,13 @@ __all__ = [
     "below",
     "best",
     "compare",
+    "compare_in_turns",
     "drifted",
     "judge",
     "latency",
     "likeness",
     "median_interval",
+    "ratio_in_turns",
     "rounds",
     "settled",
     "spread",

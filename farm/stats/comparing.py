@@ -73,7 +73,7 @@ def compare(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence
     for index, (first, second) in enumerate(pairs):
         if index in corrected:
             level = 1 - (1 - confidence) / len(tested)
-            found.append(_judge(_ratio(first, second), ratio_interval(first, second, level), corrected[index], confidence))
+            found.append(judged(_ratio(first, second), ratio_interval(first, second, level), corrected[index], confidence))
         else:
             found.append(Comparison(_ratio(first, second), None, None, Change.UNSURE, "too few samples to compare, 5 are needed"))
     return found
@@ -85,7 +85,8 @@ def _ratio(first: Sequence[float], second: Sequence[float]) -> float:
     return statistics.median(second) / statistics.median(first)
 
 
-def _judge(ratio: float, interval: Interval, p: float, confidence: float) -> Comparison:
+def judged(ratio: float, interval: Interval, p: float, confidence: float, advice: str = "measure longer, or more quietly") -> Comparison:
+    """What follows from a ratio, its interval and a test's corrected p."""
     low, high = interval
     certain = p <= 1 - confidence
     between = f"{_percent(low)} to {_percent(high)}"
@@ -96,7 +97,7 @@ def _judge(ratio: float, interval: Interval, p: float, confidence: float) -> Com
     widest = max(high - 1, 1 - low)
     if widest <= 0.05:
         return Comparison(ratio, interval, p, Change.SAME, f"no difference beyond {100 * max(FLOOR, widest):.1f} % ({between})")
-    return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; measure longer, or more quietly")
+    return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; {advice}")
 
 
 def _percent(ratio: float) -> str:

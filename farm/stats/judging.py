@@ -18,6 +18,7 @@ CLOCK_APART_S, CLOCK_APART = 0.5, 0.02  # as far as the device's clock may be fr
 FREQUENCY_BELOW = 0.9  # of the clock frequency at the start of measuring
 HOT_C = 80.0  # where the Raspberry Pi's firmware, and others alike, begin to slow the CPU down
 SETTLED_WITHIN = 0.03
+_POWER_CAP = "power cap"  # of farm/agent/cuda/nvml.cc
 SLOWED_BY = 0.03  # what counts as slower where it is hot
 
 # The Raspberry Pi's flags: what is the case now, and 16 bits further up what has been since it started.
@@ -91,7 +92,13 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
 
 def throttled(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
     """Why the device is known to have slowed itself down, by its facts in order of time; empty where it is not."""
-    return _flags(readings) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+    return _flags(readings) or _held_back(readings[1:-1]) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+
+
+def _held_back(readings: Sequence[Facts]) -> str:
+    """What a GPU's driver says. Its power cap is none of it: under steady load that is how fast the card is."""
+    reasons = [reason for facts in readings for reason in json.loads(facts.get("gpu_slowed_by", "[]")) if reason != _POWER_CAP]
+    return f"its GPU says that it was slowed down: {reasons[0]}" if reasons else ""
 
 
 def _flags(readings: Sequence[Facts]) -> str:
@@ -106,8 +113,8 @@ def _flags(readings: Sequence[Facts]) -> str:
 
 
 def _frequency(readings: Sequence[Facts]) -> str:
-    """Of readings under load: the fastest core's frequency in the last third against the highest of the first third."""
-    fastest = [max(known) for facts in readings if (known := _numbers(facts, "frequency_khz"))]
+    """Of readings under load: the GPU's clock, or that of the fastest core, in the last third against the highest of the first third."""
+    fastest = [max(known) for facts in readings if (known := _numbers(facts, "gpu_clock_khz") or _numbers(facts, "frequency_khz"))]
     if len(fastest) < 3:
         return ""
     third = len(fastest) // 3
@@ -126,9 +133,9 @@ def _heat(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
 
 
 def _numbers(facts: Facts, name: str) -> list[float]:
-    """The numbers of a fact that is a list, or a table by name; none of one that the device does not tell."""
+    """The numbers of a fact that is one, a list, or a table by name; none of one that the device does not tell."""
     content = json.loads(facts.get(name, "[]"))
-    values = content.values() if isinstance(content, dict) else content
+    values = content.values() if isinstance(content, dict) else content if isinstance(content, list) else [content]
     return [float(value) for value in values if value is not None]
 
 

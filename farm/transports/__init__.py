@@ -17,7 +17,7 @@ from typing import Any
 
 from farm.asking import Ask, nobody
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.transports import upload
+from farm.transports import gpu_driver, upload
 from farm.types import Device
 
 _TRANSPORTS = {
@@ -27,7 +27,6 @@ _TRANSPORTS = {
     "ssh": "farm.transports.ssh",
     "tracker": "farm.transports.tracker",
 }
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float,
     """The same with an agent of whatever version: for whoever looks what it is."""
     from farm.transports.errors import translated
 
-    if lacking := _without_gpu(device):
+    if lacking := gpu_driver.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
     with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask) as (session, carry):
         link = Link(session, _is_native(session), carry)
@@ -95,23 +94,9 @@ def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float,
 
 def state(device: Device) -> State:
     """Whether the device can be used, as far as can be told within a few seconds and without a session."""
-    result: State = _without_gpu(device) or _transport(device).state(device)
+    lacking = gpu_driver.lacking(device)
+    result: State = State(lacking.word, False, lacking.why, lacking.fix) if lacking else _transport(device).state(device)
     return result
-
-
-def _without_gpu(device: Device) -> State | None:
-    """What stops a device whose profile is for a GPU; None for others."""
-    profile = device.profile
-    if not profile.on_gpu:
-        return None
-    if device.on_this_machine and profile.target.get("kind") == "cuda" and not _NVIDIA_DRIVER.exists():
-        return State(
-            "without a GPU", False, f"this machine has no NVIDIA driver: there is no {_NVIDIA_DRIVER}", "use a CPU profile, for example x86"
-        )
-    why = "farm builds for GPUs, and runs nothing on them yet: its agent has TVM's runtime for CPUs"
-    return State(
-        "not supported", False, why, f"farm compile MODEL --profile {profile.name} builds it; to run it, use a CPU profile of the board"
-    )
 
 
 def boards(device: Device) -> int:

@@ -56,7 +56,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
 
 def state(device: Device) -> State:
     """Ready if the agent can run here: natively, with qemu installed, or by the device's own launcher."""
-    architecture = device.profile.agent
+    architecture = device.profile.machine
     if architecture is None:
         return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
     ready = State("emulated" if device.emulated else "ready", True)
@@ -86,7 +86,7 @@ def launcher_of(device: Device) -> list[str]:
     """The words before the agent's own. Raises DeviceError for quotes that do not close."""
     given = str(device.options.get("launcher", ""))
     if not given and device.scheme == "qemu":
-        return [_QEMU[device.profile.agent or ""]]
+        return [_QEMU[device.profile.machine or ""]]
     try:
         return shlex.split(given)
     except ValueError as exc:

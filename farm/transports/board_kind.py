@@ -76,9 +76,10 @@ def check(device: Device, kind: Kind) -> None:
     why = f"it is one with {kind.words}; the profile {profile.name} is for {profile.agent}"
     if kernel is None:
         raise DeviceError(f"there is no agent for the {kind.machine} kernel of {name}", why, "reach the board by rpc:// or tracker://")
-    if profile.agent not in _RUNS[kernel]:
+    if profile.machine not in _RUNS[kernel]:
         right = kind.programs if kind.programs in _RUNS[kernel] else kernel
-        fix = f"correct `profile` of {name}; for {right} there are: {', '.join(fitting(right, profile.name))}"
+        of_its_kind = right + (profile.agent or "").removeprefix(profile.machine or "")  # for a GPU, where the profile is for one
+        fix = f"correct `profile` of {name}; for {right} there are: {', '.join(fitting(of_its_kind, profile.name))}"
         raise DeviceError(f"{name} is another kind of board than its profile says", why, fix)
     narrow = next((one for one in _RUNS[kernel] if one != kernel), "")
     if kind.bits == 32 and profile.agent == kernel and narrow and device.options.get("userland") != "any":
@@ -90,8 +91,8 @@ def check(device: Device, kind: Kind) -> None:
         )
 
 
-def fitting(architecture: str, like: str) -> list[str]:
-    """The built-in profiles for an architecture, those named most like `like` first."""
+def fitting(agent: str, like: str) -> list[str]:
+    """The built-in profiles for an agent, those named most like `like` first."""
     tables = profiles.shipped()
-    names = [name for name, table in tables.items() if table.get("agent") == architecture and table["target"].get("kind") == "llvm"]
+    names = [name for name, table in tables.items() if table.get("agent") == agent]
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[:_MOST_NAMED]

@@ -15,7 +15,7 @@ from farm import __version__
 from farm.errors import DeviceError
 from farm.types import Device
 
-PROTOCOL = 4  # of the agent's own functions
+PROTOCOL = 5  # of the agent's own functions
 
 
 def ours() -> dict[str, str]:
@@ -47,7 +47,7 @@ def _fix(device: Device) -> str:
 
 def start_command(device: Device) -> str:
     """What starts this farm's agent on the board of an rpc:// or tracker:// device."""
-    parts = urlsplit(device.url)
+    parts, gpu = urlsplit(device.url), " --cuda" if device.profile.on_gpu else ""
     if device.scheme == "tracker":
-        return f"farm agent --tracker {parts.hostname}:{parts.port or 9190} --key {parts.path.lstrip('/')}"
-    return f"farm agent --port {parts.port or 9090}"
+        return f"farm agent{gpu} --tracker {parts.hostname}:{parts.port or 9190} --key {parts.path.lstrip('/')}"
+    return f"farm agent{gpu} --port {parts.port or 9090}"

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from farm.asking import Ask
 from farm.transports import State
+from farm.transports.contract import start_command
 from farm.transports.rpc_client import connect
 from farm.types import Device
 
@@ -31,7 +32,7 @@ def state(device: Device) -> State:
     try:
         probe(host, port)
     except OSError as exc:
-        return State("offline", False, f"{host}:{port}: {exc.strerror or exc}", f"start the agent on the board: farm agent --port {port}")
+        return State("offline", False, f"{host}:{port}: {exc.strerror or exc}", f"start the agent on the board: {start_command(device)}")
     return State("ready", True)
 
 

@@ -46,6 +46,14 @@ ROWS = (
         "{name} has not the memory for that",
         "a smaller model or batch, or end what else runs there",
     ),
+    Row(
+        _ANY,
+        "the GPU failed",
+        DeviceError,
+        "the GPU of {name} failed",
+        "run the command again: each session is a fresh one; where it stays so, look there with nvidia-smi and dmesg (Xid)",
+    ),
+    Row(_ANY, "no GPU: ", DeviceError, "the GPU of {name} cannot be used", "farm doctor --device {name}"),
     Row(_ANY, "cannot load library|soft-float|library is for", BuildError, "{name} refuses the library", "correct `profile` of {name}"),
     Row(
         _ANY,

@@ -17,12 +17,13 @@ from farm.types.fleet import (
     shape_in_words,
 )
 from farm.types.made import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
+from farm.types.pairing import Paired, Side, Until
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
 from farm.types.rivals import ENGINES, Contest, Rival
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
-from farm.types.tuning import Batch, Candidate, Paired, Round, Task, Trying, Variant, Wrong
+from farm.types.tuning import Batch, Candidate, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
     "DTYPES",
@@ -66,12 +67,14 @@ __all__ = [
     "Round",
     "Run",
     "Samples",
+    "Side",
     "Span",
     "Stage",
     "Step",
     "Task",
     "TensorSpec",
     "Trying",
+    "Until",
     "Variant",
     "Verdict",
     "Wrong",

@@ -14,7 +14,8 @@ class Profile:
     `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
     `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
     `quantize` is int8, where models compute in integers there and have calibration data, or float16, where their weights are kept so.
-    `agent` names the architecture of the native agent (x86_64, aarch64, armv7, riscv64); None where there is none.
+    `agent` names the native agent: its architecture (x86_64, aarch64, armv7, riscv64), with -cuda that for NVIDIA's GPUs; None where there
+    is none.
     """
 
     name: str
@@ -30,6 +31,11 @@ class Profile:
     def on_gpu(self) -> bool:
         """Whether its code is for a GPU, with a CPU as the host."""
         return self.target.get("kind") != "llvm"
+
+    @property
+    def machine(self) -> str | None:
+        """The architecture of the CPU that runs its agent; None where there is none."""
+        return self.agent and self.agent.partition("-")[0]
 
 
 def computing_in_words(threads: object, cores: object, pinned: object) -> str:
@@ -67,6 +73,11 @@ class Device:
         return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
 
     @property
+    def gpu(self) -> int:
+        """Which of the board's GPUs it is, where its profile is for one."""
+        return int(self.options.get("gpu", 0))
+
+    @property
     def deadline_s(self) -> float | None:
         """Its own bound on a whole job, where it has one."""
         own = self.options.get("deadline_s")
@@ -85,13 +96,16 @@ DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
 
-    Where the batch is `open`, any will do: `shape` is that of the batch that is measured.
+    Where the batch is `open`, any will do: `shape` is that of the batch that is measured. With a `scale`, the tensor is quantized: an
+    element stands for the number (element - zero) * scale.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     open: bool = False
+    scale: float = 0.0
+    zero: int = 0
 
 
 def shape_in_words(spec: TensorSpec) -> str:
@@ -111,7 +125,8 @@ class Preprocess:
     """How an image becomes an input: resized to the input's height and width, scaled to [0, 1], then (x - mean) / std.
 
     With a `crop`, an image keeps its proportions, and that share of it, in the middle, is what becomes the input. `mean` and `std` hold
-    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey).
+    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey). `stated` is whether
+    somebody said so: where nobody did, an input that is quantized to bytes takes black as its lowest byte and white as its highest.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -119,6 +134,7 @@ class Preprocess:
     layout: str = "NCHW"
     channels: str = "RGB"
     crop: float | None = None
+    stated: bool = False
 
 
 RECIPES = (".int8", ".float16")  # suffixes of the files of quantized models: what they are quantized to

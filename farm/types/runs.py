@@ -180,7 +180,8 @@ class Run:
     """One job, done. A failed run is a value like any other: `failure` is set, and what is missing is None.
 
     `threads`, `cores` and `pinned` are what was asked for; None and empty where that was left to the device, which says in
-    its facts (`threads`, `thread_cores`, `threads_pinned`) what it did.
+    its facts (`threads`, `thread_cores`, `threads_pinned`) what it did. `model_digest` is that of the imported model and its
+    reference.
     """
 
     id: str
@@ -201,6 +202,7 @@ class Run:
     threads: int | None = None
     cores: str = ""
     pinned: bool = False
+    model_digest: str | None = None
 
     @property
     def title(self) -> str:

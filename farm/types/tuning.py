@@ -70,12 +70,3 @@ class Wrong:
 
     index: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """Seconds per inference of a model before and after, one pair a round, and what the device says of itself."""
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    facts: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -26,10 +27,11 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
     columns: list[Column[Pair]] = [
         Column("device", lambda pair: pair.second.device, style="bold"),
         Column("model", lambda pair: pair.second.title),
-        Column("before ms", lambda pair: p50(pair.first), right=True),
-        Column("after ms", lambda pair: p50(pair.second), right=True),
+        Column("before ms", lambda pair: _median(pair.turns.before) if pair.turns else p50(pair.first), right=True),
+        Column("after ms", lambda pair: _median(pair.turns.after) if pair.turns else p50(pair.second), right=True),
         Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
         Column("p", lambda pair: "" if pair.found.p is None else words.digits(pair.found.p, 2), 100, right=True),
+        Column("in turns", lambda pair: f"{len(pair.turns.before)} rounds" if pair.turns else "", 100),
         Column("in words", lambda pair: pair.found.reason),
     ]
     table = table_of(columns, pairs, width)
@@ -37,6 +39,10 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Table:
     table.caption = Text("\n".join(words.plain(f"also differs, {note}") for note in notes), "bright_black")
     table.caption_justify = "left"
     return table
+
+
+def _median(seconds: Sequence[float]) -> str:
+    return words.digits(1e3 * statistics.median(seconds))
 
 
 def timeline(runs: Sequence[Run]) -> list[str]:

@@ -24,7 +24,20 @@ _KIND = {
 }
 _SIGN = {"good": "✓", "warn": "!", "bad": "✗", "none": "–"}
 _PARTS = 9  # of a ledger that get a colour; the others are one
-_FACTS = ("cpu", "kernel", "governor", "cores", "threads", "frequency_khz", "temperatures_c", "load_1m", "memory_available_bytes", "agent")
+_FACTS = (
+    "cpu",
+    "gpu",
+    "gpu_driver",
+    "kernel",
+    "governor",
+    "cores",
+    "threads",
+    "frequency_khz",
+    "temperatures_c",
+    "load_1m",
+    "memory_available_bytes",
+    "agent",
+)
 
 
 @dataclass(frozen=True, slots=True)

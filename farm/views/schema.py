@@ -73,6 +73,8 @@ _PAIR = {
     "change": str,
     "reason": str,
     "differences": [str],
+    "in_turns": Maybe({"before_s": [float], "after_s": [float], "loads": [int]}),
+    "failure": Maybe(Failure),
 }
 _OUTCOME = {
     "runs": [RUN],

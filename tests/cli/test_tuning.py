@@ -105,9 +105,9 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, numb
     tuning.assert_nothing_is_left()
 
 
-def compare_reversed(desk: Any, device: Any, prepared: Any, builds: tuple[Any, Any], *more: Any) -> Any:
+def compare_reversed(desk: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
     """In a lane: what was before is measured as what is after."""
-    return compare_task(desk, device, prepared, builds[::-1], *more)
+    return compare_task(desk, device, builds[::-1], *more)
 
 
 def test_where_the_model_is_slower_as_a_whole_the_records_are_as_they_were(

@@ -206,10 +206,10 @@ REFUSED: dict[str, tuple[Any, type[FarmError], str]] = {
     ),
     "a conversion that TVM gets wrong": (
         graph(
-            [node("OneHot", ["x", "d", "v"], ["y"])],
-            {"x": ("int64", [4])},
-            {"y": [4, 5]},
-            {"d": np.int64(5), "v": np.array([0, 1], "float32")},
+            [node("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="asymmetric", nearest_mode="floor")],
+            {"x": [1, 1, 4, 5]},
+            {"y": [1, 1, 6, 10]},  # of 6.4 rows: TVM samples by 6 / 4
+            {"s": np.array([1, 1, 1.6, 2], "float32")},
         ),
         WrongAnswer,
         "not what onnxruntime",

@@ -110,7 +110,7 @@ def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(
     (folder / "images").mkdir()
     table = "[models.m]\nsource = 'python:a.b:c'\ndataset = 'images'\n"
     model = load(f"{table}preprocess = {{ mean = [127.5], std = [51], range = 255, crop = 1 }}").model("m")
-    assert model.preprocess == Preprocess((0.5,), (0.2,), crop=1.0) and model.dataset == folder / "images"
+    assert model.preprocess == Preprocess((0.5,), (0.2,), crop=1.0, stated=True) and model.dataset == folder / "images"
 
 
 def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     model = fleet.model("m")
     assert (model.source, model.labels, model.dataset) == (str(folder / "m.onnx"), folder / "labels.txt", folder / "data.npz")
     assert model.shapes == {"x": (1, 3, 8, 8), "s": ()}
-    assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875)
+    assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875, True)
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
     assert fleet.bench.models == ("m", "raw")  # none named: all

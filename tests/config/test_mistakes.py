@@ -110,7 +110,10 @@ def test_every_mistake_is_reported_at_once_each_with_file_line_and_key(mistakes:
         ("[tracker]\nport = 9200\nport_end = 9100", "1: tracker: port_end (9100) must be more than port (9200)"),
         ("devices = 1979-05-27", "1: devices: expected a table, got a date or time"),
         ("[[devices.a]]", "1: devices.a: expected a table, got a list"),
-        ("[profiles.rasp4]\nagent = 'arm'", "2: profiles.rasp4.agent: expected 'x86_64', 'aarch64', 'armv7' or 'riscv64', got 'arm'"),
+        (
+            "[profiles.rasp4]\nagent = 'arm'",
+            "2: profiles.rasp4.agent: expected 'x86_64', 'aarch64', 'armv7', 'riscv64', 'x86_64-cuda' or 'aarch64-cuda', got 'arm'",
+        ),
         ("[profiles.x]\ntriple = 'x'\ntarget.mcpu = 'y'", '3: profiles.x.target.kind: is missing or not text, for example kind = "llvm"'),
         ("[profiles.x]\ninherits = 'rasp5'", "2: profiles.x.inherits: unknown profile 'rasp5', did you mean 'rasp4'?"),
         ("[profiles.x]\ninherits = 'x'", "2: profiles.x.inherits: goes in a circle: x -> x"),

@@ -29,8 +29,12 @@ def test_a_profile_states_all_of_its_facts(name: str) -> None:
     assert profile.description
     assert profile.source
     architecture = profile.triple.partition("-")[0]
-    assert profile.agent in (None, "armv7" if architecture == "arm" else architecture)
-    assert (profile.agent is None) == (profile.target["kind"] != "llvm")
+    machine = "armv7" if architecture == "arm" else architecture
+    if profile.target["kind"] == "llvm":
+        assert profile.agent == machine
+    else:
+        built = profile.target["kind"] == "cuda" and int(str(profile.target["arch"]).removeprefix("sm_")) >= 75  # by CUDA 13
+        assert profile.agent == (f"{machine}-cuda" if built else None)
     assert cpu_target(profile)["kind"] == "llvm"
     assert cpu_target(profile).get("mfloat-abi") == ("hard" if architecture == "arm" else None)  # else ARM computes nonsense
 

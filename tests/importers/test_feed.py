@@ -123,6 +123,36 @@ def test_an_integer_input_gets_the_pixels_as_they_are(picture):
     assert "cast" in failure(read_image, path, TensorSpec("x", (1, 4, 6, 3), "int8"), Preprocess(layout="NHWC"))
 
 
+def test_a_quantized_input_gets_the_stated_numbers_by_its_scale(picture):
+    path, pixels = picture
+    spec = TensorSpec("x", (1, 4, 6, 3), "int8", scale=1 / 100, zero=-20)
+    fed = read_image(path, spec, Preprocess((0.1,), (0.5,), "NHWC", stated=True))
+    assert fed.dtype == np.int8
+    numbers = (pixels / 255 - 0.1) / 0.5
+    np.testing.assert_allclose((fed[0] + 20.0) / 100, numbers, atol=0.0051)
+    far = read_image(path, spec, Preprocess((-9.0,), (0.5,), "NHWC", stated=True))
+    assert (far == 127).all()  # cut off
+
+
+@pytest.mark.parametrize(("dtype", "lowest"), [("uint8", 0), ("int8", -128)])
+def test_where_no_numbers_are_stated_a_quantized_input_gets_pixels_over_its_range(dtype, lowest, picture):
+    path, pixels = picture
+    spec = TensorSpec("x", (1, 4, 6, 3), dtype, scale=2 / 255, zero=lowest + 127)
+    fed = read_image(path, spec, Preprocess(layout="NHWC"))
+    assert fed.dtype == dtype
+    np.testing.assert_array_equal(fed[0], pixels.astype(int) + lowest)
+
+
+def test_numbers_for_a_quantized_input_become_its_bytes(tmp_path):
+    spec = TensorSpec("x", (1, 5), "uint8", scale=0.5, zero=10)
+    np.save(tmp_path / "x.npy", np.array([[-1, 0, 0.3, 7, 1e9]], np.float32))
+    assert read_inputs(tmp_path / "x.npy", (spec,), PLAIN)["x"].tolist() == [[8, 10, 11, 24, 255]]
+    np.save(tmp_path / "x.npy", np.array([[8, 10, 11, 24, 255]], np.uint8))
+    assert read_inputs(tmp_path / "x.npy", (spec,), PLAIN)["x"].tolist() == [[8, 10, 11, 24, 255]]
+    np.save(tmp_path / "x.npy", np.array([[np.nan] * 5], np.float32))
+    assert "holds NaN" in failure(read_inputs, tmp_path / "x.npy", (spec,), PLAIN)
+
+
 def test_an_image_is_resized_to_height_and_width(tmp_path):
     left_to_right = np.tile(np.linspace(0, 255, 60, dtype=np.uint8), (40, 1))
     Image.fromarray(left_to_right).save(tmp_path / "wide.png")

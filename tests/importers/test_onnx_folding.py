@@ -42,6 +42,24 @@ def test_shapes_computed_by_operators_are_constants(onnx_file):
     same(onnx_file(nodes, {"x": [2, 3, 4]}, {"y": [4, 6]}, weights))
 
 
+def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_before(onnx_file):
+    """As torch exports `chunk`: the shape of a half is that of a slice whose end is computed."""
+
+    def half(given: str, made: str) -> list[object]:
+        names = {name: f"{made}_{name}" for name in ("shape", "length", "more", "half")}
+        return [
+            node("Shape", [given], [names["shape"]]),
+            node("Gather", [names["shape"], "one"], [names["length"]], axis=0),
+            node("Add", [names["length"], "one"], [names["more"]]),
+            node("Div", [names["more"], "two"], [names["half"]]),
+            node("Slice", [given, "zero", names["half"], "one"], [made]),
+        ]
+
+    nodes = [*half("x", "first"), node("Relu", ["first"], ["middle"]), *half("middle", "y")]
+    weights = {name: np.array([value], np.int64) for name, value in (("zero", 0), ("one", 1), ("two", 2))}
+    same(onnx_file(nodes, {"x": [2, 8, 3]}, {"y": [2, 2, 3]}, weights))
+
+
 @pytest.mark.parametrize("yes", [True, False])
 def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
     ends = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2, 3])]
@@ -50,6 +68,29 @@ def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
         "else_branch": helper.make_graph([node("Neg", ["x"], ["inner"])], "else", [], ends),
     }
     same(onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [2, 3]}, {"y": [2, 3]}, {"yes": np.array(yes)}))
+
+
+def test_outputs_that_are_known_from_shapes_are_constants(onnx_file):
+    nodes = [node("Shape", ["x"], ["shape"]), node("Mul", ["shape", "two"], ["twice"]), node("Relu", ["x"], ["y"])]
+    outputs = {"shape": (TensorProto.INT64, [2]), "y": [2, 3], "twice": (TensorProto.INT64, [2])}
+    same(onnx_file(nodes, {"x": [2, 3]}, outputs, {"two": np.array([2], np.int64)}))
+
+
+IMAGE = {"x": [1, 2, 4, 5]}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scale", [2.0, 1.6])
+@pytest.mark.parametrize(("operator", "opset"), [("Upsample", 7), ("Upsample", 9), ("Resize", 10)])
+def test_images_are_resized_as_old_opsets_say(operator, opset, scale, mode, onnx_file):
+    scales = np.array([1, 1, scale, 2], np.float32)
+    made = node(operator, ["x"], ["y"], mode=mode, scales=scales.tolist()) if opset == 7 else node(operator, ["x", "s"], ["y"], mode=mode)
+    path = onnx_file([made], IMAGE, {"y": [1, 2, int(4 * scale), 10]}, {} if opset == 7 else {"s": scales}, opset=opset)
+    if scale == 1.6:  # 6.4 rows of 4
+        with pytest.raises(ModelError, match="no whole lengths"):
+            answers(path)
+    else:
+        same(path)
 
 
 def test_an_operator_that_onnx_defines_by_others_becomes_those(onnx_file):

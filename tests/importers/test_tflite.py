@@ -12,6 +12,7 @@ pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
 from loop_nests import types_of
+from PIL import Image
 from tflite_models import Graph
 from this_machine import HOST
 
@@ -19,7 +20,8 @@ from farm import importers
 from farm.compiler import here
 from farm.errors import ModelError
 from farm.importers import outline
-from farm.types import Model, TensorSpec
+from farm.importers.feed import read_inputs
+from farm.types import Model, Preprocess, TensorSpec
 from farm.types.layers import layer_of
 
 FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
@@ -175,6 +177,17 @@ def test_a_quantized_network_of_tensorflow_computes_in_integers(load):
     assert types_of(imported, "relax.matmul") == [("int8", "int32")]
     ours, theirs = both(imported)
     assert snr_db(ours[0], theirs[0]) > 30 and len(np.unique(theirs[0])) > 3
+
+
+def test_an_image_is_the_same_to_a_quantized_network_as_to_that_of_floats(tmp_path, load):
+    Image.fromarray(numbers.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "noise.png")
+    answers = []
+    for name in ("float", "int8"):
+        imported = load(FILES / f"small-{name}.tflite")
+        assert (imported.inputs[0].scale > 0) == (name == "int8")
+        fed = read_inputs(tmp_path / "noise.png", imported.inputs, Preprocess(stated=True))
+        answers.append(both(imported, fed)[0][0])
+    assert snr_db(answers[1] / 256, answers[0]) > 20
 
 
 def test_layers_have_the_names_and_values_of_the_file(load):

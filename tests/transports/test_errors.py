@@ -25,6 +25,8 @@ SEEN = [
     (made("InternalError", "RPCError: the session has expired"), DeadlineError, "ran out of time"),
     (made("InternalError", "cannot write x: write: No space left on device"), DeviceError, "disk of pi3 is full"),
     (made("InternalError", "cannot load library m.so: the library is for x86_64"), BuildError, "refuses the library"),
+    (made("RPCError", "the GPU failed: cuMemAlloc: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal address)"), DeviceError, "GPU of pi3 failed"),
+    (made("RPCError", "no GPU: it has 1 GPU, counted from 0; 2 is asked for"), DeviceError, "GPU of pi3 cannot be used"),
     (made("InternalError", "digest mismatch: a has 1, not 2"), DeviceError, "not what was sent"),
     (made("InternalError", "out of memory: the session may use 5 bytes (--max-memory)"), DeviceError, "not the memory"),
     (made("InternalError", "std::bad_alloc"), DeviceError, "not the memory"),

@@ -1,12 +1,16 @@
-"""A device with a GPU profile says at once what it lacks, before anything is built or sent."""
+"""A device with a GPU's profile says at once what it lacks, as far as that is known before it is asked."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from farm import transports
 from farm.config import profiles
 from farm.errors import DeviceError
+from farm.executor.gpu import runs
+from farm.transports import gpu_driver
 from farm.types import Device
 
 SHIPPED = profiles.shipped()
@@ -16,19 +20,54 @@ def device(profile: str, url: str) -> Device:
     return Device("gpu0", profiles.made(profile, SHIPPED[profile]), url)
 
 
-def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(transports, "_NVIDIA_DRIVER", tmp_path / "version")
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine whose loader finds no driver; the folder of LD_LIBRARY_PATH."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(gpu_driver, "_CACHE", tmp_path / "ld.so.cache")
+    monkeypatch.setattr(gpu_driver, "_FOLDERS", ())
+    return tmp_path
+
+
+def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(no_driver: Path, tmp_path: Path) -> None:
     state = transports.state(device("cuda-sm90", "local:"))
     assert (state.word, state.usable) == ("without a GPU", False)
-    assert "no NVIDIA driver" in state.why
-    assert "x86" in state.fix
-
-
-@pytest.mark.parametrize(("profile", "url"), [("cuda-sm90", "rpc://127.0.0.1:9"), ("jetson-orin-nano", "ssh://nobody@127.0.0.1:9")])
-def test_a_device_whose_gpu_cannot_be_used_yet_says_so_without_being_asked(profile, url, tmp_path):
-    state = transports.state(device(profile, url))
-    assert (state.word, state.usable) == ("not supported", False)
-    assert f"--profile {profile}" in state.fix
-    with pytest.raises(DeviceError, match="gpu0 is not supported") as caught, transports.open(device(profile, url), None, tmp_path, 1):
+    assert "libcuda.so.1" in state.why and "nvidia-smi" in state.fix and "x86" in state.fix
+    with pytest.raises(DeviceError, match="gpu0 is without a GPU"), transports.open(device("cuda-sm90", "local:"), None, tmp_path, 1):
         pass
-    assert "CPUs" in caught.value.why
+
+
+@pytest.mark.parametrize("where", ["libcuda.so.1", "ld.so.cache"])
+def test_a_driver_is_found_where_the_loader_looks(no_driver: Path, where: str) -> None:
+    (no_driver / where).write_bytes(b"\0libcuda.so.1\0")
+    assert transports.state(device("cuda-sm90", "local:")).usable
+
+
+@pytest.mark.parametrize(
+    ("profile", "url", "word", "why"),
+    [
+        ("mali", "ssh://nobody@127.0.0.1:9", "not supported", "opencl"),
+        ("jetson-nano", "ssh://nobody@127.0.0.1:9", "not supported", "CUDA 13"),
+        ("jetson-orin-nano", "qemu:", "without a GPU", "qemu"),
+    ],
+)
+def test_what_no_agent_can_run_says_so_without_being_asked(profile: str, url: str, word: str, why: str) -> None:
+    state = transports.state(device(profile, url))
+    assert (state.word, state.usable) == (word, False)
+    assert why in state.why and "CPU profile" in state.fix
+
+
+@pytest.mark.parametrize(
+    ("built_for", "architecture", "does"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_80", "sm_86", True),
+        ("sm_86", "sm_80", False),
+        ("sm_80", "sm_90", False),
+        ("sm_90a", "sm_90", True),
+        ("sm_100", "sm_103", True),
+        ("sm_100a", "sm_103", False),
+    ],
+)
+def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(built_for: str, architecture: str, does: bool) -> None:
+    assert runs(built_for, architecture) is does

@@ -1,0 +1,267 @@
+"""Convolutions and pools over one axis or three, as those over two, for which there are schedules.
+
+A row is a plane of height one. A volume is convolved plane by plane: the planes under a kernel's depth lie side by side as channels. Values
+between such operators stay planes; what leads back to rows and volumes is moved on towards the end, and is dead code where nothing asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.extents import Extent, is_open, plain, same
+from farm.compiler.folding import constant
+from farm.types.layers import layer_of
+
+_SWAPPED = [0, 2, 1]  # of NCW, and back
+_DEPTH_FIRST = [0, 2, 1, 3, 4]  # of NCDHW, and back
+ELEMENTWISE = {
+    f"relax.{name}"
+    for name in (
+        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "negative", "abs", "exp", "log", "sqrt", "rsqrt", "clip"),
+        *("sigmoid", "tanh", "erf", "round", "floor", "ceil", "sin", "cos", "square"),
+        *("nn.relu", "nn.leakyrelu", "nn.prelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus"),
+    )
+}
+_REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
+
+
+@mutator
+class Planes(PyExprMutator):  # type: ignore[misc]
+    """Rewrites operators over rows and volumes; a layer's name stays with the operator that does its work."""
+
+    _layer = ""
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._layer = binding.var.name if layer_of(binding.var.name) else ""
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rules: dict[str, Callable[[Call], relax.Expr | None]] = {
+            "relax.nn.conv1d": self._convolved_row,
+            "relax.nn.conv1d_transpose": self._transposed_row,
+            "relax.nn.max_pool1d": self._pooled_row,
+            "relax.nn.avg_pool1d": self._pooled_row,
+            "relax.nn.adaptive_avg_pool1d": self._adapted_row,
+            "relax.nn.conv3d": self._convolved_volume,
+            "relax.nn.batch_norm": self._normalized,
+            "relax.concat": self._concat,
+            "relax.strided_slice": self._slice,
+            "relax.permute_dims": self._permuted,
+            **dict.fromkeys(ELEMENTWISE, self._elementwise),
+            **dict.fromkeys(_REDUCTIONS, self._reduced),
+        }
+        rule = rules.get(getattr(call.op, "name", ""))
+        moved = rule(call) if rule else None
+        return call if moved is None else moved
+
+    def _convolved_row(self, call: Call) -> relax.Expr | None:
+        given = call.attrs
+        if (given.data_layout, given.kernel_layout) != ("NCW", "OIW"):
+            return None
+        data, weight, geometry = (
+            self._plane(call.args[0]),
+            self._heightened(call.args[1]),
+            _flat(given.strides, given.padding, given.dilation),
+        )
+        return self._row(relax.op.nn.conv2d(data, weight, *geometry, int(given.groups), out_dtype=given.out_dtype))
+
+    def _transposed_row(self, call: Call) -> relax.Expr | None:
+        given = call.attrs
+        if (given.data_layout, given.kernel_layout) != ("NCW", "IOW"):
+            return None
+        strides, padding, dilation = _flat(given.strides, given.padding, given.dilation)
+        data, weight, more = self._plane(call.args[0]), self._heightened(call.args[1]), [0, int(given.output_padding[0])]
+        return self._row(relax.op.nn.conv2d_transpose(data, weight, strides, padding, more, dilation, int(given.groups)))
+
+    def _pooled_row(self, call: Call) -> relax.Expr | None:
+        given = call.attrs
+        if given.layout != "NCW":
+            return None
+        pool = relax.op.nn.max_pool2d if call.op.name == "relax.nn.max_pool1d" else relax.op.nn.avg_pool2d
+        geometry = _flat(given.strides, given.padding, given.dilation)
+        size = [1, int(given.pool_size[0])]
+        return self._row(pool(self._plane(call.args[0]), size, *geometry, given.ceil_mode, given.count_include_pad))
+
+    def _adapted_row(self, call: Call) -> relax.Expr | None:
+        length = call.attrs.output_size
+        if call.attrs.layout != "NCW" or length is None:
+            return None
+        return self._row(relax.op.nn.adaptive_avg_pool2d(self._plane(call.args[0]), [1, int(length[0])]))
+
+    def _convolved_volume(self, call: Call) -> relax.Expr | None:
+        """The sum over the kernel's depth is one over channels."""
+        given, weight, shape = call.attrs, constant(call.args[1]), _shape(call.args[0])
+        if (given.data_layout, given.kernel_layout) != ("NCDHW", "OIDHW") or int(given.groups) != 1 or weight is None or shape is None:
+            return None
+        if any(map(is_open, shape[1:])):
+            return None
+        stride, *strides = map(int, given.strides)
+        front, top, left, back, bottom, right = map(int, given.padding)
+        apart, *dilation = map(int, given.dilation)
+        data, emit = call.args[0], self.builder_.emit
+        if front or back:
+            data = emit(relax.op.nn.pad(data, [0, 0, 0, 0, front, back, 0, 0, 0, 0]))
+        depth = (shape[2] + front + back - apart * (weight.shape[2] - 1) - 1) // stride + 1
+        starts = [apart * index for index in range(weight.shape[2])]
+        parts = [emit(relax.op.strided_slice(data, [2], [at], [at + stride * (depth - 1) + 1], [stride])) for at in starts]
+        side_by_side = emit(relax.op.permute_dims(emit(relax.op.concat(parts, 1)), _DEPTH_FIRST))
+        planes = emit(relax.op.reshape(side_by_side, [shape[0] * depth, len(starts) * shape[1], *shape[3:]]))
+        kernel = np.ascontiguousarray(weight.transpose(0, 2, 1, 3, 4)).reshape(weight.shape[0], -1, *weight.shape[3:])
+        result = relax.op.nn.conv2d(planes, relax.const(kernel), strides, [top, left, bottom, right], dilation, out_dtype=given.out_dtype)
+        return self._volume(result, [shape[0], depth])
+
+    def _elementwise(self, call: Call) -> relax.Expr | None:
+        tensors = [argument for argument in call.args if isinstance(argument.ty, relax.TensorType)]
+        if any(self._row_of(tensor) is not None for tensor in tensors):
+            return self._row(Call(call.op, [self._under_row(argument) for argument in call.args], call.attrs))
+        found = next((volume for tensor in tensors if (volume := self._volume_of(tensor)) is not None), None)
+        outer = None if found is None else _outer(found)
+        if found is None or outer is None:
+            return None
+        under = [_under_volume(argument, found, self._volume_of(argument)) for argument in call.args]
+        return None if any(argument is None for argument in under) else self._volume(Call(call.op, under, call.attrs), outer)
+
+    def _normalized(self, call: Call) -> relax.Expr | None:
+        row, volume = self._row_of(call.args[0]), self._volume_of(call.args[0])
+        source = row if row is not None else None if volume is None else volume.args[0]
+        if source is None or int(call.attrs.axis) != 1:
+            return None
+        result = self._emit(Call(call.op, [source, *call.args[1:]], call.attrs))
+        values, *moments = (self.builder_.emit(relax.TupleGetItem(result, index)) for index in range(3))
+        outer = None if volume is None else _outer(volume)
+        back = self._row(values) if outer is None else self._volume(values, outer)
+        return relax.Tuple([self.builder_.emit(back), *moments])
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        item = self.visit_expr_post_order(item)
+        bound = self._bound(item.tuple_value)
+        return bound.fields[item.index] if isinstance(bound, relax.Tuple) else item
+
+    def _concat(self, call: Call) -> relax.Expr | None:
+        parts = self._bound(call.args[0]) if isinstance(call.args[0], relax.Var) else call.args[0]
+        if not isinstance(parts, relax.Tuple) or call.attrs.axis is None or all(self._row_of(part) is None for part in parts.fields):
+            return None
+        return self._row(relax.op.concat([self._plane(part) for part in parts.fields], _of_plane(int(call.attrs.axis))))
+
+    def _slice(self, call: Call) -> relax.Expr | None:
+        source = self._row_of(call.args[0])
+        if source is None or not all(isinstance(argument, relax.Tuple) for argument in call.args[1:]):
+            return None
+        axes, *bounds = ([int(number.value) for number in argument] for argument in call.args[1:])
+        return self._row(relax.op.strided_slice(source, list(map(_of_plane, axes)), *bounds))
+
+    def _permuted(self, call: Call) -> relax.Expr | None:
+        source = self._row_of(call.args[0])
+        if source is None or _axes(call) != _SWAPPED:
+            return None
+        return relax.op.squeeze(self.builder_.emit(relax.op.permute_dims(source, [0, 2, 3, 1])), [1])
+
+    def _reduced(self, call: Call) -> relax.Expr | None:
+        source, axes = self._row_of(call.args[0]), call.attrs.axis
+        if source is None or axes is None or [int(axis) % 3 for axis in axes] != [2]:
+            return None
+        reduced = _REDUCTIONS[call.op.name](source, [2, 3], bool(call.attrs.keepdims))
+        return self._row(reduced) if call.attrs.keepdims else reduced
+
+    def _row(self, expression: relax.Expr) -> relax.Expr:
+        return relax.op.squeeze(self._emit(expression), [2])
+
+    def _volume(self, expression: relax.Expr, outer: Sequence[Extent]) -> relax.Expr:
+        """Planes as NCDHW; `outer` are its number and its depth."""
+        result = self._emit(expression)
+        apart = self.builder_.emit(relax.op.reshape(result, [*outer, *result.ty.shape.values[1:]]))
+        return relax.op.permute_dims(apart, _DEPTH_FIRST)
+
+    def _emit(self, expression: relax.Expr) -> relax.Var:
+        return self.builder_.emit(expression, self._layer)
+
+    def _plane(self, row: relax.Expr) -> relax.Expr:
+        """A row, NCW, as NCHW."""
+        if (source := self._row_of(row)) is not None:
+            return source
+        if (swapped := self._call(row, "relax.permute_dims")) is not None and _axes(swapped) == _SWAPPED:
+            return self.builder_.emit(relax.op.permute_dims(self.builder_.emit(relax.op.expand_dims(swapped.args[0], 1)), [0, 3, 1, 2]))
+        return self._heightened(row)
+
+    def _heightened(self, row: relax.Expr) -> relax.Expr:
+        if (value := constant(row)) is not None:
+            return relax.const(np.expand_dims(value, 2), str(value.dtype))
+        return self.builder_.emit(relax.op.expand_dims(row, 2))
+
+    def _under_row(self, operand: relax.Expr) -> relax.Expr:
+        """An operand of what is done to rows, for what is done to planes."""
+        if not isinstance(operand.ty, relax.TensorType) or int(operand.ty.ndim) < 2:
+            return operand
+        if int(operand.ty.ndim) == 3:
+            return self._plane(operand)
+        if (value := constant(operand)) is not None:  # of four axes, or TVM's choice of layouts would leave the operator as it is
+            return relax.const(value[None, :, None], str(value.dtype))
+        return self.builder_.emit(relax.op.expand_dims(operand, [0, 2]))
+
+    def _row_of(self, expression: relax.Expr) -> relax.Expr | None:
+        """The plane that a row is."""
+        call = self._call(expression, "relax.squeeze")
+        is_row = call is not None and call.attrs.axis is not None and [int(axis) for axis in call.attrs.axis] == [2]
+        return call.args[0] if call is not None and is_row and int(call.args[0].ty.ndim) == 4 else None
+
+    def _volume_of(self, expression: relax.Expr) -> Call | None:
+        """How a volume comes from planes: the reshape of them."""
+        turned = self._call(expression, "relax.permute_dims")
+        apart = self._call(turned.args[0], "relax.reshape") if turned is not None and _axes(turned) == _DEPTH_FIRST else None
+        return apart if apart is not None and int(apart.args[0].ty.ndim) == 4 and _outer(apart) is not None else None
+
+    def _call(self, expression: relax.Expr, operator: str) -> Call | None:
+        bound = self._bound(expression)
+        return bound if isinstance(bound, Call) and getattr(bound.op, "name", "") == operator else None
+
+    def _bound(self, expression: relax.Expr) -> Any:
+        while isinstance(expression, relax.Var):
+            expression = self.lookup_binding(expression)
+        return expression
+
+
+def _under_volume(operand: relax.Expr, volume: Call, of_operand: Call | None) -> relax.Expr | None:
+    """An operand of what is done to a volume, for what is done to its planes; None where it has no such form."""
+    if not isinstance(operand.ty, relax.TensorType):
+        return operand
+    if of_operand is not None:
+        one, other = _outer(of_operand), _outer(volume)
+        return of_operand.args[0] if one and other and same(one, other) else None
+    value = constant(operand)
+    if value is None:
+        return None
+    shape = (1,) * (5 - value.ndim) + value.shape
+    if shape[0] != 1 or any(extent != 1 for extent in shape[2:]):
+        return None
+    return relax.const(value.reshape(1, shape[1], 1, 1), str(value.dtype))
+
+
+def _outer(volume: Call) -> list[Extent] | None:
+    shape = _shape(volume)
+    return None if shape is None else shape[:2]
+
+
+def _shape(expression: relax.Expr) -> list[Extent] | None:
+    shape = getattr(expression.ty, "shape", None)
+    return plain(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+
+
+def _axes(call: Call) -> list[int] | None:
+    return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+
+
+def _of_plane(axis: int) -> int:
+    """Where an axis of NCW is in NCHW."""
+    return (0, 1, 3)[axis % 3]
+
+
+def _flat(strides: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any]) -> tuple[list[int], list[int], list[int]]:
+    """Strides, padding and dilation along a row, for a plane of height one."""
+    return [1, int(strides[0])], [0, int(padding[0]), 0, int(padding[1])], [1, int(dilation[0])]

@@ -1,0 +1,64 @@
+"""The GPU that a session computes on: opened before anything is loaded, so that what is in its way is told at once, and in plain words."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from farm.config import profiles
+from farm.errors import DeviceError, FarmError
+from farm.transports import Link, contract
+from farm.types import Device
+
+# What is wrong, and the cure, by the kind of problem that the agent has told (farm/agent/gpu.h).
+_PROBLEMS = {
+    "cpu agent": ("{name} has the agent for CPUs", "end it there, and start the one for GPUs: {start}"),
+    "no driver": (
+        "{name} has no NVIDIA driver",
+        "install it there, so that nvidia-smi works (in a container: start it with --gpus all), or use a CPU profile of the board",
+    ),
+    "old driver": ("the NVIDIA driver of {name} is too old", "install driver 580 or newer there, or NVIDIA's package cuda-compat-13-0"),
+    "no gpu": (
+        "{name} has no GPU that its driver can use",
+        "see there that nvidia-smi -L lists one, and that CUDA_VISIBLE_DEVICES hides none (in a container: start it with --gpus all)",
+    ),
+    "no such gpu": ("{name} has no GPU {gpu}", "correct `gpu` in its options: a number that nvidia-smi -L lists there"),
+    "unusable gpu": ("the GPU of {name} cannot be used", "look there with nvidia-smi; end what holds the GPU, or restart the machine"),
+}
+
+
+def open_gpu(link: Link, device: Device) -> str:
+    """Have the session compute on the device's GPU; what that is, in words. Raises DeviceError where it cannot."""
+    if not link.native:
+        why, fix = "TVM's own RPC server answers there, which says nothing of its GPU", f"on the board: {contract.start_command(device)}"
+        raise DeviceError(f"{device.name} is not asked to compute on a GPU", why, fix)
+    found = json.loads(link.call("farm.agent.gpu", device.gpu))
+    if "problem" in found:
+        raise _problem(device, found)
+    profile, architecture = device.profile, str(found["architecture"])
+    if not runs(str(profile.target["arch"]), architecture):
+        fitting = [name for name, table in profiles.shipped().items() if table["target"].get("arch") == architecture]
+        raise DeviceError(
+            f"the GPU of {device.name} is another kind than its profile says",
+            f"{found['name']} is {architecture}; the profile {profile.name} builds for {profile.target['arch']}",
+            f"correct `profile` of {device.name}{f': {fitting[0]}' if fitting else f', with target.arch = {architecture!r}'}",
+        )
+    return f"{found['name']}, {architecture}"
+
+
+def runs(built_for: str, architecture: str) -> bool:
+    """Whether a GPU runs machine code built for another architecture: that of its own generation, as far as it was known then.
+
+    CUDA C++ Programming Guide, "Binary Compatibility". The suffixes a and f stand for code that is for no other.
+    """
+    built, there = (re.fullmatch(r"sm_(\d+)(\d)([af]?)", text) for text in (built_for, architecture))
+    if not built or not there:
+        return built_for == architecture
+    return built[1] == there[1] and (built[2] == there[2] if built[3] else int(built[2]) <= int(there[2]))
+
+
+def _problem(device: Device, found: dict[str, Any]) -> FarmError:
+    what, fix = _PROBLEMS.get(found["problem"], ("the GPU of {name} cannot be used", "farm doctor --device {name}"))
+    names = {"name": device.name, "gpu": device.gpu, "start": contract.start_command(device)}
+    return DeviceError(what.format(**names), str(found["why"]), fix.format(**names))

@@ -1,0 +1,134 @@
+"""Kept runs whose builds are measured again, in turns: found in the cache, and loaded on the device side by side. One lane a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm import transports
+from farm.compiler import build as builder
+from farm.config import Fleet
+from farm.errors import FarmError, UsageError
+from farm.parallel import Crew, Kind, together
+from farm.pipeline.single import check_no_emulator, ensure_agent, not_usable
+from farm.pipeline.tasks import compare_task, crew_of
+from farm.store import Store
+from farm.types import Device, Limits, Paired, Progress, Run, Side, Until
+
+_TICK_S = 0.1
+_AROUND_S = 20.0  # a load, beside the measurement itself: connecting, uploading, the first inference
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Two builds that can be measured in turns, and where."""
+
+    device: Device
+    sides: tuple[Side, Side]
+    title: str
+
+
+def contest(first: Run, second: Run, fleet: Fleet, store: Store) -> Contest:
+    """What is needed to measure two runs' builds in turns. Raises UsageError for what cannot be."""
+    device = _device(first, second, fleet)
+    sides = tuple(side(run, fleet, store) for run in (first, second))
+    return Contest(device, (sides[0], sides[1]), second.title)
+
+
+def side(run: Run, fleet: Fleet, store: Store) -> Side:
+    """The build that was run. Raises UsageError where the run does not say which it was, or it is no longer in the cache."""
+    from farm import prepare
+
+    again = f"measure it again: farm bench --device {run.device} {run.model}"
+    if run.artifact_digest is None or run.model_digest is None:
+        why = f"it is {run.verdict.value}" if run.artifact_digest is None else "an older farm kept it"
+        raise UsageError(f"run {run.id} does not say which build it was of", why, again)
+    artifact, model = store.find(builder.KIND, run.artifact_digest), store.find(prepare.KIND, run.model_digest)
+    if artifact is None or model is None:
+        gone = f"artifact {run.artifact_digest[:12]}" if artifact is None else f"model {run.model_digest[:12]}"
+        versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+        fix = f"from the sources of then: farm compile {run.model} --profile {run.profile}; or {again}"
+        raise UsageError(f"the build of run {run.id} is no longer in the cache", f"{gone} is not in {store.root}; made by {versions}", fix)
+    prepared = prepare.load(run.model, model, cached=True)
+    built = builder.load(artifact, cached=True)
+    built = replace(
+        built, model=run.model, profile=run.profile, inputs=prepared.inputs, outputs=prepared.outputs
+    )  # other names may share it
+    return Side(f"{run.title} (run {run.id[:6]})", built, prepared, _limits(run, fleet)[prepared.precision])
+
+
+def measure(
+    contests: Sequence[Contest], until: Until, deadline_s: Callable[[Device], float], *, store: Store, show: Callable[[Progress], None]
+) -> list[Paired | FarmError]:
+    """Each one measured, or what kept it from being; all devices at once, those of one device one after the other."""
+    devices = {one.device.name: one.device for one in contests}
+    found: dict[int, Paired | FarmError] = {}
+    with crew_of(store) as crew:
+        ready = _ready(crew, list(devices.values()), store, show)
+        waiting, running = list(range(len(contests))), dict[str, int]()
+        while waiting or running:
+            for index in list(waiting):
+                one = contests[index]
+                agent, lane = ready[one.device.name], f"device-{one.device.name}"
+                if isinstance(agent, FarmError):
+                    found[index] = agent
+                elif crew.idle(lane):
+                    running[lane] = index
+                    limit_s = deadline_s(one.device) + until.seconds + _AROUND_S * until.loads
+                    arguments = (one.device, one.sides, agent, until, limit_s, store.root)
+                    task = f"{one.title} on {one.device.name}, in turns"
+                    crew.assign(lane, compare_task, *arguments, deadline_s=limit_s, task=task, here=one.device.on_this_machine)
+                else:
+                    continue
+                waiting.remove(index)
+            for message in crew.messages(_TICK_S):
+                one = contests[running[message.lane]]
+                if message.kind is Kind.NOTE:
+                    show(replace(message.value, note=f"{one.title} on {one.device.name}: {message.value.note}"))
+                else:
+                    found[running.pop(message.lane)] = message.value
+    return [found[index] for index in range(len(contests))]
+
+
+def _ready(crew: Crew, devices: Sequence[Device], store: Store, show: Callable[[Progress], None]) -> Mapping[str, Path | FarmError | None]:
+    """The agent of each device that gets one, or why it cannot be used, by name."""
+    found: dict[str, Any] = {}
+    for device, there in zip(devices, together(transports.state, devices), strict=True):
+        try:
+            found[device.name] = ensure_agent(crew, device, store, show) if there.usable else not_usable(device, there)
+        except FarmError as error:
+            found[device.name] = error
+    return found
+
+
+def _device(first: Run, second: Run, fleet: Fleet) -> Device:
+    """The device of both, as it computed then."""
+    runs = f"runs {first.id[:6]} and {second.id[:6]}"
+    for what, one, other in (
+        ("devices", first.device, second.device),
+        ("kinds of board", first.profile, second.profile),
+        ("threads or cores", _computing(first), _computing(second)),
+    ):
+        if one != other:
+            fix = f"without --in-turns, farm compare {first.id[:6]} {second.id[:6]} says what their figures tell"
+            raise UsageError(f"{runs} cannot be measured in turns: they are of different {what}", f"{one} and {other}", fix)
+    device = fleet.device(first.device)
+    if device.profile.name != first.profile:
+        why = f"its profile is {device.profile.name} now, and was {first.profile}"
+        raise UsageError(f"{runs} cannot be measured in turns: {device.name} is another board", why, f"correct [devices.{device.name}]")
+    check_no_emulator(device)
+    own = {name: value for name, value in device.options.items() if name not in ("threads", "cores", "pinned")}
+    asked = {"threads": first.threads, "cores": first.cores or None, "pinned": first.pinned or None}
+    return replace(device, options={**own, **{name: value for name, value in asked.items() if value is not None}})
+
+
+def _computing(run: Run) -> str:
+    return run.title.removeprefix(run.model).strip() or "those of the device"
+
+
+def _limits(run: Run, fleet: Fleet) -> Mapping[str, Limits]:
+    """By which the answers of its model are judged; a quantized one may have the name of the float one and its type."""
+    known = fleet.models.get(run.model) or fleet.models.get(run.model.rpartition(".")[0])
+    return known.limits if known else fleet.limits

@@ -1,0 +1,60 @@
+"""TVM's CUDA source as a library for the host, whose kernels the stand-in for the driver runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from farm import process
+from farm.agent.recipe import zig_flags
+from farm.deadline import Deadline
+from farm.store import cache_root
+
+HERE = Path(__file__).resolve().parent
+_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\) \{')
+_TABLE = """
+extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** arguments) {{
+  stand_in::body = nullptr;
+{rows}
+  if (!stand_in::body) return 1;
+  if (!sizes) return 0;
+  stand_in::body_arguments = arguments;
+  gridDim = {{sizes[0], sizes[1], sizes[2]}};
+  blockDim = {{sizes[3], sizes[4], sizes[5]}};
+  stand_in::count = sizes[3] * sizes[4] * sizes[5];
+  for (unsigned z = 0; z < gridDim.z; ++z) for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) {{
+    blockIdx = {{x, y, z}};
+    stand_in::RunBlock();
+  }}
+  return 0;
+}}
+"""
+
+
+def built(source: str, folder: Path) -> Path:
+    """A library in a folder."""
+    rows, callers = [], []
+    for name, parameters in _KERNEL.findall(source):
+        kinds = [parameter.replace("__restrict__", "").rsplit(None, 1)[0] for parameter in parameters.split(",") if parameter.strip()]
+        given = ", ".join(f"*static_cast<{kind}*>(p[{index}])" for index, kind in enumerate(kinds))
+        callers.append(f"static void call_{name}(void** p) {{ {name}({given}); }}")
+        rows.append(f'  if (!__builtin_strcmp(name, "{name}")) stand_in::body = call_{name};')
+    text = source.replace("#include <cuda.h>", "").replace("#include <cstdint>", "#include <cuda_on_cpu.h>")
+    text = text.replace("__shared__ alignas(64)", "alignas(64) __shared__")
+    (folder / "kernels.cc").write_text("\n".join([text, *callers, _TABLE.format(rows="\n".join(rows))]))
+    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", f"-I{HERE}", "-O1")
+
+
+def driver(folder: Path) -> Path:
+    """A folder with both of NVIDIA's libraries, for LD_LIBRARY_PATH."""
+    _compiled("cc", HERE / "driver.c", folder / "libcuda.so.1", "-Wall")
+    _compiled("cc", HERE / "management.c", folder / "libnvidia-ml.so.1", "-Wall")
+    return folder
+
+
+def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
+    command = [sys.executable, "-m", "ziglang", language, *zig_flags("x86_64-cuda"), "-shared", *more, source, "-o", library, "-ldl"]
+    env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C and C++ libraries, since the agent was built
+    process.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
+    return library

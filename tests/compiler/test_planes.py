@@ -1,0 +1,185 @@
+"""Convolutions and pools over one axis and over three have the schedules of those over two, and are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relax_models import Answer, compute, const, lowered, run
+from torch import nn
+from torch.nn import functional
+from tvm import relax, tirx
+
+OP = relax.op
+numbers = np.random.default_rng(20)
+
+
+def draw(*shape: int) -> Any:
+    return numbers.standard_normal(shape).astype("float32")
+
+
+def agree(ours: Answer, *theirs: torch.Tensor) -> None:
+    assert len(ours.outputs) == len(theirs)
+    for one, other in zip(ours.outputs, theirs, strict=True):
+        np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    groups=st.sampled_from([1, 2, 6]),
+    channels=st.sampled_from([6, 12]),
+    length=st.integers(9, 40),
+    kernel=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 2),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+def test_a_convolution_over_rows_is_right_and_scheduled(batch, groups, channels, length, kernel, stride, dilation, padding):
+    x, w = draw(batch, 6, length), draw(channels, 6 // groups, kernel)
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv1d(x, w, stride, padding, dilation, groups)), {"w": w})
+    padded = functional.pad(torch.from_numpy(x), padding)
+    agree(ours, functional.conv1d(padded, torch.from_numpy(w), stride=stride, dilation=dilation, groups=groups))
+    assert ours.rules or groups > 1, ours.kernels  # groups of few channels have no schedule over planes either
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    batch=st.integers(1, 2),
+    sizes=st.tuples(st.integers(3, 7), st.integers(3, 9), st.integers(3, 9)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 1)),
+)
+def test_a_convolution_over_volumes_is_right_and_scheduled(batch, sizes, kernel, stride, padding):
+    x, w = draw(batch, 3, *sizes), draw(5, 3, *kernel)
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv3d(x, w, stride, padding)), {"w": w})
+    agree(ours, functional.conv3d(torch.from_numpy(x), torch.from_numpy(w), stride=stride, padding=padding))
+    assert ours.rules, ours.kernels
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_transposed_convolution_over_rows_is_right(more):
+    x, w = draw(2, 6, 9), draw(6, 4, 5)
+    geometry = {"strides": 2, "padding": (1, 1), "output_padding": more}
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv1d_transpose(x, w, **geometry)), {"w": w})
+    agree(ours, functional.conv_transpose1d(torch.from_numpy(x), torch.from_numpy(w), stride=2, padding=1, output_padding=more))
+    assert ours.rules == ["transposed_convolution"]
+
+
+def test_a_dilated_convolution_over_volumes_skips_planes():
+    x, w = draw(1, 2, 7, 6, 6), draw(4, 2, 3, 3, 3)
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv3d(x, w, dilation=(2, 1, 2))), {"w": w})
+    agree(ours, functional.conv3d(torch.from_numpy(x), torch.from_numpy(w), dilation=(2, 1, 2)))
+
+
+def test_pools_over_rows_are_those_of_torch():
+    x = draw(2, 5, 17)
+
+    def body(emit, x):
+        largest = emit(OP.nn.max_pool1d(x, 3, 2, (1, 1)))
+        mean = emit(OP.nn.avg_pool1d(x, 4, 3, (2, 2), count_include_pad=True))
+        return [largest, mean, emit(OP.nn.adaptive_avg_pool1d(x, 1))]
+
+    t = torch.from_numpy(x)
+    agree(compute({"x": x}, body), *(functional.max_pool1d(t, 3, 2, 1), functional.avg_pool1d(t, 4, 3, 2), t.mean(2, keepdim=True)))
+
+
+def test_between_convolutions_over_rows_nothing_is_moved():
+    """Bias, activation, gates of halves, residuals, concatenations: a wave net's layers."""
+    x, u, v, w = draw(1, 3, 50), draw(8, 3, 1), draw(16, 8, 3), draw(8, 16, 1)
+    bias = draw(16, 1)
+
+    def body(emit, x, u, v, w):
+        begin = emit(OP.nn.conv1d(x, u))
+        gates = emit(OP.add(emit(OP.nn.conv1d(begin, v, padding=(2, 2), dilation=2)), const(bias)))
+        halves = [emit(OP.strided_slice(gates, [1], [first], [first + 8], [1])) for first in (0, 8)]
+        gated = emit(OP.multiply(emit(OP.tanh(halves[0])), emit(OP.sigmoid(halves[1]))))
+        both = emit(OP.concat([gated, begin], 1))
+        return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv1d(both, w)), begin))))
+
+    ours = compute({"x": x}, body, {"u": u, "v": v, "w": w})
+    begin = functional.conv1d(torch.from_numpy(x), torch.from_numpy(u))
+    gates = functional.conv1d(begin, torch.from_numpy(v), padding=2, dilation=2) + torch.from_numpy(bias)
+    gated = torch.tanh(gates[:, :8]) * torch.sigmoid(gates[:, 8:])
+    agree(ours, functional.relu(functional.conv1d(torch.cat([gated, begin], 1), torch.from_numpy(w)) + begin))
+    assert ours.rules == ["convolution"] * 3
+    assert sum("transpose" in kernel.name for kernel in ours.kernels) == 2, ours.kernels  # at both ends
+
+
+def test_a_row_is_turned_for_a_product_and_back_without_a_copy():
+    x, v, w = draw(1, 12, 30), draw(8, 12, 3), draw(8, 6)
+
+    def body(emit, x, v, w):
+        return emit(OP.matmul(emit(OP.permute_dims(emit(OP.nn.conv1d(x, v)), [0, 2, 1])), w))
+
+    ours = compute({"x": x}, body, {"v": v, "w": w})
+    agree(ours, functional.conv1d(torch.from_numpy(x), torch.from_numpy(v)).transpose(1, 2) @ torch.from_numpy(w))
+    assert ours.rules == ["convolution", "dense"]
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("name", ["max", "min", "mean", "sum"])
+def test_a_row_is_reduced_to_one_value_for_each_channel(name, keepdims):
+    x, w = draw(2, 3, 20), draw(4, 3, 3)
+    ours = compute({"x": x}, lambda emit, x, w: emit(getattr(OP, name)(emit(OP.nn.conv1d(x, w)), 2, keepdims)), {"w": w})
+    reduce = {"max": torch.amax, "min": torch.amin, "mean": torch.mean, "sum": torch.sum}[name]
+    agree(ours, reduce(functional.conv1d(torch.from_numpy(x), torch.from_numpy(w)), 2, keepdim=keepdims))
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_a_batch_norm_goes_into_the_convolution_before_it(axes):
+    """Over rows and volumes, as over planes: two kernels for two such pairs, with what is added and activated."""
+    convolution, norm = (nn.Conv1d, nn.BatchNorm1d) if axes == 1 else (nn.Conv3d, nn.BatchNorm3d)
+    network = nn.Sequential(convolution(3, 8, 3, padding=1), norm(8), nn.ReLU()).eval()
+    norm_ = network[1]
+    norm_.running_mean.uniform_(-1, 1)
+    norm_.running_var.uniform_(0.5, 2)
+    x = draw(2, 3, *[7] * axes)
+    weights = {name: value.detach().numpy() for name, value in network.state_dict().items() if value.ndim}
+    operator = OP.nn.conv1d if axes == 1 else OP.nn.conv3d
+
+    def body(emit, x, weight, bias, *normal):
+        made = emit(OP.add(emit(operator(x, weight, padding=1)), emit(OP.reshape(bias, [1, 8, *[1] * axes]))))
+        return emit(OP.nn.relu(emit(relax.TupleGetItem(emit(OP.nn.batch_norm(made, *normal, axis=1)), 0))))
+
+    ours = compute({"x": x}, body, weights)
+    agree(ours, network(torch.from_numpy(x)).detach())
+    assert ours.rules == ["convolution"] or ours.rules == ["winograd"], ours.kernels
+
+
+def test_a_residual_of_volumes_and_one_that_is_none_are_right():
+    x, v, w = draw(1, 4, 5, 6, 6), draw(4, 4, 3, 3, 3), draw(4, 4, 1, 1, 1)
+
+    def body(emit, x, v, w):
+        one, other = emit(OP.nn.conv3d(x, v, padding=1)), emit(OP.nn.conv3d(x, w))
+        return emit(OP.multiply(emit(OP.add(emit(OP.add(one, other)), x)), const(np.float32(0.5))))
+
+    t, tv, tw = map(torch.from_numpy, (x, v, w))
+    agree(compute({"x": x}, body, {"v": v, "w": w}), 0.5 * (functional.conv3d(t, tv, padding=1) + functional.conv3d(t, tw) + t))
+
+
+def test_an_open_batch_of_rows_and_volumes_stays_open():
+    batch = tirx.Var("batch", "int64")
+    rows, volumes = (relax.TensorType([batch, 3, *extents], "float32") for extents in ([12], [4, 6, 6]))
+    v, w = draw(8, 3, 3), draw(8, 3, 3, 3, 3)
+
+    def body(emit, x, y, v, w):
+        return [emit(OP.nn.relu(emit(OP.nn.conv1d(x, v)))), emit(OP.nn.relu(emit(OP.nn.conv3d(y, w, padding=1))))]
+
+    x, y = draw(3, 3, 12), draw(3, 3, 4, 6, 6)
+    low = lowered({"x": rows, "y": volumes}, body, {"v": v, "w": w})
+    t, u, tv, tw = map(torch.from_numpy, (x, y, v, w))
+    expected = functional.relu(functional.conv1d(t, tv)), functional.relu(functional.conv3d(u, tw, padding=1))
+    agree(Answer(run(low, [x, y]), low.kernels, low), *expected)
+
+
+def test_grouped_volumes_and_integers_are_left_to_the_general_rule_and_right():
+    x, w = draw(1, 4, 4, 5, 5), draw(4, 1, 2, 3, 3)
+    ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv3d(x, w, groups=4)), {"w": w})
+    agree(ours, functional.conv3d(torch.from_numpy(x), torch.from_numpy(w), groups=4))
+    assert ours.rules == []
