@@ -12,13 +12,13 @@ import click
 from farm.commands.common import Session, check_writable, host_profile, shared
 from farm.commands.describing import Described, with_description
 from farm.commands.options import complete
-from farm.types import Quantize
+from farm.types import QUANTIZED, Quantize
 
 if TYPE_CHECKING:
     from farm.pipeline.quantizing import Report
 
-DTYPES = ("int8", "float16")
 METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
+_CALIBRATING = ("calibration", "percentile", "global_scale", "weight_scale", "per_tensor", "samples")  # options
 _LAYERS_SHOWN = 10
 
 
@@ -27,7 +27,7 @@ _LAYERS_SHOWN = 10
 @click.option(
     "--data", "path", type=click.Path(path_type=Path), metavar="DIR|NPZ", help="Samples. [default: the model's calibration_data or dataset]"
 )
-@click.option("--to", "dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="See above.")
+@click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="What it becomes, see above.")
 @click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
 @click.option("--percentile", type=click.FloatRange(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
 @click.option("--global-scale", type=click.FloatRange(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
@@ -69,10 +69,9 @@ def quantize(
     float32: half the upload and file, and half the traffic where a kernel waits for memory and the CPU converts fast. It needs no data.
 
     For int8, kl_divergence cuts ranges off where least information is lost, minmax covers all that was seen, percentile all but the
-    largest,
-    global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
+    largest, global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
 
-    The file holds the scales and names the float model; every command takes it as a model, and compares it with the float model.
+    The file names the float model, and holds the scales of int8; every command takes it as a model, and compares it with the float model.
 
     \b
     farm quantize digits --data train.npz -o digits.int8
@@ -88,14 +87,15 @@ def quantize(
     fleet = session.fleet()
     chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
-    if found is None and dtype == "int8":
+    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype)
+    _check_options(settings)
+    if found is None and settings.calibrates:
         why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
         raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
     if output.suffix != f".{dtype}":
         fix = f"-o {output.with_suffix(f'.{dtype}')}{', or --to float16' if output.suffix == '.float16' else ''}"
         raise UsageError(f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix)
     check_writable(output)
-    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:
         report = run(asked, profile, output, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
@@ -103,6 +103,17 @@ def quantize(
         session.document("quantize", _body(report, output))
     else:
         _show(session, report, output)
+
+
+def _check_options(settings: Quantize) -> None:
+    """Raises UsageError for what is said of a calibration that there is none of."""
+    from farm.errors import UsageError
+
+    context = click.get_current_context()
+    given = [name for name in _CALIBRATING if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given and not settings.calibrates:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option} says how to calibrate", f"{settings.dtype} is not calibrated", f"leave {option} out")
 
 
 def _body(report: Report, output: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ ASKED = "halves"  # attribute of a `main` whose parameters are to be kept so
 HALF, SINGLE = "float16", "float32"
 _KERNEL = "half_to_float"
 _AS_HALF = "_half"  # behind the name of a kernel that reads float16
-_LEAST_BYTES = 4096  # of a constant as float32: less is not worth a conversion
+LEAST_BYTES = 4096  # of a constant as float32: less is not worth a conversion
 _FIRST = 4096  # values that mostly tell that others need more digits
 _GAIN = 0.95  # of the cycles: less is not worth another kernel
 _MAGNITUDE, _SIGN, _LEAST_NORMAL = 0x7FFF, 0x8000, 0x400  # of the 16 bits
@@ -55,7 +55,7 @@ def are_asked(module: tvm.IRModule) -> bool:
 
 def as_half(value: Array) -> Array | None:
     """A constant of float32 as float16, where it is worth that, and float16 holds all of its numbers exactly."""
-    if value.dtype != np.float32 or value.nbytes < _LEAST_BYTES:
+    if value.dtype != np.float32 or value.nbytes < LEAST_BYTES:
         return None
     flat = np.ascontiguousarray(value).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import passes
 from farm.compiler.dequantized import is_quantized
 from farm.compiler.folding import view
-from farm.compiler.halves import HALF, SINGLE
+from farm.compiler.halves import HALF, LEAST_BYTES, SINGLE
 from farm.errors import ModelError
 from farm.importers.imported import Imported
 from farm.importers.relax_module import detach_weights
@@ -26,7 +26,6 @@ from farm.quantize.inserting import Point, bindings_of, named
 
 Array = np.ndarray[Any, Any]
 LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25  # of float16; what is not above the last becomes zero
-_LEAST_BYTES = 4096  # of a weight: smaller ones gain nothing
 
 
 def floating(imported: Imported, what: str) -> Floating:
@@ -36,7 +35,7 @@ def floating(imported: Imported, what: str) -> Floating:
         fix = "use it as it is, or halve the float model that it was made of"
         raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
     if not any(map(_is_weight, _constants(module))):
-        why = f"it has no weight of float32 and of {_LEAST_BYTES} bytes or more whose numbers float16 can hold"
+        why = f"it has no weight of float32 and of {LEAST_BYTES} bytes or more whose numbers float16 can hold"
         raise ModelError(f"{what} has nothing to keep in float16", why, "use it as it is")
     return Floating(imported, module, _points(module))
 
@@ -98,7 +97,7 @@ def _constants_in(expression: Any) -> list[Array]:
 
 
 def _is_large(value: Array) -> bool:
-    return value.dtype == np.float32 and value.ndim > 1 and value.nbytes >= _LEAST_BYTES
+    return value.dtype == np.float32 and value.ndim > 1 and value.nbytes >= LEAST_BYTES
 
 
 def _is_weight(value: Array) -> bool:

@@ -4,7 +4,7 @@
      "quantize": {...}, "data": "test.npz, 128 samples",
      "example": the inputs of a sample, an .npz in base64, "tensors": [{"name": "conv2d 1x16x8x8", "scale": 0.0127, "zero": 0}, ...]}
 
-Of float16 it is a "farm/float16/1", without data, example and tensors.
+That of a float16 model is a "farm/float16/1", and has neither tensors nor an example.
 
 The weights are not in it: it is read together with the float model, whose file is named relative to the folder that the recipe lies in,
 whatever links lead there.
@@ -81,10 +81,10 @@ def write(path: Path, recipe: Recipe) -> None:
 
 def read(path: Path) -> Recipe:
     """Raises ModelError for what is no recipe."""
-    again = "make it again: farm quantize MODEL --data DIR -o FILE"
+    dtype = path.suffix.lower().removeprefix(".")
+    again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
         content = json.loads(path.read_text())
-        expected = _schema(path.suffix.lower().removeprefix("."))
         if content["schema"] != expected:
             raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {expected}", again)
         return _recipe(content, path.resolve().parent)
@@ -96,6 +96,11 @@ def read(path: Path) -> Recipe:
 
 def _schema(dtype: str) -> str:
     return f"farm/{dtype}/1"
+
+
+def _command(dtype: str) -> str:
+    """What makes a recipe."""
+    return f"farm quantize MODEL {'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
 
 
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
@@ -138,4 +143,4 @@ def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Seque
     given = {name: (value.shape[1:], value.dtype.name) for name, value in recipe.example.items()}
     if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):
         why = f"{Path(recipe.source).name} has other layers, weights or inputs than when it was quantized"
-        raise ModelError(f"{what} no longer fits its float model", why, "quantize it again: farm quantize MODEL --data DIR -o FILE")
+        raise ModelError(f"{what} no longer fits its float model", why, f"quantize it again: {_command(recipe.settings.dtype)}")

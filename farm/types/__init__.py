@@ -5,6 +5,7 @@ from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
+    QUANTIZED,
     RECIPES,
     Device,
     Limits,
@@ -30,6 +31,7 @@ __all__ = [
     "ENGINES",
     "LIMITS",
     "PRESETS",
+    "QUANTIZED",
     "RECIPES",
     "Accuracy",
     "Agreement",

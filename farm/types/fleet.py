@@ -137,7 +137,8 @@ class Preprocess:
     stated: bool = False
 
 
-RECIPES = (".int8", ".float16")  # suffixes of the files of quantized models: what they are quantized to
+QUANTIZED = ("int8", "float16")  # what a float model can be quantized to
+RECIPES = tuple(f".{dtype}" for dtype in QUANTIZED)  # suffixes of the files of quantized models
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tvm
 from onnx_models import graph, node, save
-from relax_models import CPUS, HOST, module
+from relax_models import CPUS, HOST, lowered, module, runner
 from test_boards import ARM
-from tvm import relax
+from tvm import relax, tirx
 
 from farm import executor, process
 from farm.compiler import halves, here, parameters
@@ -49,28 +49,38 @@ def expected() -> np.ndarray:
     return hidden + np.einsum("nchwyx,ocyx->no", windows, WEIGHTS["filters"].astype("float64")) / 400
 
 
-def lowered(target: dict[str, object]):
-    profile = Profile("board", target, "")
-    return lower(module(INPUTS, network, WEIGHTS), list(WEIGHTS.values()), resolve_target(profile), {})
-
-
 @pytest.mark.parametrize("cpu", CPUS)
 def test_weights_are_kept_as_float16_and_answers_are_those_of_float32(cpu):
     profile = Profile("host", {"kind": "llvm", "mcpu": cpu}, "")
-    made = lowered(dict(profile.target))
+    made = lowered(INPUTS, network, WEIGHTS, cpu)
     assert sorted(value.dtype.name for value in made.parameters if value.nbytes > 1024) == ["float16"] * 4
     [answer] = here.built(module(INPUTS, network, WEIGHTS), list(WEIGHTS.values()), profile)(list(INPUTS.values()))
     np.testing.assert_allclose(answer, expected(), rtol=1e-4, atol=1e-5)
 
 
 def test_kernels_that_wait_for_memory_read_float16_where_the_cpu_converts_it():
-    read = {
-        kernel.name.split("_half")[0]: kernel.halves for kernel in lowered({"kind": "llvm", "mcpu": "x86-64-v3"}).kernels if kernel.halves
-    }
+    made = lowered(INPUTS, network, WEIGHTS, "x86-64-v3")
+    read = {kernel.name.split("_half")[0]: kernel.halves for kernel in made.kernels if kernel.halves}
     assert read["take"] == read["fused_dense_relu"] == "in the kernel"
     assert [where for name, where in read.items() if "convolution" in name] == ["when loaded"]
-    old = lowered({"kind": "llvm", "mcpu": "x86-64"})
+    old = lowered(INPUTS, network, WEIGHTS, "x86-64")
     assert {kernel.halves for kernel in old.kernels} == {"", "when loaded"}
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_one_build_for_an_open_batch_is_right_for_every_batch(cpu):
+    def body(emit, x, w, kernel):
+        wide = [emit(relax.op.astype(one, "float32")) for one in (w, kernel)]
+        return relax.op.matmul(emit(relax.op.nn.relu(emit(relax.op.matmul(x, wide[0])))), wide[1])
+
+    weights = {name: WEIGHTS[name] for name in ("w", "kernel")}
+    made = lowered({"x": relax.TensorType((tirx.Var("batch", "int64"), 512), "float32")}, body, weights, cpu)
+    assert ("in the kernel" in {kernel.halves for kernel in made.kernels}) == (cpu != "x86-64")
+    answer = runner(made, cpu)
+    for batch in (1, 2, 3, 7):
+        x = numbers.standard_normal((batch, 512)).astype("float32")
+        right = np.maximum(x.astype("float64") @ weights["w"].astype("float64"), 0) @ weights["kernel"].astype("float64")
+        np.testing.assert_allclose(answer([x])[0], right, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
