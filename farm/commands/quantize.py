@@ -89,12 +89,12 @@ def quantize(
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
     settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype)
     _check_options(settings)
-    if found is None and settings.calibrates:
-        why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
-        raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
     if output.suffix != f".{dtype}":
         fix = f"-o {output.with_suffix(f'.{dtype}')}{', or --to float16' if output.suffix == '.float16' else ''}"
         raise UsageError(f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix)
+    if found is None and settings.calibrates:
+        why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
+        raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
     check_writable(output)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:

@@ -22,7 +22,7 @@ class Report:
     """`operations` are those of one inference; `loaded_bytes` is what the parameters take in memory, as the code takes them, and
     `working_bytes` the most that intermediate results take at once. None: not known.
 
-    `batch` says in words what becomes of a batch that the model leaves open; both figures are then those of a batch of one.
+    `batch` says in words what becomes of a batch that the model leaves open; the figures are then those of a batch of one.
 
     `failure` is what would stop the build, where `outline` does not name it.
     """

@@ -72,6 +72,7 @@ def test_weights_are_halved_without_data_and_the_file_is_used_like_any_other(far
         (["digits", "--data", "empty", "-o", "d.int8"], "holds no samples"),
         (["digits", "--data", "other.npz", "-o", "d.int8"], "do not fit"),
         (["resnet18", "-o", "d.int8"], "no data to quantize"),
+        (["resnet18", "-o", "d.float16"], "does not end in .int8"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_written(arguments, what, farm, tmp_path):
