@@ -155,10 +155,12 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
     """How far our answers are from the reference's. Raises WrongAnswer where that is too far."""
     check = stats.agreement(ours, theirs, limits)
     if not check.right and quantize.is_asked(model):
+        dtype = quantize.settings_of(model).dtype
+        tries = "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed"
         raise WrongAnswer(
-            f"{model.name}: quantized to int8, its answer is too far from the float model's",
+            f"{model.name}: quantized to {dtype}, its answer is too far from the float model's",
             _difference(imported, ours, theirs, check),
-            "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed",
+            tries if dtype == "int8" else "use the float model, or widen its `limits` where that is right for you",
         )
     if not check.right:
         raise WrongAnswer(

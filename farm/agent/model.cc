@@ -15,7 +15,7 @@ using tvm::ffi::Module;
 using tvm::runtime::Tensor;
 
 constexpr int kPooled = 2;  // the VM's pooled allocator, as tvm/runtime/vm.py has it
-const char kMain[] = "main", kPrefix[] = "parameter";
+const char kMain[] = "main", kPrefix[] = "parameter", kWiden[] = "widen_parameters";
 
 // Whether it carries, among the modules below it, one that a GPU computes.
 bool HasCodeForGpu(const Module& library) {
@@ -37,15 +37,16 @@ Any Call(const char* name, Arguments... arguments) {
 Model::Model(const std::string& folder, bool has_parameters, int gpu) : Model(Module::LoadFromFile(folder + "/" + kLibraryFile)) {
   const bool on_gpu = HasCodeForGpu(library_);
   const int kind = on_gpu ? kDLCUDA : kDLCPU, number = on_gpu ? gpu : 0;
-  if (has_parameters) {
-    Call("vm.builtin.tensor_cache.load", folder, kind, number);
-    parameters_.push_back(Call("vm.builtin.param_array_from_cache", kPrefix, -1));
-  }
+  if (has_parameters) Call("vm.builtin.tensor_cache.load", folder, kind, number);
   if (on_gpu) {
     Get("vm_initialization")(kind, number, kPooled, static_cast<int>(kDLCPU), 0, kPooled);
   } else {
     Get("vm_initialization")(kind, number, kPooled);
   }
+  if (!has_parameters) return;
+  // Parameters that lie in the file in half precision and that the code does not take so.
+  if (auto widen = machine_->GetFunction(kWiden)) (*widen)();
+  parameters_.push_back(Call("vm.builtin.param_array_from_cache", kPrefix, -1));
 }
 
 Model::Model(const Module& library) : library_(library), machine_(library->GetFunction("vm_load_executable").value()().cast<Module>()) {}

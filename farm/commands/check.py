@@ -55,6 +55,7 @@ def _body(report: Report) -> dict[str, Any]:
         "builds": report.builds,
         "outline": outline,
         "operations": report.operations,
+        "loaded_bytes": report.loaded_bytes,
         "working_bytes": report.working_bytes,
         "batch": report.batch,
         "failure": failure,
@@ -72,9 +73,9 @@ def _show(report: Report) -> None:
         click.echo(f"batch       {report.batch}")
     click.echo(f"parameters  {outline.parameters:,} ({outline.parameter_bytes / 1e6:.1f} MB)")
     click.echo("operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items()))
-    if report.operations is not None and report.working_bytes is not None:
+    if report.operations is not None and report.loaded_bytes is not None and report.working_bytes is not None:
         click.echo(f"arithmetic  {report.operations / 1e9:.3f} GFLOP an inference")
-        total = report.working_bytes + outline.parameter_bytes
+        total = report.working_bytes + report.loaded_bytes
         click.echo(f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for intermediate results (estimated)")
     for problem in outline.problems:
         click.echo(f"unsupported {problem.operator}{': ' if problem.what else ''}{problem.what}")

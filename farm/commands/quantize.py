@@ -1,4 +1,4 @@
-"""farm quantize: a float model as one of integers."""
+"""farm quantize: a float model as one of integers, or of weights in half precision."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import click
 from farm.commands.common import Session, check_writable, host_profile, shared
 from farm.commands.describing import Described, with_description
 from farm.commands.options import complete
-from farm.types import Quantize
+from farm.types import QUANTIZED, Quantize
 
 if TYPE_CHECKING:
     from farm.pipeline.quantizing import Report
 
 METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
+_CALIBRATING = ("calibration", "percentile", "global_scale", "weight_scale", "per_tensor", "samples")  # options
 _LAYERS_SHOWN = 10
 
 
@@ -26,6 +27,7 @@ _LAYERS_SHOWN = 10
 @click.option(
     "--data", "path", type=click.Path(path_type=Path), metavar="DIR|NPZ", help="Samples. [default: the model's calibration_data or dataset]"
 )
+@click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="What it becomes, see above.")
 @click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
 @click.option("--percentile", type=click.FloatRange(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
 @click.option("--global-scale", type=click.FloatRange(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
@@ -41,7 +43,9 @@ _LAYERS_SHOWN = 10
     help="The kind of board for the sizes.",
     shell_complete=complete("profiles"),
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a file whose name ends in .int8.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a file whose name ends in .int8, or .float16."
+)
 @with_description
 @shared
 def quantize(
@@ -51,6 +55,7 @@ def quantize(
     profile_name: str,
     output: Path,
     described: Described,
+    dtype: str,
     calibration: str,
     percentile: float,
     global_scale: float,
@@ -58,16 +63,20 @@ def quantize(
     per_tensor: bool,
     samples: int,
 ) -> None:
-    """Quantize a float model to int8, by samples of what it will be fed, and say what that does to it.
+    """Quantize a float model, and say what that does to it.
 
-    kl_divergence cuts ranges off where least information is lost, minmax covers all that was seen, percentile all but the largest,
-    global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
+    int8 computes in integers, and takes samples of what the model will be fed. float16 keeps the weights in half precision and computes in
+    float32: half the upload and file, and half the traffic where a kernel waits for memory and the CPU converts fast. It needs no data.
 
-    The file holds the scales and names the float model; every command takes it as a model, and compares it with the float model.
+    For int8, kl_divergence cuts ranges off where least information is lost, minmax covers all that was seen, percentile all but the
+    largest, global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
+
+    The file names the float model, and holds the scales of int8; every command takes it as a model, and compares it with the float model.
 
     \b
     farm quantize digits --data train.npz -o digits.int8
     farm quantize net.onnx --data images --calibration percentile --percentile 99.9 -o net.int8
+    farm quantize net.onnx --to float16 -o net.float16
     farm bench --all net.int8
     """
     from farm.commands.progress import Spinner
@@ -78,13 +87,15 @@ def quantize(
     fleet = session.fleet()
     chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
-    if found is None:
+    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype)
+    _check_options(settings)
+    if output.suffix != f".{dtype}":
+        fix = f"-o {output.with_suffix(f'.{dtype}')}{', or --to float16' if output.suffix == '.float16' else ''}"
+        raise UsageError(f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix)
+    if found is None and settings.calibrates:
         why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
         raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
-    if output.suffix != ".int8":
-        raise UsageError(f"-o {output}: its name does not end in .int8", "that tells farm what it is", f"-o {output.with_suffix('.int8')}")
     check_writable(output)
-    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:
         report = run(asked, profile, output, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
@@ -92,6 +103,17 @@ def quantize(
         session.document("quantize", _body(report, output))
     else:
         _show(session, report, output)
+
+
+def _check_options(settings: Quantize) -> None:
+    """Raises UsageError for what is said of a calibration that there is none of."""
+    from farm.errors import UsageError
+
+    context = click.get_current_context()
+    given = [name for name in _CALIBRATING if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given and not settings.calibrates:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option} says how to calibrate", f"{settings.dtype} is not calibrated", f"leave {option} out")
 
 
 def _body(report: Report, output: Path) -> dict[str, Any]:
@@ -118,10 +140,16 @@ def _show(session: Session, report: Report, output: Path) -> None:
     if found.total:
         before, after = (100 * count / found.total for count in (found.float_correct, found.correct))
         change = f"{after - before:+.2f} points"
-        click.echo(f"accuracy  {before:.2f} % float, {after:.2f} % int8 ({change}) of {found.total} labelled samples")
+        click.echo(f"accuracy  {before:.2f} % float, {after:.2f} % {found.dtype} ({change}) of {found.total} labelled samples")
     else:
         click.echo(f"accuracy  not compared: {found.unlabelled}")
     before, after = report.float_artifact.nbytes, report.artifact.nbytes
-    click.echo(f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB int8 ({after / before:.0%}) for {report.artifact.profile}")
-    click.echo(f"latency   {found.float_ms:.3g} ms float, {found.ms:.3g} ms int8 (x{found.float_ms / found.ms:.2f}) on this machine")
+    click.echo(
+        f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} ({after / before:.0%}) for {report.artifact.profile}"
+    )
+    click.echo(
+        f"latency   {found.float_ms:.3g} ms float, {found.ms:.3g} ms {found.dtype} (x{found.float_ms / found.ms:.2f}) on this machine"
+    )
+    for remark in found.remarks:
+        click.echo(f"note      {remark}")
     click.echo(str(output))

@@ -38,6 +38,7 @@ class Core:
     stream: float = 2.0  # bytes in a cycle from beyond the L2 cache
     dot: str = "plain"  # how products of 8-bit integers are computed: see `dots`
     long_products: bool = False  # products of 16 bits in 32 are one instruction, of which LLVM must be told
+    half_cycles: float | None = None  # of float16 values to a vector of float32; None without an instruction
     prefetches: bool = False  # large weights arrive sooner if asked for ahead, measured
 
     @property
@@ -83,11 +84,14 @@ def core_of(target: tvm.target.Target) -> Core:
         return replace(_arm(cpu, registers=32 if wide else 16), dot=dot, long_products=not wide)
     if triple.startswith("riscv"):
         return Core("scalar", 4, 32, from_memory=False)
+    half_cycles = 1 if has("f16c") else None
     if has("avx512f"):
         dot = "vnni" if has("avx512vnni", "avx512vl") else "pairs"
-        return Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, dot=dot, prefetches=True)
+        core = Core("avx512", 16, 32, 2, 2, 4, l1_bytes=48 * _KIB, l2_bytes=2048 * _KIB, l2_speed=24, stream=3.6, dot=dot, prefetches=True)
+        return replace(core, half_cycles=half_cycles)
     if has("avx2", "fma"):
-        return Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, dot="pairs", prefetches=True)
+        core = Core("avx2", 8, 16, 2, 2, 4, l2_bytes=1024 * _KIB, l2_speed=24, stream=4, dot="pairs", prefetches=True)
+        return replace(core, half_cycles=half_cycles)
     return Core("sse", 4, 16, 2, 2, 4, stream=4, dot="pairs")
 
 

@@ -18,13 +18,14 @@ def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Seq
     import tvm
     from tvm import relax
 
+    from farm.compiler import halves
     from farm.compiler.code import compiled
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(host)
     lowered = lower(module, weights, target, {})
     machine = relax.VirtualMachine(compiled(lowered.module, target), tvm.cpu())
-    parameters = [tvm.runtime.tensor(parameter) for parameter in lowered.parameters]
+    parameters = [tvm.runtime.tensor(parameter) for parameter in halves.as_taken(lowered.module, lowered.parameters)]
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from farm.clock import timed
-from farm.compiler import gpu, passes, schedules
+from farm.compiler import gpu, halves, passes, schedules
 from farm.compiler.choices import NO_RECORDS, Chooser, Decision, Records
 from farm.compiler.core import core_of
 from farm.errors import BuildError
@@ -76,9 +76,12 @@ def lower(
         with timed(seconds, "schedule"):
             module, kernels = schedules.schedule(module, schedule_one)
         module, parameters = passes.lift_parameters(module)
+        module, parameters = halves.stored(module, parameters)
     module["no_kernel"] = NOTHING if chooser else NOTHING.with_attr("target", target.host)
     decisions = chooser.decisions if chooser else {}
-    return Lowered(module, parameters, tuple(_with_choice(kernel, decisions) for kernel in kernels), decisions)
+    widened = halves.places(module, parameters)
+    said = (replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, "")) for kernel in kernels)
+    return Lowered(module, parameters, tuple(said), decisions)
 
 
 def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:

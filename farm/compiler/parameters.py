@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+WIDEN = "widen_parameters"  # the function of a library that is called once these are loaded, where it has it
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
 

@@ -52,7 +52,7 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
-            kernels.append(replace(kernel, operations=calls[variable] * _operations(function), workload=_workload(function)))
+            kernels.append(replace(kernel, operations=calls[variable] * operations(function), workload=_workload(function)))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
@@ -113,7 +113,7 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
     return calls
 
 
-def _operations(function: tirx.PrimFunc) -> int:
+def operations(function: tirx.PrimFunc) -> int:
     """Arithmetic of one call, roughly: two for each step of a sum, one for each element computed otherwise; at a batch of one."""
     if recurrence.is_recurrence(function):
         return recurrence.operations(function)

@@ -119,7 +119,7 @@ class ProfileTable(Table):
     agent: Literal["x86_64", "aarch64", "armv7", "riscv64", "x86_64-cuda", "aarch64-cuda"] | None = None
     linker: list[Text] | None = None
     source: str | None = None
-    quantize: Literal["int8"] | None = None
+    quantize: Literal["int8", "float16"] | None = None
 
 
 class OptionsTable(Table):
@@ -146,7 +146,7 @@ class DeviceTable(Table):
 class QuantizeTable(Table):
     """What is not said is as `Quantize` has it."""
 
-    dtype: Literal["int8"] = "int8"
+    dtype: Literal["int8", "float16"] = "int8"
     calibration: Literal["kl_divergence", "minmax", "percentile", "global_scale"] | None = None
     weight_scale: Literal["max", "power2"] | None = None
     per_channel: bool | None = None
@@ -155,7 +155,14 @@ class QuantizeTable(Table):
     global_scale: Annotated[float, Field(gt=0)] | None = None
 
     def made(self) -> Quantize:
-        return Quantize(**self.model_dump(exclude={"dtype"}, exclude_none=True))
+        return Quantize(**self.model_dump(exclude_none=True))
+
+    @model_validator(mode="after")
+    def _for_its_type(self) -> QuantizeTable:
+        said = sorted(self.model_fields_set - {"dtype"})
+        if self.dtype == "float16" and said:
+            raise ValueError(f"float16 is not calibrated: leave out {', '.join(said)}")
+        return self
 
 
 class ModelTable(Table):
@@ -172,7 +179,7 @@ class ModelTable(Table):
 
     @model_validator(mode="after")
     def _with_data(self) -> ModelTable:
-        if self.quantize is not None and self.calibration_data is None:
+        if self.quantize is not None and self.quantize.dtype == "int8" and self.calibration_data is None:
             raise ValueError('quantize needs samples to calibrate by, for example calibration_data = "images"')
         return self
 

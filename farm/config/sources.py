@@ -9,11 +9,11 @@ import difflib
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.types import Model
+from farm.types import RECIPES, Model
 from farm.types.python_source import FORM, PYTHON, is_python, python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", ".int8")
+SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", *RECIPES)
 
 
 def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:

@@ -102,9 +102,14 @@ class _Walk:
             right = [given[one] if isinstance(one, int) and one in given else self._tensor(one) for one in step.arguments]
             alone_db = _compared([output.numpy() for output in self._run(step, right)], expected)[0]
             mine = [number for number in step.tensors if number in self._places]
-            damaged = any(raw(self._kept[self._places[number]]) != raw(self._parts.parameters[number]) for number in mine)
+            damaged = any(self._is_damaged(number) for number in mine)
         _, shape, dtype = step.outputs[0]
         return Layer(step.kernel, shape, dtype, snr_db, max_abs, bad, not_finite, alone_db, damaged, stats.likeness(expected[0]))
+
+    def _is_damaged(self, number: int) -> bool:
+        """Whether a parameter was kept as something else; in half precision it is the same where that holds all of its numbers."""
+        right = self._parts.parameters[number]
+        return raw(self._kept[self._places[number]].astype(right.dtype)) != raw(right)
 
     def _below(self, snr_db: float, max_abs: float, expected: Sequence[Array]) -> bool:
         least = self._least_db

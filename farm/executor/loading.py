@@ -16,7 +16,7 @@ from farm.asking import patiently
 from farm.clock import timed
 from farm.compiler import here
 from farm.compiler.build import LIBRARY
-from farm.compiler.parameters import PREFIX, SHARD
+from farm.compiler.parameters import PREFIX, SHARD, WIDEN
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.executor.computing import compute_as_asked
@@ -174,9 +174,20 @@ def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric:
     there = link.session.device(kind, number)
     link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
-    parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     machine = relax.VirtualMachine(link.session.load_module(library), there)
+    if parametric and _has(machine, WIDEN):
+        machine.set_input(WIDEN)
+        machine.invoke_stateful(WIDEN)
+    parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu)
+
+
+def _has(machine: Any, function: str) -> bool:
+    try:
+        machine.module.get_function(function)
+    except AttributeError:
+        return False
+    return True
 
 
 def facts_of(link: Link) -> dict[str, str]:

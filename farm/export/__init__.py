@@ -44,7 +44,9 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     shutil.copyfile(artifact.library, library)
     steps = json.loads((artifact.library.parent / GRAPH).read_text())
     graph.write_text(json.dumps({"model": releases.manifest(model, artifact), "graph": steps}, indent=1))
-    np.savez(values, **parameters.read(artifact.parameters))  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
+    kept = parameters.read(artifact.parameters)
+    taken = {name: value.astype(steps["tensors"][name]["dtype"], copy=False) for name, value in kept.items()}
+    np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 
 

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`operations` are those of one inference; `working_bytes` is the most that intermediate results take at once. None: not known.
+    """`operations` are those of one inference; `loaded_bytes` is what the parameters take in memory, as the code takes them, and
+    `working_bytes` the most that intermediate results take at once. None: not known.
 
-    `batch` says in words what becomes of a batch that the model leaves open; both figures are then those of a batch of one.
+    `batch` says in words what becomes of a batch that the model leaves open; the figures are then those of a batch of one.
 
     `failure` is what would stop the build, where `outline` does not name it.
     """
 
     outline: Outline | None
     operations: int | None = None
+    loaded_bytes: int | None = None
     working_bytes: int | None = None
     batch: str = ""
     failure: Failure | None = None
@@ -66,20 +68,22 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with compiling(model.name, profile):
-            operations, working = _cost(imported, profile, Store(cache))
+            operations, loaded, working = _cost(imported, profile, Store(cache))
     except FarmError as error:
         return replace(report, failure=error.as_failure())
-    return replace(report, operations=operations, working_bytes=working)
+    return replace(report, operations=operations, loaded_bytes=loaded, working_bytes=working)
 
 
-def _cost(imported: Any, profile: Profile, store: Store) -> tuple[int, int]:
+def _cost(imported: Any, profile: Profile, store: Store) -> tuple[int, int, int]:
     from farm.compiler.cuda import device_code
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(profile)
     with device_code(target, store):
         lowered = lower(imported.module, imported.weights, target, {})
-    return sum(kernel.operations for kernel in lowered.kernels), _most_at_once(lowered.module["main"])
+    main = lowered.module["main"]
+    loaded = sum(_nbytes(parameter.ty) for parameter in main.params[int(main.attrs["num_input"]) :])
+    return sum(kernel.operations for kernel in lowered.kernels), loaded, _most_at_once(main)
 
 
 def _most_at_once(main: Any) -> int:

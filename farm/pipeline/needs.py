@@ -6,23 +6,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from farm.errors import UsageError
-from farm.types import Job, Model, Profile, Quantize
+from farm.types import RECIPES, Job, Model, Profile, Quantize
 
 Key = tuple[str, ...]  # ("agent", machine), ("prepare", model) or ("build", model, profile)
 
 
 def for_profile(model: Model, profile: Profile) -> Model:
-    """A model as a profile wants it: where that has `quantize`, the model of integers, under a name of its own.
+    """A model as a profile wants it: where that has `quantize`, the quantized model, under a name of its own.
 
     Raises UsageError where there are no data to quantize it by.
     """
-    if profile.quantize is None or model.quantize is not None or model.source.endswith(f".{profile.quantize}"):
+    if profile.quantize is None or model.quantize is not None or model.source.endswith(RECIPES):
         return model
-    if model.calibration_data is None:
+    settings = Quantize(dtype=profile.quantize)
+    if settings.calibrates and model.calibration_data is None:
         what = f"{model.name} cannot be quantized for {profile.name}: there are no data to calibrate it by"
         why = f'the profile has quantize = "{profile.quantize}"'
         raise UsageError(what, why, f'add calibration_data = "DIR" to [models.{model.name}] in devices.toml')
-    return replace(model, name=f"{model.name}.{profile.quantize}", quantize=Quantize())
+    return replace(model, name=f"{model.name}.{profile.quantize}", quantize=settings)
 
 
 def needs_of(job: Job) -> list[Key]:

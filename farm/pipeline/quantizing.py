@@ -25,7 +25,7 @@ class Report:
 
 
 def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show) -> Report:
-    """Calibrate a model as its `quantize` and `calibration_data` say, and write the recipe to a file.
+    """Quantize a model as its `quantize` and `calibration_data` say, and write the recipe to a file.
 
     Raises ModelError for what keeps it from being quantized; nothing is written then.
     """
@@ -43,7 +43,7 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
     """In the worker."""
     from farm import importers
     from farm.compiler.build import compiling
-    from farm.quantize import calibrated, calibrating, recipe
+    from farm.quantize import calibrated, floating_of, recipe, settings_of
     from farm.quantize.reporting import report
 
     def note(text: str, fraction: float | None) -> None:
@@ -54,7 +54,7 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
     imported = importers.load(model, cache)
     with compiling(model.name, host):
-        floating = calibrating.floating(imported, Path(model.source).name)
+        floating = floating_of(settings_of(model), imported, Path(model.source).name)
         made = calibrated(model, floating, host, note)
         found = report(model, floating, made, host, note)
     recipe.write(output, made)

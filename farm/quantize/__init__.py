@@ -1,4 +1,4 @@
-"""Float models become models of integers: what `quantize` of a model asks for, and what the recipe files of `farm quantize` say.
+"""Float models become models of integers, or of halved weights: what `quantize` of a model and the recipes of `farm quantize` say.
 
 imported = load(model, cache, host, note)     # as importers.load, and quantized where the model says so
 key = fingerprint(model, cache)               # as importers.fingerprint
@@ -6,7 +6,7 @@ key = fingerprint(model, cache)               # as importers.fingerprint
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,11 @@ def is_asked(model: Model) -> bool:
     return model.quantize is not None or recipes.is_recipe(model)
 
 
+def settings_of(model: Model) -> Quantize:
+    """How a model that is quantized by farm is."""
+    return recipes.read(Path(model.source)).settings if recipes.is_recipe(model) else model.quantize or Quantize()
+
+
 def fingerprint(model: Model, cache: Path) -> str | None:
     """The digest of all that what `load` returns depends on; None where only importing can tell."""
     if not is_asked(model):
@@ -40,6 +45,8 @@ def fingerprint(model: Model, cache: Path) -> str | None:
         return base and digest_of(base, Path(model.source), own)
     base = importers.fingerprint(model, cache)
     assert model.quantize is not None
+    if not model.quantize.calibrates:
+        return base and digest_of(base, asdict(model.quantize), own)
     path = _data_of(model)
     try:
         samples = data.digest(path)
@@ -56,13 +63,18 @@ def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
     """
     if not is_asked(model):
         return importers.load(model, cache)
-    from farm.quantize import calibrating
-
     recipe, what = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None, Path(model.source).name
     imported = load_float(model, cache)
     with compiling(model.name, host):
-        floating = calibrating.floating(imported, what)
+        floating = floating_of(settings_of(model), imported, what)
         return applied(floating, recipe or calibrated(model, floating, host, note), what)
+
+
+def floating_of(settings: Quantize, imported: Imported, what: str) -> Floating:
+    """An imported model as it is before it is quantized so. Raises ModelError for one that cannot be."""
+    from farm.quantize import calibrating, halving
+
+    return calibrating.floating(imported, what) if settings.calibrates else halving.floating(imported, what)
 
 
 def load_float(model: Model, cache: Path) -> Imported:
@@ -80,7 +92,10 @@ def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> R
     from farm.quantize import calibrating
     from farm.quantize.ranges import needs_histogram, scale_of
 
-    settings, path = model.quantize or Quantize(), _data_of(model)
+    settings = model.quantize or Quantize()
+    if not settings.calibrates:
+        return _recipe(model, floating, settings, f"no data: {settings.dtype} needs none", (), {})
+    path = _data_of(model)
     samples = data.opened(path, floating.imported.inputs, model.preprocess)
     chosen = samples.spread(settings.samples)
 
@@ -91,6 +106,12 @@ def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> R
     note(f"choosing ranges by {settings.calibration}", None)
     scales = [scale_of(one, settings) for one in seen]
     [first] = samples.read(chosen[:1])
+    return _recipe(model, floating, settings, f"{path.name}, {len(chosen)} samples", scales, first.inputs)
+
+
+def _recipe(
+    model: Model, floating: Floating, settings: Quantize, data: str, scales: Sequence[tuple[float, int]], example: Inputs
+) -> Recipe:
     return recipes.Recipe(
         source=model.source,
         shapes=model.shapes,
@@ -98,10 +119,10 @@ def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> R
         module=model.module,
         weights=_weights(floating),
         settings=settings,
-        data=f"{path.name}, {len(chosen)} samples",
-        names=tuple(floating.names),
+        data=data,
+        names=tuple(floating.names) if scales else (),
         scales=tuple(scales),
-        example=first.inputs,
+        example=example,
     )
 
 
@@ -109,10 +130,14 @@ def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
     """A float model quantized by a recipe. The reference stays the float model."""
     import numpy as np
 
-    from farm.quantize import calibrating
+    from farm.quantize import calibrating, halving
 
-    imported = floating.imported
-    recipes.check_fits(recipe, floating.names, _weights(floating), imported.inputs, what)
+    imported, calibrates = floating.imported, recipe.settings.calibrates
+    inputs, names = (imported.inputs, floating.names) if calibrates else ((), [])
+    recipes.check_fits(recipe, names, _weights(floating), inputs, what)
+    if not calibrates:
+        module, weights = halving.detached(floating)
+        return replace(imported, module=module, weights=weights)
     example = {spec.name: np.resize(recipe.example[spec.name], spec.shape) for spec in imported.inputs}
     module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)

@@ -39,10 +39,15 @@ class Floating:
     def names(self) -> list[str]:
         return [point.name for point in self.points]
 
+    @property
+    def observed(self) -> Any:
+        """The module with the points' values in front of its outputs."""
+        return observing(self.module, [point.variable for point in self.points])
+
     def observer(self, host: Profile) -> Run:
         """What gives the points' values in front of the outputs; built for this machine once."""
         if self._observer is None:
-            self._observer = here.built(observing(self.module, [point.variable for point in self.points]), [], host)
+            self._observer = here.built(self.observed, [], host)
         return self._observer
 
 

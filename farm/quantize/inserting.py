@@ -38,13 +38,13 @@ class Point:
 
 def points(module: tvm.IRModule) -> list[Point]:
     """The tensors to quantize, in the order in which they are first needed."""
-    bindings = _bindings(module)
+    bindings = bindings_of(module)
     bound = {binding.var: binding.value for binding in bindings}
     found: dict[relax.Var, Point] = {}
     for binding in bindings:
         for place in quantized_places(binding.value):
             variable = binding.value.args[place]
-            found.setdefault(variable, Point(variable, f"{_words(variable, bound)} {_extents(variable)}"))
+            found.setdefault(variable, Point(variable, named(variable, bound)))
     return list(found.values())
 
 
@@ -90,7 +90,7 @@ def dequantized(module: tvm.IRModule) -> list[relax.Var]:
     """The points of an inserted module, in order, as what became of them: what is dequantized and no weight."""
     return [
         binding.var
-        for binding in _bindings(module)
+        for binding in bindings_of(module)
         if getattr(getattr(binding.value, "op", None), "name", "") == "relax.dequantize" and constant(binding.value.args[0]) is None
     ]
 
@@ -148,8 +148,14 @@ def _is_float(expression: relax.Expr) -> bool:
     return str(getattr(expression.ty, "dtype", "")) == "float32"
 
 
-def _bindings(module: tvm.IRModule) -> list[relax.VarBinding]:
+def bindings_of(module: tvm.IRModule) -> list[relax.VarBinding]:
+    """Of its `main`."""
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
+
+
+def named(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
+    """A tensor in words, such as "conv2d 16x8x8"."""
+    return f"{_words(variable, bound)} {_extents(variable)}"
 
 
 def _words(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:

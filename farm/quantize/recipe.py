@@ -4,6 +4,8 @@
      "quantize": {...}, "data": "test.npz, 128 samples",
      "example": the inputs of a sample, an .npz in base64, "tensors": [{"name": "conv2d 1x16x8x8", "scale": 0.0127, "zero": 0}, ...]}
 
+That of a float16 model is a "farm/float16/1", and has neither tensors nor an example.
+
 The weights are not in it: it is read together with the float model, whose file is named relative to the folder that the recipe lies in,
 whatever links lead there.
 """
@@ -23,11 +25,10 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.types import Model, Quantize, TensorSpec
+from farm.types import RECIPES, Model, Quantize, TensorSpec
 from farm.types.python_source import is_python
 
 Array = np.ndarray[Any, Any]
-SCHEMA, SUFFIX = "farm/int8/1", ".int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Recipe:
 
 
 def is_recipe(model: Model) -> bool:
-    return not is_python(model.source) and Path(model.source).suffix.lower() == SUFFIX
+    return not is_python(model.source) and Path(model.source).suffix.lower() in RECIPES
 
 
 def write(path: Path, recipe: Recipe) -> None:
@@ -58,7 +59,7 @@ def write(path: Path, recipe: Recipe) -> None:
     source = recipe.source if is_python(recipe.source) else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     tensors = [{"name": name, "scale": scale, "zero": zero} for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)]
     content = {
-        "schema": SCHEMA,
+        "schema": _schema(recipe.settings.dtype),
         "source": source,
         "shapes": {name: list(shape) for name, shape in recipe.shapes.items()},
         "dtypes": dict(recipe.dtypes),
@@ -80,16 +81,26 @@ def write(path: Path, recipe: Recipe) -> None:
 
 def read(path: Path) -> Recipe:
     """Raises ModelError for what is no recipe."""
-    again = "make it again: farm quantize MODEL --data DIR -o FILE"
+    dtype = path.suffix.lower().removeprefix(".")
+    again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
         content = json.loads(path.read_text())
-        if content["schema"] != SCHEMA:
-            raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {SCHEMA}", again)
+        if content["schema"] != expected:
+            raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {expected}", again)
         return _recipe(content, path.resolve().parent)
     except OSError as exc:
         raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
         raise ModelError(f"{path} is no quantized model", f"{type(exc).__name__}: {exc}", again) from exc
+
+
+def _schema(dtype: str) -> str:
+    return f"farm/{dtype}/1"
+
+
+def _command(dtype: str) -> str:
+    """What makes a recipe."""
+    return f"farm quantize MODEL {'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
 
 
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
@@ -132,4 +143,4 @@ def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Seque
     given = {name: (value.shape[1:], value.dtype.name) for name, value in recipe.example.items()}
     if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):
         why = f"{Path(recipe.source).name} has other layers, weights or inputs than when it was quantized"
-        raise ModelError(f"{what} no longer fits its float model", why, "quantize it again: farm quantize MODEL --data DIR -o FILE")
+        raise ModelError(f"{what} no longer fits its float model", why, f"quantize it again: {_command(recipe.settings.dtype)}")

@@ -5,6 +5,8 @@ from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
+    QUANTIZED,
+    RECIPES,
     Device,
     Limits,
     Model,
@@ -29,6 +31,8 @@ __all__ = [
     "ENGINES",
     "LIMITS",
     "PRESETS",
+    "QUANTIZED",
+    "RECIPES",
     "Accuracy",
     "Agreement",
     "Answered",

@@ -13,7 +13,7 @@ class Profile:
 
     `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
     `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
-    `quantize` is the type, int8, that models with calibration data compute in there.
+    `quantize` is int8, where models compute in integers there and have calibration data, or float16, where their weights are kept so.
     `agent` names the native agent: its architecture (x86_64, aarch64, armv7, riscv64), with -cuda that for NVIDIA's GPUs; None where there
     is none.
     """
@@ -137,9 +137,13 @@ class Preprocess:
     stated: bool = False
 
 
+QUANTIZED = ("int8", "float16")  # what a float model can be quantized to
+RECIPES = tuple(f".{dtype}" for dtype in QUANTIZED)  # suffixes of the files of quantized models
+
+
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """How a float model becomes one of integers (int8).
+    """How a float model becomes one of integers (int8), or one whose weights are kept in half precision (float16), which takes no more.
 
     `calibration` says how the ranges of tensors are chosen from what is seen of them on up to `samples` samples: kl_divergence, minmax,
     percentile (of the magnitudes, in per cent) or global_scale (a step of `global_scale` / 128 for all). Weights have a scale for each
@@ -152,6 +156,12 @@ class Quantize:
     samples: int = 128
     percentile: float = 99.99
     global_scale: float = 8.0
+    dtype: str = "int8"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it takes samples of what the model will be fed."""
+        return self.dtype == "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +194,8 @@ class Model:
     `shapes` overrides input shapes by name; `dtypes` element types (numpy's names), "" standing for all floating-point numbers of a
     module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
     a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
-    (see farm.data). With `quantize`, it is quantized by the samples of `calibration_data`. `limits` are those of its answer, by what it
-    computes in.
+    (see farm.data). With `quantize`, it is quantized, to int8 by the samples of `calibration_data`. `limits` are those of its answer, by
+    what it computes in.
     """
 
     name: str

@@ -65,9 +65,10 @@ class LayerError:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A model of integers beside its float model, on this machine: its tensors, the worst first, the outputs, and median milliseconds.
+    """A quantized model beside its float model, on this machine: its tensors, the worst first, the outputs, and median milliseconds.
 
-    `float_correct` and `correct` count the labelled samples that each gets right, of `total`; where that is 0, `unlabelled` says why.
+    `dtype` is what it was quantized to, `remarks` what there is to say of that. `float_correct` and `correct` count the labelled samples
+    that each gets right, of `total`; where that is 0, `unlabelled` says why.
     """
 
     layers: tuple[LayerError, ...]
@@ -78,6 +79,8 @@ class Quantized:
     unlabelled: str
     float_ms: float
     ms: float
+    dtype: str = "int8"
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class Kernel:
     """What became of one fused kernel: the rule that scheduled it (`none` where all failed), the reason for a fallback, its arithmetic.
 
     `operations` counts a multiplication and an addition as two. `workload` is the key of what was chosen for, where there was something to
-    choose; `choice` says what, `recorded` whether a record decided it.
+    choose; `choice` says what, `recorded` whether a record decided it. `halves` says where its weights of float16 become float32: "in the
+    kernel" or "when loaded".
     """
 
     name: str
@@ -95,6 +99,7 @@ class Kernel:
     workload: str = ""
     choice: str = ""
     recorded: bool = False
+    halves: str = ""
 
 
 @dataclass(frozen=True, slots=True)

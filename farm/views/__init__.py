@@ -140,7 +140,7 @@ def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
 
 def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
     """The fused kernels of a build and the schedule that each got, those with the most arithmetic first; below, what fell back."""
-    total = sum(kernel.operations for kernel in kernels) or 1
+    total, halved = sum(kernel.operations for kernel in kernels) or 1, any(kernel.halves for kernel in kernels)
     columns: list[Column[Kernel]] = [
         Column("kernel", lambda kernel: kernel.name, style="bold"),
         Column("rule", lambda kernel: kernel.rule),
@@ -148,6 +148,8 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
         Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
         Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
+    if halved:
+        columns.insert(3, Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"))
     table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
     table.caption, table.caption_justify = Text(_summary(kernels, total)), "left"
     return table

@@ -144,6 +144,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "builds": bool,
         "outline": Maybe(Map(Any)),
         "operations": Maybe(int),
+        "loaded_bytes": Maybe(int),
         "working_bytes": Maybe(int),
         "batch": str,
         "failure": Maybe(Failure),

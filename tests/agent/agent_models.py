@@ -69,6 +69,35 @@ def classifier(kind: str, folder: Path) -> Deployable:
     return Deployable([folder / name for name in names], {"x": folder / "x.npy"}, {"inputs": inputs, "outputs": outputs})
 
 
+def halved(kind: str, folder: Path) -> Deployable:
+    """x @ w, as farm builds it: w is float16 in the file, and widened when it is loaded. `expected.npy` is what numpy makes of it."""
+    import tvm
+    from tvm import relax
+
+    from farm.compiler import parameters
+    from farm.compiler.code import compiled
+    from farm.compiler.lower import lower
+
+    rng = np.random.default_rng(9)
+    values, w = rng.standard_normal((1, INPUTS)).astype("float32"), rng.standard_normal((INPUTS, INPUTS)).astype("float16")
+    np.save(folder / "x.npy", values)
+    np.save(folder / "expected.npy", values.astype("float64") @ w.astype("float64"))
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, INPUTS), "float32"))
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            wide = builder.emit(relax.op.astype(relax.const(w, "float16"), "float32"))
+            out = builder.emit_output(relax.op.matmul(x, wide))
+        builder.emit_func_output(out)
+    target = tvm.target.Target(TARGETS[kind])
+    lowered = lower(builder.get(), [], target, {})
+    assert [value.dtype.name for value in lowered.parameters] == ["float16"]
+    parameters.write(folder / "parameters", lowered.parameters)
+    compiled(lowered.module, target).export_library(str(folder / "library.so"), fcompile=_link)
+    files = [folder / "library.so", *(folder / "parameters" / name for name in ("tensor-cache.json", "params_shard_0.bin"))]
+    specs = ({"name": name, "shape": [1, INPUTS], "dtype": "float32"} for name in ("x", "y"))
+    return Deployable(files, {"x": folder / "x.npy"}, {key: [spec] for key, spec in zip(("inputs", "outputs"), specs, strict=True)})
+
+
 def pair(kind: str, folder: Path) -> Deployable:
     from tvm import relax
 

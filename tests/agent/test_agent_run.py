@@ -107,6 +107,15 @@ def test_a_model_of_several_inputs_and_outputs(arch: str, deploy: Deploy, tmp_pa
         assert line.partition(": ")[2] == f"{dtype} (3, 5), from {low:.4g} to {high:.4g}"
 
 
+@pytest.mark.parametrize("arch", ["x86_64", "armv7"])
+def test_weights_of_half_precision_are_widened_when_they_are_loaded(arch: str, deploy: Deploy, tmp_path: Path) -> None:
+    board = deploy(agent_models.halved, arch)
+    x = board.model.inputs["x"]
+    done = board.run("--input", x, "--output", tmp_path / "outputs")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "outputs" / "y.npy"), np.load(x.parent / "expected.npy"), rtol=1e-4, atol=1e-5)
+
+
 def test_inputs_are_named_where_there_are_several(deploy: Deploy) -> None:
     board = deploy(agent_models.pair)
     a = board.model.inputs["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_models import save
+from onnx_models import graph, node, save
 from qdq_models import Network, residual_network
 from relax_models import HOST
 from test_boards import ARM
@@ -15,7 +15,7 @@ from farm.compiler.build import build
 from farm.compiler.plain import plain
 from farm.prepare import prepare
 from farm.store import RecordStore
-from farm.types import Model
+from farm.types import Model, Profile, Quantize
 
 numbers = np.random.default_rng(21)
 
@@ -49,6 +49,21 @@ def test_integers_of_an_arm_build_are_the_same_to_the_bit_as_loops_of_this_machi
     assert any("depthwise_int8" in kernel for kernel in kernels) and any("convolution_int8" in kernel for kernel in kernels)
     [expected] = built_here(model, cache, x)
     assert found[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("profile", "reads_halves"),
+    [(Profile("v3", {"kind": "llvm", "mcpu": "x86-64-v3"}, ""), True), (ARM["armv7"], False)],
+    ids=["v3", "armv7"],
+)
+def test_loops_of_this_machine_take_weights_of_float16_as_the_kernels_of_a_build_do(profile, reads_halves, answer, tmp_path):
+    w = (0.1 * numbers.standard_normal((512, 512))).astype(np.float32)
+    net = graph([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 512]}, {"y": [1, 512]}, {"w": w})
+    model = Model("halved", str(save(tmp_path / "halved.onnx", net)), quantize=Quantize(dtype="float16"))
+    x = numbers.standard_normal((1, 512)).astype(np.float32)
+    kernels, [found] = answer(model, profile, x)
+    assert any(kernel.endswith("_half") for kernel in kernels) == reads_halves
+    np.testing.assert_allclose(found, x.astype("float64") @ w.astype("float16").astype("float64"), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("profile", [HOST, ARM["armv7"]], ids=["host", "armv7"])

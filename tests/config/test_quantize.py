@@ -34,7 +34,8 @@ def test_a_table_says_how(load):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("quantize = 'int4'", "expected 'int8'"),
+        ("quantize = 'int4'", "expected 'int8' or 'float16'"),
+        ("quantize = { dtype = 'float16', samples = 9 }", "leave out samples"),
         ("quantize = { calibration = 'entropy' }", "expected 'kl_divergence', 'minmax', 'percentile' or 'global_scale'"),
         ("quantize = { percentile = 101.0 }", "at most 100"),
         ("quantize = { samples = 0 }", "more than 0"),
@@ -70,3 +71,11 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
     with pytest.raises(UsageError, match="no data to calibrate it by") as error:
         expand([board], [Model("bare", "/x/bare.onnx")], Plan())
     assert "[models.bare]" in error.value.fix
+
+
+def test_float16_takes_no_data_in_a_model_or_for_a_profile(load):
+    plain = "[models.m]\nsource = 'python:a:b'\n"
+    assert load(plain + "quantize = 'float16'\n").models["m"].quantize == Quantize(dtype="float16")
+    fleet = load(plain + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'float16'\n")
+    [job] = expand([Device("small", fleet.profile("small"), "qemu:")], [fleet.models["m"]], Plan())
+    assert (job.model.name, job.model.quantize) == ("m.float16", Quantize(dtype="float16"))
