@@ -190,7 +190,9 @@ std::string FactsAsJson() {
   };
   std::string out;
   for (const auto& [name, value] : facts) out += (out.empty() ? "{" : ", ") + Quoted(name) + ": " + value;
-  for (const auto& [name, value] : gpu) out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " + std::string(tvm::ffi::json::Stringify(value));
+  for (const auto& [name, value] : gpu) {
+    out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " + std::string(tvm::ffi::json::Stringify(value));
+  }
   return out + "}";
 }
 

@@ -20,9 +20,6 @@ tvm::ffi::json::Object OpenGpu(int64_t index);
 // Of the GPU that is open: names as in farm.agent.facts. Empty when none is.
 tvm::ffi::json::Object GpuFacts();
 
-// Waits until the GPU that is open has done all it was given. Errors of its kernels come to light here.
-void SettleGpu();
-
 // When the GPU passes marks between the things it was given: the device's own clock, which the host does not wait for.
 class GpuClock {
  public:

@@ -98,8 +98,8 @@ def test_an_agent_that_is_frozen_before_its_first_session(farm: Farm) -> None:
     launcher = farm.folder / "launcher"
     launcher.write_text(FREEZER.format(python=sys.executable))
     launcher.chmod(0o755)
-    farm.configure(f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}" }}\n')
-    done = farm.run("deploy", "--device", "frozen", "--device", "host", "digits", "--deadline", "4", "--json")
+    farm.configure(f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}", deadline_s = 4 }}\n')
+    done = farm.run("deploy", "--device", "frozen", "--device", "host", "digits", "--json")
     found = failures(done)
     assert found["host"] is None
     assert found["frozen"] and found["frozen"]["kind"] == "DeadlineError"

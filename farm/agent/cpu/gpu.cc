@@ -15,8 +15,6 @@ tvm::ffi::json::Object OpenGpu(int64_t) {
 
 tvm::ffi::json::Object GpuFacts() { return {}; }
 
-void SettleGpu() {}
-
 std::unique_ptr<GpuClock> MakeGpuClock() { return nullptr; }
 
 }  // namespace farm

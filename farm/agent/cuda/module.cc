@@ -51,7 +51,9 @@ class Launcher {
   Launcher(tvm::ffi::ObjectPtr<CudaModule> module, const std::string& name, const FunctionInfo& info)
       : module_(std::move(module)), name_(name) {
     launch_.Init(info->arg_types.size(), info->launch_param_tags);
-    if (launch_.use_cluster_launch()) TVM_FFI_THROW(RuntimeError) << "kernel " << name << " is launched in clusters, which farm does not do";
+    if (launch_.use_cluster_launch()) {
+      TVM_FFI_THROW(RuntimeError) << "kernel " << name << " is launched in clusters, which farm does not do";
+    }
   }
 
   void operator()(tvm::ffi::PackedArgs arguments, tvm::ffi::Any*, void** addresses) const {

@@ -149,10 +149,6 @@ json::Object GpuFacts() {
   return facts;
 }
 
-void SettleGpu() {
-  if (cuda::OpenedGpu()) FARM_DRIVER(cuStreamSynchronize, cuda::CurrentStream());
-}
-
 std::unique_ptr<GpuClock> MakeGpuClock() {
   return cuda::OpenedGpu() ? std::make_unique<cuda::EventClock>() : std::unique_ptr<GpuClock>();
 }
