@@ -10,6 +10,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
+from farm.compiler.extents import product_at_one
 from farm.compiler.fences import APART, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE, TRANSPOSED
@@ -25,7 +26,7 @@ def schedule_product(work: Schedule, core: Core) -> None:
     """Sums of a tile in registers, the reduction around them; then what follows, on that tile."""
     main = main_block(work, _PRODUCTS)
     before = sources_of(work, main)
-    _tile_product(work, core, main, inline_epilogue(work, main))
+    _tile_product(work, core, main, inline_epilogue(work, main, core))
     for block in before:
         spread(work, block, core)
 
@@ -34,7 +35,7 @@ def schedule_transposed(work: Schedule, core: Core) -> None:
     """Tiles as for a product; what follows goes over the whole result, whose columns come from tiles of different phases."""
     main = main_block(work, (TRANSPOSED,))
     before = work.get_producers(main)
-    last = inline_epilogue(work, main)
+    last = inline_epilogue(work, main, core)
     _tile_product(work, core, main, work.cache_write(main, 0, "global"))
     for block in (*before, last):
         spread(work, block, core)
@@ -122,9 +123,11 @@ def _fused(work: Schedule, loops: list[LoopRV]) -> LoopRV:
     return work.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
+def inline_epilogue(work: Schedule, main: SBlockRV, core: Core) -> SBlockRV:
     """Inline all that follows the main block into the last block, and return that; a main block that is the last gets a copy to follow it.
 
+    Where the last block has more elements than the main one, as where a channel's factor is applied to all of its pixels, what comes before
+    it is computed once for each element of the main block: the last block is spread over the core by itself, and the one before it returned.
     Raises where that cannot be done, as when a kernel has several results.
     """
     _begin_with_bias(work, main)
@@ -132,9 +135,34 @@ def inline_epilogue(work: Schedule, main: SBlockRV) -> SBlockRV:
         work.cache_write(main, 0, "global")
     first = {INPUTS, *(name_of(work, block) for block in (main, *sources_of(work, main)))}
     *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
+    before = _last_as_small(work, main) if _elements(work, last) > _elements(work, main) else None
+    kept = () if before is None else (name_of(work, before),)
     for block in between:
-        work.compute_inline(block)
-    return last
+        if name_of(work, block) not in kept:
+            work.compute_inline(block)
+    if before is None:
+        return last
+    spread(work, last, core)
+    return before
+
+
+def _last_as_small(work: Schedule, main: SBlockRV) -> SBlockRV | None:
+    """The one block that all larger ones have what they need of a main block from, itself no larger; None where there are several."""
+    small, gates, reached = _elements(work, main), dict[str, SBlockRV](), [main]
+    for block in reached:
+        for consumer in work.get_consumers(block):
+            if _elements(work, consumer) > small:
+                gates[name_of(work, block)] = block
+            else:
+                reached.append(consumer)
+    if len(gates) != 1:
+        return None
+    (gate,) = gates.values()
+    return work.cache_write(main, 0, "global") if name_of(work, gate) == name_of(work, main) else gate
+
+
+def _elements(work: Schedule, block: SBlockRV) -> int:
+    return product_at_one(work.get(block).writes[0].source.shape)
 
 
 def _begin_with_bias(work: Schedule, main: SBlockRV) -> None:

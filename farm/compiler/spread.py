@@ -16,16 +16,27 @@ PARTITION = "pragma_loop_partition_hint"  # of a loop: cut it where a condition 
 _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others for less costs more than it gains
 _ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
+_TERMS = 32  # tensors read, of the expression that a kernel's element is computed by
 _COLOURS = 4  # of an image at most
 _LINE = 16  # elements: of a tile of a transpose, each way, so that what is read in the other order is used up while it is in a cache
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 
 
 def schedule_general(work: Schedule, core: Core) -> None:
-    """What is computed once and element by element is inlined; every remaining block is spread over threads and lanes."""
-    blocks = work.get_child_blocks(work.get_sblock("root"))
+    """What is computed once and element by element is inlined; every remaining block is spread over threads and lanes.
+
+    A block that several others take is kept where all of it, once for each of them, would be too much code: concatenations of slices of
+    concatenations.
+    """
+    blocks, terms = work.get_child_blocks(work.get_sblock("root")), dict[str, int]()
+    producers = {name_of(work, block): [name_of(work, producer) for producer in work.get_producers(block)] for block in blocks}
     for block in blocks[:-1]:
-        if not has_reduction(work, block) and work.get_consumers(block) and not _feeds_reduction(work, block):
+        name, consumers = name_of(work, block), work.get_consumers(block)
+        terms[name] = sum(terms[producer] for producer in producers[name]) or 1
+        several = len(consumers) > 1 and len(consumers) * terms[name] > _TERMS
+        if has_reduction(work, block) or not consumers or _feeds_reduction(work, block) or several:
+            terms[name] = 1
+        else:
             work.compute_inline(block)
     for block in work.get_child_blocks(work.get_sblock("root")):
         spread(work, block, core)

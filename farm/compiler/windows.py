@@ -192,7 +192,7 @@ def schedule_windows(work: Schedule, core: Core) -> None:
         if name_of(work, block) == PADDING:
             work.compute_inline(block)
     before = sources_of(work, main)
-    last = inline_epilogue(work, main)
+    last = inline_epilogue(work, main, core)
     tile, followed = tile_of(work, main), _channels(work, main) == _channels(work, last)
     row = _row(work, main if followed else last, before, core)
     if not followed:
