@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from farm.types import Device
 
 EACH = "each"
-_FACTS_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,11 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.errors import FarmError, UsageError
     from farm.executor.computing import numbers_of
     from farm.pipeline import ask
-    from farm.pipeline.tasks import facts_task
+    from farm.pipeline.tasks import FACTS_S, facts_task
     from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
     found = []
     for device in devices:
         facts = answers[device.name]

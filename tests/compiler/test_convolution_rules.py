@@ -151,7 +151,7 @@ def test_a_convolution_whose_groups_fill_no_vectors_is_right_by_the_general_rule
     assert (answer.rules, answer.notes) == ([], [])
 
 
-@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=some.data())
 def test_any_convolution_is_right(data):
     def pair(low, high):

@@ -18,7 +18,7 @@ from tvm import relax
 
 Array = np.ndarray[Any, Any]
 # the first example is the simplest one, the second is drawn
-generated = settings(derandomize=True, deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+generated = settings(derandomize=True, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
