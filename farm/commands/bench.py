@@ -83,7 +83,7 @@ def bench(
 
     before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
-    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
+    chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
     deadline_s = deadline_asked(preset, plan)
     jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_s)

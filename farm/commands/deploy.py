@@ -64,7 +64,7 @@ def deploy(
 
     fleet = session.fleet()
     plan = replace(Plan.once(), deadline_s=fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1)
-    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
+    chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
         show_jobs(session, jobs)
