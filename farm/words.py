@@ -42,6 +42,11 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 device, 20 devices, 20 000 devices (by narrow spaces)."""
+    return f"{number:,} {noun}{'s' * (number != 1)}".replace(",", "\u202f")
+
+
 def percent(correct: int, total: int) -> str:
     return f"{100 * correct / total:.1f} %"
 

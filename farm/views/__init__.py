@@ -100,11 +100,11 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         Column("cores", _cores, rare=True),
         Column("verdict", _verdict),
         Column("p50 ms", p50, right=True),
-        Column("IQR %", _iqr, 90, right=True),
-        Column("top-1 %", _top1, 90, right=True),
-        Column("max err", _max_error, right=True),
-        Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
-        Column("run", lambda run: run.id[:6], 90, style="bright_black"),
+        Column("IQR %", _iqr, 100, right=True),
+        Column("top-1 %", _top1, 110, right=True),
+        Column("max err", _max_error, 90, right=True),
+        Column("digest", lambda run: (run.artifact_digest or "")[:8], 120, style="bright_black"),
+        Column("run", lambda run: run.id[:6], style="bright_black"),
         Column("why", words.why, 140, style="bright_black"),
     ]
     return table_of(columns, runs, width)
