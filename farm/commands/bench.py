@@ -13,7 +13,8 @@ from farm.commands import comparing
 from farm.commands.common import Session, check_writable, shared, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_devices, with_gates
+from farm.commands.options import Number, complete, on_devices, with_gates
+from farm.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 @click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
 @click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
-@click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
+@click.option("--minimum", "minimum_s", type=Number(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option(
     "--rounds", type=click.IntRange(1, 100), metavar="N", help="The models of a device take turns, so often. [default: 1; --standard: 3]"
 )
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @rivals.option
 @with_gates
 @with_threads(several=True)
@@ -144,7 +145,7 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
     for job in jobs:
         click.echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
     builds = {job.build for job in jobs}
-    click.echo(f"{len(jobs)} jobs, {len(builds)} builds")
+    click.echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
 from farm.commands.common import Session, shared, show_error
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_devices, with_gates
+from farm.commands.options import Number, complete, on_devices, with_gates
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @with_gates
 @with_description
 @click.option(
