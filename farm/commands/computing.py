@@ -64,7 +64,8 @@ def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[
         raise UsageError("--cores each: one thread at a time", "a core takes one thread", "leave --threads out")
     single, result = replace(asked, threads=(1,)), []
     for device, numbers in zip(devices, _cores_of(session, devices), strict=True):
-        result += single.on(device, [cores for word in asked.cores for cores in (numbers if word == EACH else [word])])
+        words = [cores for word in asked.cores for cores in (numbers if word == EACH else [word])]
+        result += single.on(device, list(dict.fromkeys(words)))
     return result
 
 

@@ -73,11 +73,11 @@ class Fleet:
         return _lookup("model", name_or_source, self.models, fix)
 
     def models_together(self, names_or_sources: Iterable[str]) -> list[Model]:
-        """Models that one command works with, each as by `model`, but that files of one name (net.onnx, net.pt2) go by their names in full.
+        """Models that one command works with, each once, as by `model`; but files of one name (net.onnx, net.pt2) by their names in full.
 
         Raises UsageError where those are the same too: what is built and kept under one name must be one model.
         """
-        found = [self.model(word) for word in names_or_sources]
+        found = list({(one.name, one.source): one for one in map(self.model, names_or_sources)}.values())
         alike = _of_one_name(found)
         made = [
             replace(one, name=sources.in_full(one.source)) if one.name in alike and one.name not in self.models else one for one in found

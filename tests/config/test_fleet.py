@@ -170,7 +170,7 @@ def test_models_that_are_worked_with_together_are_told_apart_by_their_names(load
         return [model.name for model in fleet.models_together(words)]
 
     assert names("net.onnx", "net.int8", "net.float16", "own") == ["net", "net.int8", "net.float16", "own"]
-    assert names("net.onnx", "net.pt2", "net.onnx") == ["net.onnx", "net.pt2", "net.onnx"]
+    assert names("net.onnx", "net.pt2", "net.onnx", "own", "own") == ["net.onnx", "net.pt2", "own"]
     with pytest.raises(UsageError, match=r"two models go by the name net\.onnx") as caught:
         names("net.onnx", "deep/net.onnx")
     assert str(folder / "deep/net.onnx") in caught.value.why
