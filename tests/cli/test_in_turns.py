@@ -80,7 +80,7 @@ def test_noisy_runs_of_one_build_do_not_differ(farm: Farm) -> None:
     assert f"farm compare --in-turns {first} {second}" in plain.out
     done = in_turns(farm, first, second, "--fail-on", "5%", "--json")
     assert done.code == 0, done.err
-    assert "in turns: loading, net on host\n" in done.err
+    assert "in turns: loading, net (1 thread) on host\n" in done.err
     (pair,) = done.json["pairs"]
     assert pair["change"] in ("same", "unsure") and pair["failure"] is None
     turns = pair["in_turns"]
