@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, gathered
+from farm.commands.options import Command, gathered, whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -94,12 +94,10 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
 def _counts(text: str, several: bool) -> tuple[int, ...]:
     from farm.errors import UsageError
 
-    words = text.split(",") if text else []
-    if not all(word.isdecimal() and int(word) > 0 for word in words) or (len(words) > 1 and not several):
-        raise UsageError(
-            f"--threads {text}: no number of threads", "whole numbers above 0", "--threads 1,2,4" if several else "--threads 2"
-        )
-    return tuple(dict.fromkeys(int(word) for word in words))
+    counts = whole_numbers("--threads", text)
+    if len(counts) > 1 and not several:
+        raise UsageError(f"--threads {text}: several numbers of threads", "an inference has one", "--threads 2")
+    return counts
 
 
 def _sets(cores: Sequence[str], several: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from farm.errors import FarmError
+from farm.errors import FarmError, UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -71,6 +71,14 @@ def on_devices(command: Command) -> Command:
     tags = click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="All devices with the tag; may be repeated.")
     chosen: Command = several_devices(tags(everywhere(command)))
     return chosen
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """What an option such as 1,2,4 says, each number once. Raises UsageError."""
+    words = text.split(",") if text else []
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(f"{option} {text}: no numbers", "whole numbers above 0, commas between them", f"{option} 1,2,4")
+    return tuple(dict.fromkeys(map(int, words)))
 
 
 def with_gates(command: Command) -> Command:

@@ -285,6 +285,7 @@ class _Story:
             cores=str(job.device.options.get("cores", "")),
             pinned=bool(job.device.options.get("pinned")),
             model_digest=prepared.digest if isinstance(prepared, Prepared) else None,
+            batch=job.model.batch,
         )
         self.keep.keep(run)
         self._runs[job.device.name, job.title] = run

@@ -74,6 +74,9 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         Column("p90 ms", _percentile("p90_ms"), 90, right=True),
         Column("p95 ms", _percentile("p95_ms"), 130, right=True),
         Column("p99 ms", _percentile("p99_ms"), 120, right=True),
+        Column("inf/s", words.per_second, right=True, rare=True),
+        Column("W", _figure(stats.power_w), 100, right=True, rare=True),
+        Column("mJ/inf", _figure(stats.each_j, 1e3), right=True, rare=True),
         Column("samples", _samples, 130, right=True),
         Column("peak MB", words.peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
@@ -266,6 +269,16 @@ def _percentile(name: str) -> Callable[[Run], str]:
     def cell(run: Run) -> str:
         value = getattr(run.latency, name) if run.latency else None
         return "" if run.emulated or value is None else words.digits(value)
+
+    return cell
+
+
+def _figure(value: Callable[[Run], float | None], unit: float = 1.0) -> Callable[[Run], str]:
+    """What a number of a run is, in a unit; empty where there is none."""
+
+    def cell(run: Run) -> str:
+        found = value(run)
+        return "" if found is None else words.digits(unit * found)
 
     return cell
 
