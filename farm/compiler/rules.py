@@ -83,9 +83,12 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
 def _together(work: Schedule, core: Core, main: SBlockRV, columns: LoopRV) -> list[LoopRV]:
     """The loop over blocks of channels, as one over groups of them and one within a group where several stay in the cache.
 
-    A row of tiles is computed for a whole group before the next row: its results, and what is added to them, then lie side by side.
+    A row of tiles is computed for a whole group before the next row: its results, and what is added to them, then lie side by side. The
+    weights come from the L2 cache each time: that is fast enough for a tile of many pixels, which uses each of them as often.
     """
-    if name_of(work, main) not in (CONVOLUTION, DENSE) or not core.prefetches:
+    tile = tile_of(work, main)
+    bytes_a_cycle = 4 * tile.lanes * core.multiply_adds / tile.pixels  # of weights
+    if name_of(work, main) not in (CONVOLUTION, DENSE) or not core.prefetches or bytes_a_cycle > core.l2_speed / 2:
         return [columns]
     block_bytes = 4 * math.prod(int(extent) for extent in work.get(main).reads[-1].source.shape[1:])
     fitting, blocks = core.l2_bytes // _SHARE_OF_GROUP // block_bytes, extent(work, columns)

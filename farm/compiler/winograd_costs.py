@@ -100,11 +100,10 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     weights, values = 4 * points * depth * blocks * tile.block, 4 * points * tiles * depth  # bytes: of all blocks, of one band
     if choice.order == PIXELS:
         passes = 1 if weights <= room else bands
-        memory = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
+        memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
         tasks, launches = bands, 0
     else:
         passes = 1 if weights / blocks <= room else bands
-        inputs = bands * values
         transformed = bands * values
         memory = weights * passes + (transformed * (1 + blocks) if transformed > room else 0)
         if core.prefetches:  # as measured: what is beyond the cache is read for each block, and all of it written and read once
