@@ -111,7 +111,7 @@ def check(case: Convolution, cpu: str) -> Answer:
         Convolution(channels=256, outputs=128, size=(4, 4), strides=(2, 1), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
         Convolution(outputs=7, then="relu"),
         Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
-        Convolution(channels=32, outputs=320, size=(14, 15), kernel=(1, 1), then="residual"),  # the largest tiles, several blocks together
+        Convolution(channels=256, outputs=1024, size=(4, 14), kernel=(1, 1), then="residual"),  # large tiles, several blocks together
         Convolution(outputs=58, size=(13, 13), then="residual"),  # neither the channels nor the pixels fill tiles
         Convolution(channels=1, outputs=1),
         Convolution(channels=8, outputs=32, groups=2, then="relu"),
