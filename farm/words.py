@@ -42,6 +42,11 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 device, 20 devices, 20 000 devices (by narrow spaces)."""
+    return f"{number:,} {noun}{'s' * (number != 1)}".replace(",", "\u202f")
+
+
 def percent(correct: int, total: int) -> str:
     return f"{100 * correct / total:.1f} %"
 
@@ -85,10 +90,13 @@ def spread(latency: Latency) -> str:
 
 
 def answers(run: Run) -> list[str]:
-    """How right the answer is, from the longest way to say it to the shortest: accuracy where it was measured, else agreement."""
+    """How right the answer is, from the longest way to say it to the shortest: accuracy where it was measured, else agreement; of a batch
+    that was asked for, first how many inferences that is in a second."""
     if run.samples is None:
         return [""]
     error = f"max err {error_figure(run.samples)}"
+    if speed := per_second(run):
+        return [f"{speed}/s, {error}", f"{speed}/s"]
     if not run.samples.total or run.samples.correct is None:
         return [error]
     own = f"top-1 {percent(run.samples.correct, run.samples.total)}"
@@ -96,6 +104,12 @@ def answers(run: Run) -> list[str]:
         return [f"{own}, {error}", own]
     reference = percent(run.reference_correct, run.reference_total)
     return [f"{own} (ref {reference}), {error}", f"{own} (ref {reference})", own]
+
+
+def per_second(run: Run) -> str:
+    """Inferences in a second; empty where no batch was asked for, and nothing of an emulator's."""
+    rate = stats.per_second(run)
+    return "" if rate is None else digits(rate)
 
 
 def peak_memory(run: Run) -> str:

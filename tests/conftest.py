@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from farm.agent.build import ensure
 from farm.deadline import Deadline
 
 _BUILD_S = 1200.0
+
+# Hypothesis calls an example a failure that takes 0.2 s, which a busy machine may need for any.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from waiting import LIMIT_S
 
 from farm.deadline import Deadline
 
@@ -43,7 +44,7 @@ class Dialogue:
 
     def hears(self, words: str) -> None:
         """Wait for words that have not been heard before."""
-        deadline = Deadline(20)
+        deadline = Deadline(LIMIT_S)
         while words not in self.heard:
             assert not deadline.expired, f"no {words!r} in {self.heard!r}"
             if select.select([self.descriptor], [], [], 0.1)[0]:
@@ -67,7 +68,7 @@ def dialogue(script: str) -> Iterator[Dialogue]:
     os.close(theirs)
     try:
         yield Dialogue(child, ours)
-        assert child.wait(20) == 0
+        assert child.wait(LIMIT_S) == 0
     finally:
         child.kill()
         child.wait()

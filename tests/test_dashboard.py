@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -157,7 +157,6 @@ EVENTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(EVENTS, max_size=12), st.integers(20, 220), st.integers(7, 50))
 def test_nothing_ever_leaves_its_line_or_the_screen(events: list[Event], width: int, height: int) -> None:
     board = after(*events)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 from farm import process
 from farm.deadline import Deadline
@@ -16,7 +17,7 @@ BEGIN = "import os, signal, time\nfrom farm import interrupts\ninterrupts.catch(
 
 
 def run(script: str) -> list[str]:
-    return process.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(30), what="the script").split("\n")[:-1]
+    return process.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script").split("\n")[:-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -111,16 +112,13 @@ os.kill(me, signal.SIGKILL)
 """
     log = tmp_path / "out"
     child = process.start([sys.executable, "-c", BEGIN + script], log=log)
-    child.wait(30)
+    child.wait(LIMIT_S)
     known, forgotten = map(int, log.read_text().split())
-    deadline = Deadline(10)
     try:
-        while alive(known) and not deadline.expired:
-            time.sleep(0.01)
-        assert not alive(known)
+        wait_until(lambda: not alive(known), "the end of what it has left")
         assert alive(forgotten)
     finally:
-        process.run(["kill", "-9", str(forgotten)], deadline=Deadline(5), what="ending it")
+        os.kill(forgotten, signal.SIGKILL)
 
 
 def test_a_loop_that_is_in_a_callback_ends_too() -> None:

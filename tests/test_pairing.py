@@ -16,8 +16,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from waiting import LIMIT_S
 
 from farm import comparison, stats, turns
 from farm.errors import DeviceError
@@ -28,7 +29,6 @@ from farm.types import Paired, Run, Until, Verdict
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-12, 12).map(float) | st.floats(-3, 3), min_size=1, max_size=80))
 def test_the_signed_rank_test_is_scipys(values: list[float]) -> None:
     given_values = [value for value in values if value]
@@ -154,7 +154,7 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
 def test_comparisons_in_turns_give_no_false_alarms_on_noisy_recordings_and_find_a_slowdown() -> None:
     """A short form, too. What is found is so where both runs of one recording would be NOISY."""
     command = [sys.executable, str(ROOT / "tools" / "aa-test"), "--json", "--kinds", "turns", "--comparisons", "40"]
-    rows = {row["recording"]: row for row in json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)}
+    rows = {row["recording"]: row for row in json.loads(subprocess.run(command, capture_output=True, check=True, timeout=LIMIT_S).stdout)}
     assert len(rows) == 7
     assert [row["alarms"] for row in rows.values()] == [0] * 7
     assert sum(row["test_alone"] for row in rows.values()) <= 9  # nominal: 1 % of 280, which has fewer than 10 nearly always

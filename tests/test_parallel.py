@@ -11,6 +11,7 @@ from pathlib import Path
 from pickle import PicklingError
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 from farm.asking import Question
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
@@ -23,16 +24,23 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         yield crew
 
 
-def finish(crew: Crew, *lanes: str, seconds: float = 30) -> dict[str, Message]:
+def finish(crew: Crew, *lanes: str) -> dict[str, Message]:
     """The last message of each lane."""
     ends: dict[str, Message] = {}
-    limit = time.monotonic() + seconds
-    while set(lanes) - set(ends):
-        assert time.monotonic() < limit, f"no end of {set(lanes) - set(ends)}"
-        for message in crew.messages(0.1):
-            if message.kind is not Kind.NOTE:
-                ends[message.lane] = message
+
+    def all_ended() -> bool:
+        ends.update({message.lane: message for message in crew.messages(0.1) if message.kind is not Kind.NOTE})
+        return set(lanes) <= set(ends)
+
+    wait_until(all_ended, f"the end of {lanes}")
     return ends
+
+
+def begin(crew: Crew, *lanes: str) -> None:
+    """Have the processes of lanes there: a deadline is not to be about their start."""
+    for lane in lanes:
+        crew.assign(lane, process_id, deadline_s=LIMIT_S, task="beginning")
+    finish(crew, *lanes)
 
 
 def add(_: Desk, a: int, b: int) -> int:
@@ -70,10 +78,10 @@ def spawn_and_hang(_: Desk, note: Path) -> None:
     time.sleep(600)
 
 
-def count_up(desk: Desk, note: Path, seconds: float) -> None:
-    end = time.monotonic() + seconds
+def count_up(_: Desk, note: Path, enough: Path) -> None:
+    """Notes moments until a file is there."""
     with note.open("w") as file:
-        while time.monotonic() < end:
+        while not enough.exists():
             file.write(f"{time.monotonic()}\n")
             file.flush()
             time.sleep(0.005)
@@ -99,41 +107,32 @@ def alive(process: int) -> bool:
     return state != "Z"
 
 
-def gone(process: int, seconds: float = 10) -> bool:
-    limit = time.monotonic() + seconds
-    while alive(process):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.02)
-    return True
+def assert_gone(*processes: str | int) -> None:
+    wait_until(lambda: not any(alive(int(process)) for process in processes), f"the end of {processes}")
 
 
 def read_when_there(path: Path) -> str:
-    limit = time.monotonic() + 20
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    return path.read_text()
+    return str(wait_until(lambda: path.exists() and path.read_text(), f"something in {path}"))
 
 
 def test_a_task_returns_its_value_and_the_lane_is_used_again(crew: Crew) -> None:
-    crew.assign("a", process_id, deadline_s=30, task="first")
+    crew.assign("a", process_id, deadline_s=LIMIT_S, task="first")
     first = finish(crew, "a")["a"]
-    crew.assign("a", process_id, deadline_s=30, task="second")
+    crew.assign("a", process_id, deadline_s=LIMIT_S, task="second")
     assert finish(crew, "a")["a"] == first
     assert first.value != os.getpid()
 
 
 def test_lanes_work_at_the_same_time(crew: Crew, tmp_path: Path) -> None:
-    crew.assign("a", hang, tmp_path / "a", deadline_s=60, task="a")
-    crew.assign("b", add, 1, 2, deadline_s=30, task="b")
+    crew.assign("a", hang, tmp_path / "a", deadline_s=LIMIT_S, task="a")
+    crew.assign("b", add, 1, 2, deadline_s=LIMIT_S, task="b")
     assert finish(crew, "b")["b"].value == 3
     assert not crew.idle("a")
     assert crew.idle("b")
 
 
 def test_notes_arrive_in_order_before_the_end(crew: Crew) -> None:
-    crew.assign("a", notes, deadline_s=30, task="a")
+    crew.assign("a", notes, deadline_s=LIMIT_S, task="a")
     heard: list[Message] = []
     while not heard or heard[-1].kind is Kind.NOTE:
         heard += crew.messages(1)
@@ -141,7 +140,7 @@ def test_notes_arrive_in_order_before_the_end(crew: Crew) -> None:
 
 
 def test_an_error_arrives_as_it_was_raised(crew: Crew) -> None:
-    crew.assign("a", fail, deadline_s=30, task="a")
+    crew.assign("a", fail, deadline_s=LIMIT_S, task="a")
     message = finish(crew, "a")["a"]
     assert message.kind is Kind.FAILED
     assert isinstance(message.value, BuildError)
@@ -152,11 +151,11 @@ def test_a_task_that_the_worker_cannot_import_is_an_error_not_a_silence(crew: Cr
     def local(_: Desk) -> None: ...
 
     with pytest.raises((AttributeError, PicklingError)):
-        crew.assign("a", local, deadline_s=30, task="a")
+        crew.assign("a", local, deadline_s=LIMIT_S, task="a")
 
 
 def test_an_unexpected_exception_is_an_internal_error_with_its_traceback(crew: Crew) -> None:
-    crew.assign("a", blunder, deadline_s=30, task="a")
+    crew.assign("a", blunder, deadline_s=LIMIT_S, task="a")
     error = finish(crew, "a")["a"].value
     assert isinstance(error, InternalError)
     assert "a bug" in error.what
@@ -164,41 +163,43 @@ def test_an_unexpected_exception_is_an_internal_error_with_its_traceback(crew: C
 
 
 def test_a_worker_that_crashes_says_how_and_the_lane_gets_another(crew: Crew) -> None:
-    crew.assign("a", die, deadline_s=30, task="compiling x")
+    crew.assign("a", die, deadline_s=LIMIT_S, task="compiling x")
     error = finish(crew, "a")["a"].value
     assert isinstance(error, FarmError)
     assert "compiling x" in error.what
     assert f"signal {signal.SIGSEGV.value}" in error.what
     assert "last words" in error.why
-    crew.assign("a", add, 1, 1, deadline_s=30, task="again")
+    crew.assign("a", add, 1, 1, deadline_s=LIMIT_S, task="again")
     assert finish(crew, "a")["a"].value == 2
 
 
 def test_a_task_past_its_deadline_is_ended_with_all_it_started(crew: Crew, tmp_path: Path) -> None:
+    begin(crew, "a")
     crew.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=3, task="x on pi3")
-    crew.assign("b", add, 1, 2, deadline_s=30, task="b")
+    crew.assign("b", add, 1, 2, deadline_s=LIMIT_S, task="b")
     ends = finish(crew, "a", "b")
     assert isinstance(ends["a"].value, DeadlineError)
     assert "x on pi3" in ends["a"].value.what
     assert ends["b"].value == 3
-    assert all(gone(int(process)) for process in read_when_there(tmp_path / "pids").split())
+    assert_gone(*read_when_there(tmp_path / "pids").split())
 
 
 def test_a_frozen_worker_is_ended_at_its_deadline(crew: Crew, tmp_path: Path) -> None:
+    begin(crew, "a")
     crew.assign("a", hang, tmp_path / "pid", deadline_s=3, task="a")
     process = int(read_when_there(tmp_path / "pid"))
     os.kill(process, signal.SIGSTOP)
     assert isinstance(finish(crew, "a")["a"].value, DeadlineError)
-    assert gone(process)
+    assert_gone(process)
 
 
 def test_leaving_ends_every_worker_and_removes_its_scratch(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Crew(tmp_path / "scratch") as crew:
-        crew.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=60, task="a")
-        crew.assign("b", hang, tmp_path / "pid", deadline_s=60, task="b")
+        crew.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=LIMIT_S, task="a")
+        crew.assign("b", hang, tmp_path / "pid", deadline_s=LIMIT_S, task="b")
         processes = [*read_when_there(tmp_path / "pids").split(), read_when_there(tmp_path / "pid")]
         raise KeyboardInterrupt
-    assert all(gone(int(process)) for process in processes)
+    assert_gone(*processes)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -206,54 +207,53 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent = os.fork()
     if parent == 0:
         with Crew(tmp_path / "scratch") as crew:
-            crew.assign("a", hang, tmp_path / "pid", deadline_s=60, task="a")
+            crew.assign("a", hang, tmp_path / "pid", deadline_s=LIMIT_S, task="a")
             time.sleep(600)
     try:
         process = int(read_when_there(tmp_path / "pid"))
     finally:
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
-    assert gone(process)
-
-
-def longest_pause(path: Path, begin: float, end: float) -> float:
-    moments = [float(line) for line in path.read_text().splitlines()]
-    inside = [begin, *(moment for moment in moments if begin <= moment <= end), end]
-    return max(later - earlier for earlier, later in zip(inside, inside[1:], strict=False))
+    assert_gone(process)
 
 
 def test_quiet_pauses_the_other_lanes_on_this_machine_and_no_remote_one(crew: Crew, tmp_path: Path) -> None:
-    crew.assign("here", count_up, tmp_path / "here", 4.0, deadline_s=60, task="here")
-    crew.assign("remote", count_up, tmp_path / "remote", 4.0, deadline_s=60, task="remote", here=False)
-    read_when_there(tmp_path / "here"), read_when_there(tmp_path / "remote")
-    crew.assign("quiet", quiet_span, 0.8, deadline_s=60, task="quiet")
-    ends = finish(crew, "here", "remote", "quiet")
-    begin, end = ends["quiet"].value
-    assert longest_pause(tmp_path / "here", begin, end) > 0.7
-    assert longest_pause(tmp_path / "remote", begin, end) < 0.5
+    for lane, here in (("here", True), ("remote", False)):
+        crew.assign(lane, count_up, tmp_path / lane, tmp_path / "enough", deadline_s=LIMIT_S, task=lane, here=here)
+        read_when_there(tmp_path / lane)
+    crew.assign("quiet", quiet_span, 0.8, deadline_s=LIMIT_S, task="quiet")
+    first, last = finish(crew, "quiet")["quiet"].value
+    (tmp_path / "enough").touch()
+    finish(crew, "here", "remote")
+    moments = {lane: [float(line) for line in (tmp_path / lane).read_text().splitlines()] for lane in ("here", "remote")}
+    told = {lane: [moment for moment in those if first < moment < last] for lane, those in moments.items()}
+    assert told["here"] == [] and told["remote"] != []
 
 
 def test_quiet_is_given_to_one_lane_at_a_time_and_all_finish(crew: Crew) -> None:
     for lane in "abc":
-        crew.assign(lane, quiet_span, 0.3, deadline_s=60, task=lane)
+        crew.assign(lane, quiet_span, 0.3, deadline_s=LIMIT_S, task=lane)
     spans = sorted(message.value for message in finish(crew, "a", "b", "c").values())
     assert all(earlier[1] <= later[0] for earlier, later in zip(spans, spans[1:], strict=False))
 
 
 def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(crew: Crew, tmp_path: Path) -> None:
-    crew.assign("here", count_up, tmp_path / "here", 0.5, deadline_s=4, task="here")
+    begin(crew, "here", "quiet")
+    crew.assign("here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=4, task="here")
     read_when_there(tmp_path / "here")
-    crew.assign("quiet", quiet_span, 5.0, deadline_s=60, task="quiet")
-    assert finish(crew, "here", "quiet")["here"].kind is Kind.DONE
+    crew.assign("quiet", quiet_span, 5.0, deadline_s=LIMIT_S, task="quiet")
+    assert finish(crew, "quiet")["quiet"].kind is Kind.DONE
+    (tmp_path / "enough").touch()
+    assert finish(crew, "here")["here"].kind is Kind.DONE
 
 
 def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(crew: Crew, tmp_path: Path) -> None:
-    crew.assign("here", count_up, tmp_path / "here", 1.0, deadline_s=60, task="here")
+    crew.assign("here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=LIMIT_S, task="here")
     read_when_there(tmp_path / "here")
-    crew.assign("quiet", die_in_quiet, deadline_s=60, task="quiet")
-    ends = finish(crew, "here", "quiet")
-    assert ends["quiet"].kind is Kind.FAILED
-    assert ends["here"].kind is Kind.DONE
+    crew.assign("quiet", die_in_quiet, deadline_s=LIMIT_S, task="quiet")
+    assert finish(crew, "quiet")["quiet"].kind is Kind.FAILED
+    (tmp_path / "enough").touch()
+    assert finish(crew, "here")["here"].kind is Kind.DONE
 
 
 def die_in_quiet(desk: Desk) -> None:
@@ -273,31 +273,29 @@ def large(_: Desk) -> bytes:
 
 
 def test_a_task_for_a_worker_that_stands_still_keeps_nobody_waiting(crew: Crew) -> None:
-    crew.assign("frozen", process_id, deadline_s=30, task="first")
+    crew.assign("frozen", process_id, deadline_s=LIMIT_S, task="first")
     worker = finish(crew, "frozen")["frozen"].value
     os.kill(worker, signal.SIGSTOP)
-    begin = time.monotonic()
     crew.assign("frozen", size_of, LARGE, deadline_s=2, task="second")
-    assert time.monotonic() - begin < 1
     assert isinstance(finish(crew, "frozen")["frozen"].value, DeadlineError)
 
 
 def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(crew: Crew) -> None:
-    crew.assign("quiet", quiet_span, 1.0, deadline_s=30, task="quiet")
+    crew.assign("quiet", quiet_span, 1.0, deadline_s=LIMIT_S, task="quiet")
     for lane in "abc":  # paused at one point or another of their answers
-        crew.assign(lane, large, deadline_s=30, task=lane)
+        crew.assign(lane, large, deadline_s=LIMIT_S, task=lane)
     ends = finish(crew, "quiet", "a", "b", "c")
     assert [ends[lane].value == LARGE for lane in "abc"] == [True] * 3
 
 
 def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(crew: Crew) -> None:
-    crew.assign("a", process_id, deadline_s=30, task="first")
+    crew.assign("a", process_id, deadline_s=LIMIT_S, task="first")
     worker = finish(crew, "a")["a"].value
     os.kill(worker, signal.SIGKILL)
-    crew.assign("a", add, 1, 2, deadline_s=30, task="second")
+    crew.assign("a", add, 1, 2, deadline_s=LIMIT_S, task="second")
     message = finish(crew, "a")["a"]
     assert message.value == 3 or "its process ended" in message.value.what
-    crew.assign("a", add, 1, 2, deadline_s=30, task="third")
+    crew.assign("a", add, 1, 2, deadline_s=LIMIT_S, task="third")
     assert finish(crew, "a")["a"].value == 3
 
 
@@ -307,7 +305,7 @@ def full_disk(_: Desk) -> None:
 
 
 def test_a_disk_that_is_full_is_no_bug(crew: Crew) -> None:
-    crew.assign("a", full_disk, deadline_s=30, task="a")
+    crew.assign("a", full_disk, deadline_s=LIMIT_S, task="a")
     error = finish(crew, "a")["a"].value
     assert isinstance(error, BuildError)
     assert error.what == "the disk is full"
@@ -323,6 +321,6 @@ def ask(desk: Desk) -> str | None:
 
 def test_where_nobody_can_be_asked_a_lane_goes_on_without_an_answer(crew: Crew) -> None:
     for lane in ("one", "two"):
-        crew.assign(lane, ask, deadline_s=30, task="asking")
+        crew.assign(lane, ask, deadline_s=LIMIT_S, task="asking")
     ends = finish(crew, "one", "two")
     assert [(end.kind, end.value) for end in ends.values()] == [(Kind.DONE, None)] * 2

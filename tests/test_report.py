@@ -113,7 +113,11 @@ def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
     assert "| device |" in text
     assert "- ✗ **pi5 " in text
     assert "🔺 slower" in text
-    assert "1 steps in the history" in text
+    assert "1 step in the history" in text
+
+
+def test_one_of_a_kind_is_counted_as_one() -> None:
+    assert "1 model on 1 device: 1 STABLE." in markdown.document(report([timed("pi5", "net", 1)]))
 
 
 def drawing(svg: str) -> ET.Element:

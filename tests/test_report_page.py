@@ -109,7 +109,7 @@ def test_the_first_tab_offers_to_skip_to_the_content(shown: Callable[..., Any]) 
     page = shown()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+    page.wait_for_function("document.activeElement.id === 'content'")
 
 
 def test_the_theme_is_the_systems_until_the_button_says_otherwise(shown: Callable[..., Any]) -> None:

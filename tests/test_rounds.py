@@ -56,6 +56,9 @@ def test_rounds_are_one_measurement_in_the_end() -> None:
     assert (one.measured_s, one.wall_s, one.memory_peak_bytes) == (4.0, 6.0, 7)
     assert one.held_up == pytest.approx(0.2) and (one.correct, one.total) == (9, 10)
     assert (one.facts_before, one.facts_after) == ({"a": "first"}, {"a": "last"})
+    assert one.energy_j is None
+    assert merged([replace(part, energy_j=energy) for part, energy in zip(parts, (3.0, 4.0), strict=True)]).energy_j == 7.0
+    assert merged([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None  # of which part would it be?
 
 
 def test_a_wrong_answer_in_any_round_ends_the_job_and_is_its_answer() -> None:

@@ -18,6 +18,7 @@ import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import LIMIT_S
 
 from farm import stats
 from farm.stats import comparing, quantiles, special
@@ -154,7 +155,7 @@ lg.StartTestWithLogSettings(sut, qsl, settings, logs)
 def test_early_stopping_is_mlperfs_own(tmp_path: Path) -> None:
     """The loadgen measures 700 empty queries and states its estimates; ours of the latencies in its trace are the same."""
     pytest.importorskip("mlperf_loadgen")
-    subprocess.run([sys.executable, "-c", LOADGEN, str(tmp_path)], check=True, timeout=60, capture_output=True)
+    subprocess.run([sys.executable, "-c", LOADGEN, str(tmp_path)], check=True, timeout=LIMIT_S, capture_output=True)
     latencies = sorted(int(ns) for ns in re.findall(r'"complete_ns":(\d+)', (tmp_path / "mlperf_log_trace.json").read_text()))
     said = dict(re.findall(r'"key": "(early_stopping_latency_\w+)", "value": (\d+)', (tmp_path / "mlperf_log_detail.txt").read_text()))
     assert len(latencies) == 700
@@ -223,7 +224,7 @@ def test_a_short_series_and_an_even_one_have_no_steps() -> None:
         assert steps([5.0] * count) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 100), min_size=4, max_size=12))
 def test_steps_are_the_cheapest_cuts(values: list[float]) -> None:
     """Against all ways to cut a short series."""
@@ -243,7 +244,9 @@ def test_steps_are_the_cheapest_cuts(values: list[float]) -> None:
 def test_comparisons_of_recorded_runs_give_no_false_alarms_and_find_a_slowdown() -> None:
     """A short form of what tools/aa-test does at length."""
     command = [sys.executable, str(ROOT / "tools" / "aa-test"), "--json", "--kinds", "pieces", "--comparisons"]
-    quiet = json.loads(subprocess.run([*command, "20", "--only", "still-resnet18"], capture_output=True, check=True, timeout=120).stdout)
-    noisy = json.loads(subprocess.run([*command, "10", "--only", "noisy"], capture_output=True, check=True, timeout=120).stdout)
+    quiet = json.loads(
+        subprocess.run([*command, "20", "--only", "still-resnet18"], capture_output=True, check=True, timeout=LIMIT_S).stdout
+    )
+    noisy = json.loads(subprocess.run([*command, "10", "--only", "noisy"], capture_output=True, check=True, timeout=LIMIT_S).stdout)
     assert [row["alarms"] for row in (*quiet, *noisy)] == [0] * 3
     assert quiet[0]["found"] >= 17  # seeded: not a matter of luck

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -21,7 +21,6 @@ def measured(count: int, p50_ms: float, iqr_ms: float) -> Latency:
     return Latency(count, p50_ms, p50_ms, p50_ms, iqr_ms, None, None)
 
 
-@settings(deadline=None)
 @given(TIMES)
 def test_percentiles_are_numpys(seconds: list[float]) -> None:
     got = stats.latency(seconds)
@@ -169,7 +168,6 @@ ANY_ARRAYS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ANY_ARRAYS, ANY_ARRAYS)
 @pytest.mark.filterwarnings("error")
 def test_agreement_never_raises_and_equal_bits_are_always_right(outputs: list[np.ndarray], reference: list[np.ndarray]) -> None:

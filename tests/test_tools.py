@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import LIMIT_S
+
 import farm
 
 ROOT = Path(farm.__file__).parents[1]
@@ -25,7 +27,7 @@ def test_a_model_is_measured_beside_another_engine(tmp_path: Path) -> None:
         "--engines",
         "onnxruntime",
     ]
-    done = subprocess.run([*command, "--json", report], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*command, "--json", report], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     [result] = json.loads(report.read_text())
     assert result["right"] and result["times_ms"]["1"]["onnxruntime"] > 0 and result["ratios"]["1"]["onnxruntime"] > 0

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import words
@@ -38,7 +38,6 @@ def test_figures_have_three_significant_digits(value: float, shown: str) -> None
     assert words.digits(value) == shown
 
 
-@settings(deadline=None)
 @given(st.floats(1e-12, 1e12))
 def test_a_figure_is_right_to_its_last_digit(value: float) -> None:
     assert float(words.digits(value)) == pytest.approx(value, rel=0.00501)
@@ -101,7 +100,6 @@ def test_text_from_outside_cannot_command_the_terminal(text: str, shown: str) ->
     assert words.plain(text) == shown
 
 
-@settings(deadline=None)
 @given(st.text() | st.text("\x1b[]0;m\x07\\"))
 def test_all_text_becomes_printable(text: str) -> None:
     assert words.plain(text).isprintable()

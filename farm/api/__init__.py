@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.api.choosing import build_lanes, deadline_asked, host_profile, planned, runs_named
+from farm.api.choosing import build_lanes, deadline_asked, host_profile, of_batch, planned, runs_named
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Until, Verdict
@@ -69,18 +69,22 @@ class Farm:
         cores: str = "",
         pinned: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        batch: int | None = None,
         show: Callable[[Event], None] | None = None,
         **plan: Any,
     ) -> Result:
         """Measure a model on a device, and keep the run.
 
-        `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is "quick", "standard" or "mlperf"; further
+        `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is "quick", "standard" or "mlperf"; `batch`
+        builds it for so many samples at once; further
         arguments are fields of `farm.types.Plan`, such as count=200 or minimum_s=3. While a run is NOISY or THROTTLED it is measured again,
         up to `tries` times in all. Raises FarmError where the run fails, UsageError for what is not known.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
         board = _asked(self.fleet.device(device), options)
-        chosen, how = _shaped(self.fleet.model(str(model)), shapes), planned(self.fleet.bench.plan, preset, plan)
+        if batch is not None and batch < 1:
+            raise UsageError(f"batch={batch}: no number of samples", "an inference takes one at the least", "batch=8")
+        chosen, how = of_batch(_shaped(self.fleet.model(str(model)), shapes), batch), planned(self.fleet.bench.plan, preset, plan)
         for number in range(tries):
             run = self._one(board, chosen, how, show, deadline_asked(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Plan, Profile, Run
+from farm.types import PRESETS, Model, Plan, Profile, Run
 
 if TYPE_CHECKING:
     from farm.config import Fleet
@@ -28,6 +28,12 @@ def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
         raise UsageError(f"a plan has no {unknown[0]!r}", did_you_mean(unknown[0], known), "")
     plan = replace(plan, **{**(PRESETS[preset] if preset else {}), **changes})
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
+
+
+def of_batch(model: Model, batch: int | None) -> Model:
+    """A model for so many samples at once, under a name of its own: its latencies are those of another model. Labelled samples come one by
+    one, and are left out. As it is without a batch."""
+    return model if batch is None else replace(model, name=f"{model.name}.batch{batch}", batch=batch, dataset=None)
 
 
 def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ import click
 
 from farm.commands.common import Session, host_profile, shared, show_error
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_devices
+from farm.commands.options import Number, complete, on_devices
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import Measured
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     help="Images in folders by class, or an .npz with inputs and labels. [default: the model's `dataset`]",
 )
 @click.option("--samples", "count", type=click.IntRange(1), metavar="N", help="So many, spread evenly over the set. [default: all]")
-@click.option("--min-top1", type=click.FloatRange(0, 100), metavar="PERCENT", help="Less than this on a device, and the exit code is 7.")
+@click.option("--min-top1", type=Number(0, 100), metavar="PERCENT", help="Less than this on a device, and the exit code is 7.")
 @click.option("--fresh", is_flag=True, help="Begin anew; forget the answers of an earlier run.")
-@click.option(
-    "--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest to wait for a device's next answers."
-)
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest to wait for a device's next answers.")
 @with_description
 @shared
 def accuracy(

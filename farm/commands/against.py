@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 option = click.option(
     "--against",
     metavar="ENGINE,...",
-    default="",
-    callback=lambda _context, _parameter, text: tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())),
+    callback=lambda _context, _parameter, text: _engines(text),
     help="On this machine, run the models in onnxruntime or torch too, in turns with farm.",
 )
+
+
+def _engines(text: str | None) -> tuple[str, ...]:
+    """The engines of a list of them; none where the option is not given."""
+    names = tuple(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
+    if text is not None and not names:
+        raise click.BadParameter("it names no engine, such as onnxruntime")
+    return names
 
 
 def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]) -> list[Contest]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import deadline_asked, planned
+from farm.api.choosing import deadline_asked, of_batch, planned
 from farm.commands import against as rivals
 from farm.commands import comparing
 from farm.commands.common import Session, check_writable, shared, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_devices, with_gates
+from farm.commands.options import Number, complete, on_devices, whole_numbers, with_gates
+from farm.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 @click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
 @click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
 @click.option("--count", type=click.IntRange(1), help="At least so many samples.")
-@click.option("--minimum", "minimum_s", type=click.FloatRange(0), metavar="SECONDS", help="At least so many seconds of samples.")
+@click.option("--minimum", "minimum_s", type=Number(0), metavar="SECONDS", help="At least so many seconds of samples.")
 @click.option(
     "--rounds", type=click.IntRange(1, 100), metavar="N", help="The models of a device take turns, so often. [default: 1; --standard: 3]"
 )
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--batch", "batches", metavar="N", default="", help="Inferences a second with so many samples at once, or several: 1,8,32.")
 @rivals.option
 @with_gates
 @with_threads(several=True)
@@ -53,6 +55,7 @@ def bench(
     everywhere: bool,
     described: Described,
     asked: Asked,
+    batches: str,
     dry_run: bool,
     preset: str | None,
     baseline: str | None,
@@ -76,6 +79,7 @@ def bench(
     farm bench --all --standard --baseline release-1 --fail-on 5% --in-turns
     farm bench --device pi5 --rounds 5 old.onnx new.onnx
     farm bench --device host --against onnxruntime,torch resnet18
+    farm bench --device host --batch 1,8,32 resnet18
     """
     from farm import metrics
     from farm.pipeline import expand
@@ -83,7 +87,8 @@ def bench(
 
     before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
-    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
+    named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
+    chosen = [of_batch(model, batch) for model in named for batch in whole_numbers("--batch", batches) or [None]]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
     deadline_s = deadline_asked(preset, plan)
     jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_s)
@@ -136,6 +141,7 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
                 "threads": job.device.options.get("threads"),
                 "cores": job.device.options.get("cores", ""),
                 "pinned": bool(job.device.options.get("pinned")),
+                "batch": job.model.batch,
             }
             for job in jobs
         ]
@@ -144,7 +150,7 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
     for job in jobs:
         click.echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
     builds = {job.build for job in jobs}
-    click.echo(f"{len(jobs)} jobs, {len(builds)} builds")
+    click.echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:

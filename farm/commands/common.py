@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,16 @@ shared = gathered(
     click.option("-v", "--verbose", is_flag=True, help="More detail."),
 )
 """The options that every command has; it receives them as its `session`, a Session."""
+
+
+def say_no_runs(session: Session, models: Sequence[str], devices: Sequence[str]) -> None:
+    """Say on stderr that no run is kept: none at all, or none of these models on these devices."""
+    if (models or devices) and session.record().runs(limit=1):
+        asked = [f"of {', '.join(models)}"] if models else []
+        asked += [f"on {', '.join(devices)}"] if devices else []
+        click.echo(f"no runs {' '.join(asked)} among those that are kept: farm history", err=True)
+    else:
+        click.echo("no runs yet: farm bench --all", err=True)
 
 
 def check_writable(path: Path | None) -> None:

@@ -6,6 +6,7 @@ import click
 
 from farm.commands import comparing
 from farm.commands.common import Session, shared
+from farm.commands.options import Number
 from farm.errors import UsageError
 from farm.types import Until
 
@@ -17,13 +18,11 @@ from farm.types import Until
 @comparing.in_turns
 @click.option(
     "--seconds",
-    type=click.FloatRange(1),
+    type=Number(1),
     metavar="S",
     help="With --in-turns, the longest to measure a pair, if ten rounds take no longer. [default: 20]",
 )
-@click.option(
-    "--deadline", "deadline_s", type=click.FloatRange(1), metavar="S", help="With --in-turns, the longest a pair may take beside that."
-)
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="S", help="With --in-turns, the longest a pair may take beside that.")
 @shared
 def compare(
     session: Session,

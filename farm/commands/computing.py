@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, gathered
+from farm.commands.options import Command, gathered, whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
     from farm.types import Device
 
 EACH = "each"
-_FACTS_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,8 @@ def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[
         raise UsageError("--cores each: one thread at a time", "a core takes one thread", "leave --threads out")
     single, result = replace(asked, threads=(1,)), []
     for device, numbers in zip(devices, _cores_of(session, devices), strict=True):
-        result += single.on(device, [cores for word in asked.cores for cores in (numbers if word == EACH else [word])])
+        words = [cores for word in asked.cores for cores in (numbers if word == EACH else [word])]
+        result += single.on(device, list(dict.fromkeys(words)))
     return result
 
 
@@ -75,11 +75,11 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.errors import FarmError, UsageError
     from farm.executor.computing import numbers_of
     from farm.pipeline import ask
-    from farm.pipeline.tasks import facts_task
+    from farm.pipeline.tasks import FACTS_S, facts_task
     from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
     found = []
     for device in devices:
         facts = answers[device.name]
@@ -94,12 +94,10 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
 def _counts(text: str, several: bool) -> tuple[int, ...]:
     from farm.errors import UsageError
 
-    words = text.split(",") if text else []
-    if not all(word.isdecimal() and int(word) > 0 for word in words) or (len(words) > 1 and not several):
-        raise UsageError(
-            f"--threads {text}: no number of threads", "whole numbers above 0", "--threads 1,2,4" if several else "--threads 2"
-        )
-    return tuple(dict.fromkeys(int(word) for word in words))
+    counts = whole_numbers("--threads", text)
+    if len(counts) > 1 and not several:
+        raise UsageError(f"--threads {text}: several numbers of threads", "an inference has one", "--threads 2")
+    return counts
 
 
 def _sets(cores: Sequence[str], several: bool) -> tuple[str, ...]:

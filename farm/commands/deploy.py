@@ -11,7 +11,7 @@ import click
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
 from farm.commands.common import Session, shared, show_error
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_devices, with_gates
+from farm.commands.options import Number, complete, on_devices, with_gates
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @with_gates
 @with_description
 @click.option(
@@ -64,7 +64,7 @@ def deploy(
 
     fleet = session.fleet()
     plan = replace(Plan.once(), deadline_s=fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1)
-    chosen = [described.of(fleet.model(name)) for name in models or fleet.bench.models]
+    chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
         show_jobs(session, jobs)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from farm.transports.readiness import State
     from farm.types import Device
 
-_FACTS_S = 30.0
-
 
 @click.command()
 @on_devices
@@ -61,11 +59,11 @@ def _known(facts: Any) -> dict[str, str]:
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
-    from farm.pipeline.tasks import facts_task
+    from farm.pipeline.tasks import FACTS_S, facts_task
     from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices") as spinner:
-        return ask(chosen, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=_FACTS_S, show=spinner.show)
+        return ask(chosen, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
 
 
 def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:

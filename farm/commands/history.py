@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farm.commands.common import Session, shared
+from farm.commands.common import Session, say_no_runs, shared
 from farm.commands.options import complete, of_device
 
 
@@ -31,7 +31,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
         session.document("history", {"runs": [run_to_json(run) for run in runs]})
         return
     if not runs:
-        click.echo("no runs yet: farm bench --all", err=True)
+        say_no_runs(session, (model,) if model else (), (device,) if device else ())
         return
     console = session.out()
     console.print(views.history_table(runs, console.width))

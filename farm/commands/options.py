@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from farm.errors import FarmError
+from farm.errors import FarmError, UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
+
+
+class Number(click.FloatRange):
+    """A number in a range. "nan" and "inf" are none: the one is neither below a limit nor above, the other never comes."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", parameter, context)
 
 
 def gathered(name: str, make: Callable[..., Any], *options: Option) -> Callable[[Command], Command]:
@@ -64,14 +73,22 @@ def on_devices(command: Command) -> Command:
     return chosen
 
 
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """What an option such as 1,2,4 says, each number once. Raises UsageError."""
+    words = text.split(",") if text else []
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(f"{option} {text}: no numbers", "whole numbers above 0, commas between them", f"{option} 1,2,4")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
 def with_gates(command: Command) -> Command:
     """What an answer must reach, or the run is WRONG; the command receives `min_snr_db` and `min_top1`, a share."""
     top1 = click.option(
         "--min-top1",
-        type=click.FloatRange(0, 100),
+        type=Number(0, 100),
         callback=lambda _context, _parameter, value: None if value is None else value / 100,
         metavar="PERCENT",
         help="WRONG below this: of the labelled samples, or of rows with the reference's best class.",
     )
-    snr = click.option("--min-snr", "min_snr_db", type=float, metavar="DB", help="WRONG below this ratio of signal to noise.")
+    snr = click.option("--min-snr", "min_snr_db", type=Number(), metavar="DB", help="WRONG below this ratio of signal to noise.")
     return snr(top1(command))

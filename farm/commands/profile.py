@@ -11,7 +11,7 @@ import click
 from farm.commands.common import Session, check_writable, host_profile, shared, write_whole
 from farm.commands.computing import Asked, settings, with_threads
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_device
+from farm.commands.options import Number, complete, on_device
 
 if TYPE_CHECKING:
     pass
@@ -22,11 +22,11 @@ _MOST = 20  # kernels, without -v
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @on_device
-@click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long to record, about.")
+@click.option("--seconds", type=Number(0.1), default=3.0, show_default=True, help="How long to record, about.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or speedscope.")
 @with_threads(several=False)
 @with_description
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
 def profile(
     session: Session,

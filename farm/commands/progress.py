@@ -57,7 +57,7 @@ class Spinner:
 
     def show(self, progress: Progress) -> None:
         """Say where the work is."""
-        text = f"{self._title}: {progress.stage.value} {progress.note}".rstrip()
+        text = f"{self._title}: {progress.stage.value}{', ' if progress.note else ''}{progress.note}"
         if progress.fraction is not None:
             text += f" {progress.fraction:.0%}"
         if self._status:

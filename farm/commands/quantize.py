@@ -11,7 +11,7 @@ import click
 
 from farm.commands.common import Session, check_writable, host_profile, shared
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete
+from farm.commands.options import Number, complete
 from farm.types import QUANTIZED, Quantize
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _LAYERS_SHOWN = 10
 )
 @click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="What it becomes, see above.")
 @click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
-@click.option("--percentile", type=click.FloatRange(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
-@click.option("--global-scale", type=click.FloatRange(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
+@click.option("--percentile", type=Number(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
+@click.option("--global-scale", type=Number(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
 @click.option("--weight-scale", type=click.Choice(("max", "power2")), default="max", show_default=True, help="power2: the next power of 2.")
 @click.option("--per-tensor", is_flag=True, help="One scale for each weight, not one for each channel: less exact.")
 @click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="So many at most, spread evenly over the data.")
@@ -130,6 +130,7 @@ def _finite(value: float) -> float | str:
 
 def _show(session: Session, report: Report, output: Path) -> None:
     from farm.views.layers import layers_table
+    from farm.words import digits
 
     found, console = report.quantized, session.out()
     shown = len(found.layers) if session.verbosity > 0 else _LAYERS_SHOWN
@@ -147,9 +148,8 @@ def _show(session: Session, report: Report, output: Path) -> None:
     click.echo(
         f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} ({after / before:.0%}) for {report.artifact.profile}"
     )
-    click.echo(
-        f"latency   {found.float_ms:.3g} ms float, {found.ms:.3g} ms {found.dtype} (x{found.float_ms / found.ms:.2f}) on this machine"
-    )
+    ratio = found.float_ms / found.ms
+    click.echo(f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} (x{ratio:.2f}) on this machine")
     for remark in found.remarks:
         click.echo(f"note      {remark}")
     click.echo(str(output))

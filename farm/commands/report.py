@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from farm.commands import comparing
-from farm.commands.common import Session, shared, write_whole
+from farm.commands.common import Session, say_no_runs, shared, write_whole
 from farm.commands.options import complete, several_devices
 
 _DEFAULT = Path("report.html")
@@ -55,11 +55,12 @@ def report(
     """
     from farm.views import roofline
     from farm.views.report import gather
+    from farm.words import counted
 
     before = comparing.baseline_named(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
-        click.echo("no runs yet: farm bench --all", err=True)
+        say_no_runs(session, models, devices)
     made_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = gather(
         runs, title=title, made_at=made_at, baseline=baseline or "", before=before, rooflines=[roofline.read(path) for path in profiles]
@@ -76,4 +77,5 @@ def report(
     elif path is None:
         click.echo(text, nl=False)
     elif session.verbosity >= 0:
-        click.echo(f"{path}: {len(text.encode()) / 1e6:.2f} MB, {found.run_count} runs of {len(found.series)} models on devices", err=True)
+        runs_of, on = counted(found.run_count, "run"), counted(len(found.devices), "device")
+        click.echo(f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of {counted(len(found.models), 'model')} on {on}", err=True)

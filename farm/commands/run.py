@@ -11,7 +11,7 @@ import click
 from farm.commands.common import Session, shared
 from farm.commands.computing import Asked, settings, with_threads
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, on_device
+from farm.commands.options import Number, complete, on_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,7 @@ _TOP = 5
 @with_description
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
 @click.option("--build", is_flag=True, help="Build the model as it is now, even where one of its name is deployed.")
-@click.option("--deadline", "deadline_s", type=click.FloatRange(1), metavar="SECONDS", help="The longest it may take on the device.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
 def run(
     session: Session,

@@ -124,7 +124,7 @@ def refuse_open(host: str, open_to_network: bool) -> None:
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except OSError as exc:
-        raise UsageError(f"{host} is no address of this machine", str(exc), "use --host 127.0.0.1") from exc
+        raise UsageError(f"{host} is no address of this machine", exc.strerror or str(exc), "use --host 127.0.0.1") from exc
     if not open_to_network and not all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses):
         raise UsageError(
             f"{host} can be reached from the network",

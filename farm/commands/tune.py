@@ -9,7 +9,7 @@ import click
 
 from farm.commands.common import Session, host_profile, shared
 from farm.commands.describing import Described, with_description
-from farm.commands.options import complete, device_option
+from farm.commands.options import Number, complete, device_option
 
 if TYPE_CHECKING:
     from farm.pipeline.trials import Tuning
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @device_option("devices", "A device; may be repeated: several of one profile.", multiple=True, required=True)
-@click.option("-m", "--minutes", type=click.FloatRange(0.05), default=10.0, show_default=True, help="The longest to search.")
+@click.option("-m", "--minutes", type=Number(0.05), default=10.0, show_default=True, help="The longest to search.")
 @with_description
 @shared
 def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described) -> None:
@@ -83,7 +83,7 @@ def verdict(tuned: Tuned) -> str:
     from farm.pipeline.tuning import WORTH_SAYING
 
     if tuned.paired is None or tuned.speedup is None:
-        return "nothing left to gain: the code is the same as before"
+        return "nothing faster was found: the code is the same as before"
     ratio, low, high = tuned.speedup
     before, after = (1e3 * statistics.median(seconds) for seconds in (tuned.paired.before, tuned.paired.after))
     pairs = len(tuned.paired.before)
@@ -92,7 +92,7 @@ def verdict(tuned: Tuned) -> str:
         return f"{100 * (ratio - 1):.1f} % faster ({figures})"
     if tuned.slower:
         return f"{100 * (1 - ratio):.1f} % slower as a whole ({figures}): the records are as they were before"
-    return f"nothing left to gain: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
+    return f"nothing gained: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
 
 
 def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:

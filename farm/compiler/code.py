@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 
 from farm.compiler.gpu import is_gpu
+from farm.compiler.registers import with_tiles_on_stack
 
 _UPPER_BOUND = "tir_var_upper_bound"  # the attribute by which TVM's planner takes open extents for known ones
 
@@ -24,7 +25,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """The executable of a module for a target; for a GPU, by TVM's own passes for it."""
     if is_gpu(target):
         return tvm.compile(module, target=target)
-    return tvm.compile(_planned_at_one(module), target=target, relax_pipeline=_PIPELINE)
+    return tvm.compile(_planned_at_one(module), target=target, relax_pipeline=_PIPELINE, tir_pipeline=with_tiles_on_stack())
 
 
 def _planned_at_one(module: tvm.IRModule) -> tvm.IRModule:

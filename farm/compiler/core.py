@@ -46,12 +46,15 @@ class Core:
         """Vector widths worth using, in lanes, the widest first: half a vector beats none where channels do not fill a whole one."""
         return (self.lanes, self.lanes // 2) if self.lanes >= 8 else (self.lanes,)
 
-    def tile_budget(self, lanes: int) -> int:
-        """Accumulators of a register tile. Above 1,024 bytes, LLVM keeps the tile in memory instead of registers.
+    @property
+    def tile_budget(self) -> int:
+        """Accumulators of a register tile. LLVM does with three registers beside them for inputs and weights, where these are many.
 
         For a core in order LLVM moves loads far ahead of their use: with more than half of the registers taken, it then spills.
         """
-        return min(self.registers // 2 if self.in_order else self.registers * 3 // 4, 1023 // (4 * lanes))
+        if self.in_order:
+            return self.registers // 2
+        return self.registers * 7 // 8 if self.from_memory and self.registers >= 32 else self.registers * 3 // 4
 
 
 # -mcpu: multiply-adds and loads in a cycle, latency, in order, KiB of L1 and of L2

@@ -71,7 +71,10 @@ def _candidates(workload: Workload, core: Core, dot: Dot) -> list[tuple[Choice, 
     steps = int(np.prod(window)) * -(-depth // dot.depth)
     if workload.groups > 1:
         tile = grouped_tile(core, pixels, channels // workload.groups)
-        tiles: list[tuple[Tile, float]] = [] if tile is None else [(tile, 1.0)]
+        tiles: list[tuple[Tile, float]] = []
+        if tile is not None:
+            most = max(1, integer_tiles.sums_at_most(core, tile.lanes) // tile.vectors)
+            tiles = [(replace(tile, pixels=min(tile.pixels, most)), 1.0)]
     else:
         tiles = list(integer_tiles.tiles(core, dot, pixels, channels, steps))
     found = []

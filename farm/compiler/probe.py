@@ -26,6 +26,7 @@ ARITHMETIC, MEMORY = "farm_probe_arithmetic", "farm_probe_memory"
 BLOCK_BYTES = 1 << 16  # what one turn of the memory's kernel copies
 _TASKS = 240  # as much work each, and a multiple of the threads that boards have
 _STEPS = 512
+_STACK_BYTES = 1023  # of sums at most: what is larger, TVM allocates elsewhere
 _FLOAT = "float32"
 
 
@@ -45,7 +46,7 @@ def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
     store, target = Store(cache), resolve_target(profile)
     core = core_of(target)
     digest = digest_of("probe", str(target), str(profile.linker), this_cpu(), compiler_digest(), versions())
-    tile = core.tile_budget(core.lanes)
+    tile = min(core.tile_budget, _STACK_BYTES // (4 * core.lanes))
     if not (kept := store.find("probes", digest)):
         with store.publish("probes", digest) as folder:
             functions = {ARITHMETIC: _arithmetic(core, tile), MEMORY: _memory(core)}

@@ -14,11 +14,13 @@ from farm.compiler.extents import product_at_one
 from farm.compiler.fences import APART, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE, TRANSPOSED
-from farm.compiler.prefetch import PREFETCH
+from farm.compiler.prefetch import FOLLOWED, PREFETCH
 from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
 from farm.compiler.tiles import GROUP, Tile, divisor, groups_at_once
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
+_SHARE_OF_GROUP = 8  # of the L2 cache, one part is for the weights of blocks that are used together
+_GROUPS = 4  # of blocks at least: each but the first is fetched ahead
 _UNROLLED_BY_LLVM = 16  # steps of a sum at most: the loops of so short a row, which it unrolls, would keep too many inputs in registers
 
 
@@ -57,15 +59,18 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     columns, vectors, lanes = work.split(column, [None, tile.vectors, tile.lanes])
     work.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes, *inside)
     if work.get(main).annotations[ORDER] == CHANNELS:
-        work.reorder(columns, *outer, rows)
+        columns, *within = _together(work, core, main, columns)
+        work.reorder(columns, *outer, rows, *within)
         uses = math.prod(extent(work, loop) for loop in outer)  # rows of tiles for which a block is used before the next
         again = uses * extent(work, rows) > 1 and extent(work, columns) > 1 and not is_open_loop(work, rows)
         if core.prefetches and again and name_of(work, main) in (CONVOLUTION, DENSE):
             work.annotate(reduced[-1], PREFETCH, uses)
-        shared, place = _fused(work, [columns, *outer]), rows
+        shared, place = _fused(work, [columns, *outer]), [rows, *within][-1]
     else:
         shared, place = _fused(work, [*outer, rows]), columns
     _follow(work, last, place, tile)
+    if core.prefetches:
+        work.annotate(place, FOLLOWED, 1)
     in_parallel(work, shared, [main], core)
     _unroll_vectorize(work, [tile_rows, vectors], None if instruction else lanes)
     if inputs is not None:
@@ -74,6 +79,22 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     _unroll_vectorize(work, initial[-3:-1], initial[-1])
     if instruction:
         work.tensorize(lanes, instruction)
+
+
+def _together(work: Schedule, core: Core, main: SBlockRV, columns: LoopRV) -> list[LoopRV]:
+    """The loop over blocks of channels, as one over groups of them and one within a group where several stay in the cache.
+
+    A row of tiles is computed for a whole group before the next row: its results, and what is added to them, then lie side by side. The
+    weights come from the L2 cache each time: that is fast enough for a tile of many pixels, which uses each of them as often.
+    """
+    tile = tile_of(work, main)
+    bytes_a_cycle = 4 * tile.lanes * core.multiply_adds / tile.pixels  # of weights
+    if name_of(work, main) not in (CONVOLUTION, DENSE) or not core.prefetches or bytes_a_cycle > core.l2_speed / 2:
+        return [columns]
+    block_bytes = 4 * math.prod(int(extent) for extent in work.get(main).reads[-1].source.shape[1:])
+    fitting, blocks = core.l2_bytes // _SHARE_OF_GROUP // block_bytes, extent(work, columns)
+    together = divisor(blocks, max(1, min(fitting, blocks // _GROUPS)))
+    return list(work.split(columns, [None, together])) if together > 1 else [columns]
 
 
 def inputs_of(work: Schedule, main: SBlockRV) -> SBlockRV | None:

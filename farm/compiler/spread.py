@@ -17,6 +17,7 @@ _WORTH_THREADS = 40_000  # cycles of one core, about 15 us: to wake the others f
 _ENOUGH_ROWS = 16  # to share out among threads without breaking them up
 _OVERHEAD = 2  # cycles of an iteration that are no multiply-add: loads and stores
 _TERMS = 32  # tensors read, of the expression that a kernel's element is computed by
+_SIDE_BY_SIDE = 8  # vectors of a sum over rows: so many are in flight, and lie in neighbouring lines of a cache
 _COLOURS = 4  # of an image at most
 _LINE = 16  # elements: of a tile of a transpose, each way, so that what is read in the other order is used up while it is in a cache
 _SPATIAL, _REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
@@ -55,13 +56,16 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         spatial[-2:] = reversed(spatial[-2:])
         work.reorder(*spatial)
     lanes, rows = _lanes(work, spatial[-1], core), math.prod(extent(work, loop) for loop in spatial[:-1])
-    inner, turned, strip = None, _turned(work, block), []
+    inner, turned, strip, side = None, _turned(work, block), [], []
     if turned is not None:
         spatial[turned], lines = work.split(spatial[turned], [None, _LINE])
         strip = [lines]
     if lanes > 1:
         spatial[-1], inner = work.split(spatial[-1], [None, lanes])
-    work.reorder(*spatial, *strip, *reduced, *([inner] if inner is not None else []))
+        if reduced and _reads_along(work, block):
+            spatial[-1], vectors = work.split(spatial[-1], [None, divisor(extent(work, spatial[-1]), _SIDE_BY_SIDE)])
+            side = [vectors]
+    work.reorder(*spatial, *strip, *reduced, *side, *([inner] if inner is not None else []))
     if rows >= _ENOUGH_ROWS:  # a choice that depends on the place within a row, as in a concatenation, is then made once for a vector
         partitioned(work, spatial.pop(), block)
     outer = work.fuse(*spatial) if len(spatial) > 1 else spatial[0]
@@ -72,6 +76,8 @@ def spread(work: Schedule, block: SBlockRV, core: Core) -> None:
         initial = work.get_loops(work.decompose_reduction(block, reduced[0]))
         if inner is not None:
             work.vectorize(initial[-1])
+        for vectors in [*side, initial[-2]] if side else []:
+            work.unroll(vectors)
 
 
 def _reads_across(work: Schedule, block: SBlockRV) -> bool:
@@ -86,16 +92,31 @@ def _reads_across(work: Schedule, block: SBlockRV) -> bool:
 
 def _turned(work: Schedule, block: SBlockRV) -> int | None:
     """The axis along which neighbours lie side by side in what is read, where that is not the last one and both are long: a transpose."""
-    variables = [variable.var for variable in work.get(block).iter_vars]
     loops = work.get_loops(block)
     if has_reduction(work, block) or any(is_open_loop(work, loop) for loop in loops):
         return None
-    read = max(work.get(block).reads, key=lambda read: product_at_one(read.source.shape), default=None)
-    along = tirx.analysis.undefined_vars(read.region[-1].min) if read is not None and read.region else []
-    places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
-    if len(places) != 1 or places == [len(loops) - 1]:
+    place = _place_along(work, block, _largest_read(work, block))
+    if place is None or place == len(loops) - 1:
         return None
-    return places[0] if min(extent(work, loops[-1]), extent(work, loops[places[0]])) >= _LINE else None
+    return place if min(extent(work, loops[-1]), extent(work, loops[place])) >= _LINE else None
+
+
+def _reads_along(work: Schedule, block: SBlockRV) -> bool:
+    """Whether neighbours along the last axis of a sum's result come from neighbours in what is read."""
+    last = max(place for place, kind in enumerate(_kinds(work, block)) if kind == _SPATIAL)
+    return _place_along(work, block, _largest_read(work, block)) == last
+
+
+def _largest_read(work: Schedule, block: SBlockRV) -> tirx.BufferRegion | None:
+    return max(work.get(block).reads, key=lambda read: product_at_one(read.source.shape), default=None)
+
+
+def _place_along(work: Schedule, block: SBlockRV, read: tirx.BufferRegion | None) -> int | None:
+    """The axis of a block along which neighbours lie side by side in what is read; None where there is no such single one."""
+    along = tirx.analysis.undefined_vars(read.region[-1].min) if read is not None and read.region else []
+    variables = [variable.var for variable in work.get(block).iter_vars]
+    places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
+    return places[0] if len(places) == 1 else None
 
 
 def partitioned(work: Schedule, loop: LoopRV, block: SBlockRV) -> None:

@@ -12,6 +12,8 @@ _STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
 _INPUTS = 3  # in registers at a time, beside a tile's sums and its vectors of weights
 _POINTERS = 8  # held in registers, where a row's last tile repeats pixels so that each has its own; more are loaded in each step
 _STORE_CYCLES = 4  # of a vector of results: its epilogue and its store
+_CROWDED_CYCLES = 5  # more where a core that takes inputs from memory has more than _MANY sums: the next tile waits, as measured
+_MANY = 14
 GROUP = 4  # steps of a sum whose inputs are loaded together, for a core in order: one vector holds those of a pixel
 _WAIT_CYCLES = 2  # of a group's first load for the multiply-adds before it
 _GROUPS = 8  # in one iteration at most
@@ -69,23 +71,28 @@ class Tile:
         return f"{self.pixels}x{self.vectors}x{self.lanes}"
 
 
-def product_tiles(core: Core, pixels: int, channels: int, depth: int, by_groups: bool = False) -> list[tuple[Tile, float]]:
+def product_tiles(
+    core: Core, pixels: int, channels: int, depth: int, by_groups: bool = False, followed: bool = True
+) -> list[tuple[Tile, float]]:
     """The tiles for an output of pixels x channels, each a sum of `depth` products, with the cycles that it takes by a simple account.
 
     A tile need not divide the output: what it computes beyond the edges counts, and is thrown away. `by_groups`: of the steps of a sum.
+    `followed`: something is done to results before they are stored.
     """
     tiles = [
         Tile(high, vectors, lanes)
         for lanes in core.widths
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
-        for high in range(1, min(pixels, core.tile_budget(lanes) // vectors) + 1)
-        if core.from_memory or (high == 1 and not by_groups) or _registers(high, vectors, by_groups) <= core.registers
+        for high in range(1, min(pixels, core.tile_budget // vectors) + 1)
+        if (high == 1 and not by_groups) or _registers(core, high, vectors, by_groups) <= core.registers
     ]
-    return [(tile, _cycles(core, tile, pixels, channels, depth, by_groups)) for tile in tiles]
+    return [(tile, _cycles(core, tile, pixels, channels, depth, by_groups, followed)) for tile in tiles]
 
 
-def _registers(high: int, vectors: int, by_groups: bool) -> int:
+def _registers(core: Core, high: int, vectors: int, by_groups: bool) -> int:
     """Of a tile's sums and what a step, or a group of steps, needs beside them."""
+    if core.from_memory:
+        return (high + 1) * vectors + 1
     if by_groups:
         return high * vectors + high + GROUP * vectors
     return (high + 1) * vectors + _INPUTS
@@ -96,11 +103,12 @@ def grouped_tile(core: Core, pixels: int, channels: int) -> Tile | None:
     for lanes in (*core.widths, 4):
         if channels % lanes == 0:
             vectors = divisor(channels // lanes, 4)
-            return Tile(min(pixels, max(1, core.tile_budget(lanes) // vectors)), vectors, lanes)
+            fitting = (core.registers - 1) // vectors - 1 if core.from_memory else core.registers
+            return Tile(min(pixels, max(1, min(fitting, core.tile_budget // vectors))), vectors, lanes)
     return None
 
 
-def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int, by_groups: bool) -> float:
+def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int, by_groups: bool, followed: bool) -> float:
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / core.loads
@@ -111,5 +119,6 @@ def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int, by_g
     else:
         step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
     whole = channels % tile.lanes == 0
-    results = sums * _STORE_CYCLES if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
+    store = _STORE_CYCLES + (_CROWDED_CYCLES if followed and core.from_memory and sums > _MANY else 0)
+    results = sums * store if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
     return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)

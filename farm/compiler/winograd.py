@@ -19,16 +19,23 @@ import tvm
 from tvm import te, tirx
 
 from farm.compiler.choices import Choice, Workload
+from farm.compiler.core import Core
 from farm.compiler.loops import CROP, INPUTS, ORDER, PADDING, TILE, WORKLOAD
 from farm.compiler.tiles import up_to_multiple
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"  # the transforms, each down and then across
 POINTS = {2: (1.0,), 4: (0.5**0.5, 2.0**0.5)}  # the positive points of an output tile's size
-LEAST_BYTES = 16 * 1024  # of a buffer before the products: TVM gives the memory of one up to 16 times as large to a register tile
+_REUSED = 16  # times the size of a register tile is the largest buffer of which TVM gives it the memory
+_LEAST_BYTES = 16 * 1024
 
 Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # a value at each place of a line through a tile
+
+
+def least_bytes(core: Core) -> int:
+    """Of a buffer before the products, so that its memory is not that of a register tile."""
+    return max(_LEAST_BYTES, _REUSED * 4 * core.lanes * core.tile_budget)
 
 
 def pack(size: int, weight: Array, depth: int, block: int) -> Array:

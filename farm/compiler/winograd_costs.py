@@ -9,10 +9,11 @@ from farm.compiler.choices import CHANNELS, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION
 from farm.compiler.tiles import Tile, divisor, in_groups, product_tiles, step_in_groups, up_to_multiple
-from farm.compiler.winograd import LEAST_BYTES
+from farm.compiler.winograd import least_bytes
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
+_STEP_CYCLES = 1  # of a step of a sum besides its arithmetic
 _UNHIDDEN = 0.3  # of the lesser of arithmetic and memory: the rest goes on behind the other
 _IDLE = 0.25  # of what other cores wait for one of two: a choice has to serve any number of threads
 _LAUNCH = 10_000  # cycles to share another loop out among threads
@@ -50,7 +51,7 @@ class Plan:
 def best_plan(workload: Workload, choice: Choice, core: Core) -> Plan:
     """The plan of a choice with the number of rows that takes the fewest cycles."""
     depth = filled(workload.data[3], core)
-    plans = (Plan(choice, band, depth, _cycles(workload, choice, band, core)) for band in _bands(workload, SIZES[choice.method]))
+    plans = (Plan(choice, band, depth, _cycles(workload, choice, band, core)) for band in _bands(workload, SIZES[choice.method], core))
     return min(plans, key=lambda plan: plan.cycles)
 
 
@@ -61,19 +62,19 @@ def filled(channels: int, core: Core) -> int:
     return up_to_multiple(channels, core.lanes if channels >= core.lanes else core.widths[-1])
 
 
-def _bands(workload: Workload, size: int) -> list[int]:
+def _bands(workload: Workload, size: int, core: Core) -> list[int]:
     """For each number of bands, the fewest rows that they need; none where the work is too small for buffers of their own."""
     rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
-    least = LEAST_BYTES / (4 * width * workload.data[3])
+    least = least_bytes(core) / (4 * width * workload.data[3])
     return sorted(band for band in {-(-rows // bands) for bands in range(1, rows + 1)} if band * size + 2 >= least <= size + 2)
 
 
 def _tiles(workload: Workload, core: Core, size: int) -> Iterator[Tile]:
     """The best register tile for each number of rows."""
     columns = -(-workload.output(1) // size)
-    pixels = (min(band * columns, 4 * core.registers) for band in _bands(workload, size))
+    pixels = (min(band * columns, 4 * core.registers) for band in _bands(workload, size, core))
     depth, by_groups = workload.data[3], in_groups(core, filled(workload.data[3], core))
-    found = (product_tiles(core, count, workload.channels, depth, by_groups) for count in set(pixels))
+    found = (product_tiles(core, count, workload.channels, depth, by_groups, followed=False) for count in set(pixels))
     best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
 
@@ -85,6 +86,8 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     step = max(tile.pixels * tile.vectors / core.multiply_adds, (tile.pixels + tile.vectors) / core.loads, core.latency)
+    if core.prefetches:
+        step += _STEP_CYCLES
     if in_groups(core, depth):
         step = step_in_groups(core, tile)
     products = points * bands * -(-tiles // tile.pixels) * blocks * (depth * step + tile.pixels * tile.vectors * 2)
@@ -97,11 +100,14 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
     weights, values = 4 * points * depth * blocks * tile.block, 4 * points * tiles * depth  # bytes: of all blocks, of one band
     if choice.order == PIXELS:
         passes = 1 if weights <= room else bands
-        memory = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
+        memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
         tasks, launches = bands, 0
     else:
         passes = 1 if weights / blocks <= room else bands
-        memory = weights * passes + (bands * values * (1 + blocks) if bands * values > room else 0)
+        transformed = bands * values
+        memory = weights * passes + (transformed * (1 + blocks) if transformed > room else 0)
+        if core.prefetches:  # as measured: what is beyond the cache is read for each block, and all of it written and read once
+            memory = weights * passes + 2 * transformed + max(0, transformed - room) * blocks
         tasks, launches = blocks, 2
     waited = memory / core.stream
     idle = up_to_multiple(tasks, 2) / tasks - 1

@@ -11,10 +11,11 @@ from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
 from farm.compiler.extents import at_one
 from farm.compiler.loops import ORDER, PADDING, TILE
+from farm.compiler.prefetch import PANEL
 from farm.compiler.rules import inputs_of, load_by_groups, split_in_groups
 from farm.compiler.spread import in_parallel, name_of, vectorized
 from farm.compiler.tiles import Tile, divisor
-from farm.compiler.winograd import LEAST_BYTES, ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD
+from farm.compiler.winograd import ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD, least_bytes
 
 _LINE = 16  # float32 values in a line of the cache: as many channels of a row are transformed before the next
 
@@ -51,7 +52,7 @@ def schedule_winograd(work: Schedule, core: Core) -> None:
         work.reorder(across, down, lane)
     _unrolled(work, [across, down] if by_groups else [across], lane)
 
-    _schedule_products(work, main, products, place, tile)
+    _schedule_products(work, core, main, products, place, tile)
     _schedule_input(work, core, None if by_channels else shared, columns)
     _follow(work, last, tile_y, tile)
     work.unroll(tile_y)
@@ -76,7 +77,7 @@ def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
     _unrolled(work, [pixels, vectors], lanes)
 
 
-def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place: LoopRV, tile: Tile) -> None:
+def _schedule_products(work: Schedule, core: Core, main: SBlockRV, products: SBlockRV, place: LoopRV, tile: Tile) -> None:
     """For each point of a tile, a product of matrices by register tiles."""
     work.compute_at(products, place, preserve_unit_loops=True)
     *_, t, i, j, c = work.get_loops(products)
@@ -95,6 +96,8 @@ def _schedule_products(work: Schedule, main: SBlockRV, products: SBlockRV, place
     if inputs is not None:
         load_by_groups(work, main, inputs, steps[-2:], tile)
     reduced = steps[0]
+    if core.prefetches:
+        work.annotate(reduced, PANEL, 1)
     *_, pixel, vector, lane = work.get_loops(work.decompose_reduction(main, reduced))
     _unrolled(work, [pixel, vector], lane)
 
@@ -109,7 +112,7 @@ def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: i
     depth = int(work.get(tiles).writes[0].source.shape[-1])
     lanes = divisor(depth, core.lanes)
     row, column = work.split(t, [None, columns])
-    chunk, vector, lane = work.split(c, [None, _vectors(work, rows, lanes), lanes])
+    chunk, vector, lane = work.split(c, [None, _vectors(work, rows, lanes, core), lanes])
     work.reorder(row, chunk, column, vector, i, j, lane)
     if place is None:
         chunk = work.fuse(*outer, row, chunk)
@@ -128,11 +131,11 @@ def _schedule_input(work: Schedule, core: Core, place: LoopRV | None, columns: i
     vectorized(work, work.get_loops(padding)[-1], core)
 
 
-def _vectors(work: Schedule, rows: SBlockRV, lanes: int) -> int:
+def _vectors(work: Schedule, rows: SBlockRV, lanes: int, core: Core) -> int:
     """Vectors of channels that are transformed together: whole lines of the cache, and no buffer so small that a register tile gets it."""
     *_, side, width, depth = map(at_one, work.get(rows).writes[0].source.shape)
     vectors = depth // lanes
-    least = min(vectors, max(1, _LINE // lanes, -(-LEAST_BYTES // (4 * side * width * lanes))))
+    least = min(vectors, max(1, _LINE // lanes, -(-least_bytes(core) // (4 * side * width * lanes))))
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 
 

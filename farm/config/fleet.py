@@ -72,6 +72,21 @@ class Fleet:
         fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
         return _lookup("model", name_or_source, self.models, fix)
 
+    def models_together(self, names_or_sources: Iterable[str]) -> list[Model]:
+        """Models that one command works with, each once, as by `model`; but files of one name (net.onnx, net.pt2) by their names in full.
+
+        Raises UsageError where those are the same too: what is built and kept under one name must be one model.
+        """
+        found = list({(one.name, one.source): one for one in map(self.model, names_or_sources)}.values())
+        alike = _of_one_name(found)
+        made = [
+            replace(one, name=sources.in_full(one.source)) if one.name in alike and one.name not in self.models else one for one in found
+        ]
+        for name, (first, second, *_) in _of_one_name(made).items():
+            fix = f"give each a name: [models.NAME] with source = ... in {self._file()}"
+            raise UsageError(f"two models go by the name {name}", f"{first} and {second}", fix)
+        return made
+
     def select_devices(
         self,
         names: Iterable[str] = (),
@@ -99,6 +114,15 @@ class Fleet:
 
     def _file(self) -> str:
         return str(self.path or "a devices.toml")
+
+
+def _of_one_name(models: Iterable[Model]) -> dict[str, list[str]]:
+    """The sources of several models that have the same name, by that name."""
+    by_name: dict[str, list[str]] = {}
+    for model in models:
+        if model.source not in (known := by_name.setdefault(model.name, [])):
+            known.append(model.source)
+    return {name: known for name, known in by_name.items() if len(known) > 1}
 
 
 def _lookup(noun: str, name: str, known: Mapping[str, _Noun], fix: str) -> _Noun:

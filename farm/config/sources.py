@@ -52,7 +52,8 @@ def is_file(path: Path) -> bool:
 
 
 def model_from(text: str, taken: dict[str, Model]) -> Model:
-    """A model that is not configured, named after its file or function; in full where that name is taken by another.
+    """A model that is not configured, named after its file or function; in full where that name is taken by another, and where it is made
+    of another model: net.int8 is not net.
 
     Raises ModelError where there is no such file.
     """
@@ -63,8 +64,13 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
-    short, full = (text.rpartition(":")[2], text) if is_python(text) else (Path(text).stem, Path(text).name)
-    return Model(full if short in taken else short, source)
+    short = text.rpartition(":")[2] if is_python(text) else Path(text).stem
+    return Model(in_full(text) if short in taken or text.lower().endswith(RECIPES) else short, source)
+
+
+def in_full(source: str) -> str:
+    """The name of a model's file or function that says more than the short one."""
+    return source if is_python(source) else Path(source).name
 
 
 def _expanded(text: str) -> str:

@@ -78,6 +78,7 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
         facts_during=tuple(meter.during),
         wall_s=end - begin,
         memory_peak_bytes=int(float(after["memory_peak_bytes"])) if "memory_peak_bytes" in after else None,
+        energy_j=stats.energy_j(meter.during, meter.measured_s),
     )
 
 

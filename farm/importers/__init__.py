@@ -61,7 +61,12 @@ def load(model: Model, cache: Path) -> Imported:
 
     What a `python:` source read is kept in `cache/python-sources`. Raises ModelError for whatever keeps the model from being imported.
     """
-    imported: Imported = _chosen(_LOADERS, model)(model)
+    loader = _chosen(_LOADERS, model)
+    imported: Imported = loader(model)
+    if model.batch is not None:
+        from farm.importers.batches import at_batch
+
+        imported = at_batch(model, imported, loader)
     if function := python_source(model):
         from farm.importers.fingerprints import remember
 

@@ -94,7 +94,7 @@ def _record(source: str, cache: Path) -> Path:
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
     importers = [file_digest(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
-    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module}
+    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module, "batch": model.batch}
     return digest_of({"content": content, **asked, "versions": versions, "importers": importers})
 
 

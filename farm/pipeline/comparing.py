@@ -83,7 +83,7 @@ def measure(
             for message in crew.messages(_TICK_S):
                 one = contests[running[message.lane]]
                 if message.kind is Kind.NOTE:
-                    show(replace(message.value, note=f"{one.title} on {one.device.name}: {message.value.note}"))
+                    show(replace(message.value, note=": ".join(filter(None, (f"{one.title} on {one.device.name}", message.value.note)))))
                 else:
                     found[running.pop(message.lane)] = message.value
     return [found[index] for index in range(len(contests))]

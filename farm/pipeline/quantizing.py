@@ -33,7 +33,7 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
         arguments = (model, host, store.root, output.absolute())
         found: Quantized = do(crew, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
-    made = replace(plain, name=output.stem, source=str(output.absolute()), shapes={}, dtypes={}, module=None)
+    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None)
     profile = replace(profile, quantize=None)  # the float one, too, as it is
     artifacts = [compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)]
     return Report(found, *artifacts)

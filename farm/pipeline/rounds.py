@@ -72,6 +72,7 @@ def merged(parts: Sequence[Samples]) -> Samples:
     for part in parts:
         for name, seconds in part.ledger.items():
             ledger[name] = ledger.get(name, 0.0) + seconds
+    energies = [part.energy_j for part in measured if part.energy_j is not None]
     peaks = [part.memory_peak_bytes for part in parts if part.memory_peak_bytes is not None]
     return replace(
         first,
@@ -86,6 +87,7 @@ def merged(parts: Sequence[Samples]) -> Samples:
         measured_s=measured_s or None,
         wall_s=None if first.wall_s is None else math.fsum(part.wall_s or 0.0 for part in parts),
         memory_peak_bytes=max(peaks, default=None),
+        energy_j=math.fsum(energies) if measured and len(energies) == len(measured) else None,
     )
 
 

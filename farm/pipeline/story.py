@@ -17,7 +17,7 @@ from typing import Any
 
 from farm import __version__, stats, transports
 from farm.compiler import build as builder
-from farm.errors import FarmError
+from farm.errors import FarmError, UsageError
 from farm.parallel import Crew, Kind, Message, together
 from farm.pipeline.needs import Key, build_key, for_profile, in_order, needs_of
 from farm.pipeline.rounds import Turns, interleaved
@@ -52,11 +52,17 @@ class Outcome:
 
 
 def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None) -> list[Job]:
-    """Every model on every device. A device's own deadline overrides the plan's, and one that is asked for overrides both."""
+    """Every model on every device. A device's own deadline overrides the plan's, and one that is asked for overrides both. Raises
+    UsageError for two models of one name: a run goes by its device and that."""
     models, jobs = list(models), []
     for device in devices:
         its = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
         jobs += [Job(device, for_profile(model, device.profile), its) for model in models]
+    first: dict[tuple[str, str], Job] = {}
+    for job in jobs:
+        if (other := first.setdefault((job.device.name, job.title), job)) is not job:
+            why = f"{other.model.source} and {job.model.source}"
+            raise UsageError(f"two models go by the name {job.title} on {job.device.name}", why, "leave one of them out")
     return interleaved(jobs)
 
 
@@ -279,6 +285,7 @@ class _Story:
             cores=str(job.device.options.get("cores", "")),
             pinned=bool(job.device.options.get("pinned")),
             model_digest=prepared.digest if isinstance(prepared, Prepared) else None,
+            batch=job.model.batch,
         )
         self.keep.keep(run)
         self._runs[job.device.name, job.title] = run

@@ -33,7 +33,7 @@ from farm.types import (
     Until,
 )
 
-PREPARE_S, BUILD_S, AGENT_S = 900.0, 900.0, 1800.0  # deadlines
+PREPARE_S, BUILD_S, AGENT_S, FACTS_S = 900.0, 900.0, 1800.0, 120.0  # deadlines; for the facts, the agent may have to be sent
 
 
 @contextlib.contextmanager

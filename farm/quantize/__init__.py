@@ -6,10 +6,10 @@ key = fingerprint(model, cache)               # as importers.fingerprint
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm import data, importers
 from farm.compiler.build import compiler_digest, compiling
@@ -17,7 +17,7 @@ from farm.compiler.parameters import raw
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of
-from farm.types import Model, Profile, Quantize
+from farm.types import Model, Profile, Quantize, TensorSpec
 
 if TYPE_CHECKING:
     from farm.importers import Imported
@@ -89,24 +89,32 @@ def float_of(model: Model) -> Model:
 
 def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
     """The recipe for a float model, by its `quantize` and the samples of its `calibration_data`."""
+    from farm.importers.batches import one_each
     from farm.quantize import calibrating
     from farm.quantize.ranges import needs_histogram, scale_of
 
-    settings = model.quantize or Quantize()
+    settings, specs = model.quantize or Quantize(), floating.imported.inputs
     if not settings.calibrates:
         return _recipe(model, floating, settings, f"no data: {settings.dtype} needs none", (), {})
     path = _data_of(model)
-    samples = data.opened(path, floating.imported.inputs, model.preprocess)
+    samples = data.opened(path, one_each(specs) if model.batch else specs, model.preprocess)
     chosen = samples.spread(settings.samples)
 
     def inputs() -> Iterable[Inputs]:
-        return (sample.inputs for sample in samples.read(chosen))
+        return (_filled(sample.inputs, specs) for sample in samples.read(chosen))
 
     seen = calibrating.observed(floating, inputs, len(chosen), host, note, needs_histogram(settings))
     note(f"choosing ranges by {settings.calibration}", None)
     scales = [scale_of(one, settings) for one in seen]
     [first] = samples.read(chosen[:1])
     return _recipe(model, floating, settings, f"{path.name}, {len(chosen)} samples", scales, first.inputs)
+
+
+def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
+    """A sample as often as a batch of these inputs wants it: the ranges are those of one."""
+    import numpy as np
+
+    return {spec.name: np.resize(sample[spec.name], spec.shape) for spec in specs}
 
 
 def _recipe(
@@ -128,8 +136,6 @@ def _recipe(
 
 def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
     """A float model quantized by a recipe. The reference stays the float model."""
-    import numpy as np
-
     from farm.quantize import calibrating, halving
 
     imported, calibrates = floating.imported, recipe.settings.calibrates
@@ -138,7 +144,7 @@ def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
     if not calibrates:
         module, weights = halving.detached(floating)
         return replace(imported, module=module, weights=weights)
-    example = {spec.name: np.resize(recipe.example[spec.name], spec.shape) for spec in imported.inputs}
+    example = _filled(recipe.example, imported.inputs)
     module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)
 

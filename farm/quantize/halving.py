@@ -65,7 +65,9 @@ def remarks(module: tvm.IRModule) -> list[str]:
             why = f"{largest:.3g} is above {LARGEST:.0f}" if np.isfinite(largest) else "it holds numbers that are not finite"
             found.append(f"a weight of {shape} stays float32: {why}")
     if small:
-        found.append(f"{small} of {total} numbers are below {LEAST_NORMAL:.1e}, where float16 has fewer digits; {zero} of them become zero")
+        are = "is" if small == 1 else "are"
+        lost = {0: "none becomes zero", 1: "1 of them becomes zero"}.get(zero, f"{zero} of them become zero")
+        found.append(f"{small} of {total} numbers {are} below {LEAST_NORMAL:.1e}, where float16 has fewer digits; {lost}")
     return found
 
 

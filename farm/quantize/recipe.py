@@ -91,7 +91,8 @@ def read(path: Path) -> Recipe:
     except OSError as exc:
         raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
-        raise ModelError(f"{path} is no quantized model", f"{type(exc).__name__}: {exc}", again) from exc
+        why = f"it has no {exc}" if isinstance(exc, KeyError) else f"{type(exc).__name__}: {exc}"
+        raise ModelError(f"{path} is no quantized model", why, again) from exc
 
 
 def _schema(dtype: str) -> str:

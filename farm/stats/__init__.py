@@ -2,6 +2,7 @@
 
 from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.comparing import CONFIDENCE, Change, Comparison, compare, uncertainty
+from farm.stats.efficiency import each_j, energy_j, per_second, power_w
 from farm.stats.judging import JUDGED_COUNT, below, drifted, judge, settled, verdict
 from farm.stats.likeness import apart, likeness
 from farm.stats.pairing import LEAST_ROUNDS, compare_in_turns, ratio_in_turns
@@ -26,10 +27,14 @@ __all__ = [
     "compare",
     "compare_in_turns",
     "drifted",
+    "each_j",
+    "energy_j",
     "judge",
     "latency",
     "likeness",
     "median_interval",
+    "per_second",
+    "power_w",
     "ratio_in_turns",
     "rounds",
     "settled",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from farm import stats
 from farm.errors import FarmError
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
@@ -18,8 +19,10 @@ _MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
-    """All of a run in the shape of its dataclasses, and `emulated`: then its seconds are an emulator's, and no benchmark."""
-    return {"schema": SCHEMA, "emulated": run.emulated, **strict(run)}
+    """All of a run in the shape of its dataclasses; `emulated`: then its seconds are an emulator's, and no benchmark; and where a batch was
+    asked for the inferences in a second, where the device tells its watts, and the joules of each inference."""
+    derived = {"inferences_per_s": stats.per_second(run), "power_w": stats.power_w(run), "inference_j": stats.each_j(run)}
+    return {"schema": SCHEMA, "emulated": run.emulated, **derived, **strict(run)}
 
 
 def run_from_json(body: Mapping[str, Any]) -> Run:
@@ -50,7 +53,7 @@ def _samples(body: Mapping[str, Any]) -> Samples:
             "first_s": float(body["first_s"]),
             "agreement": Agreement(**{**agreement, **numbers}),
             "ledger": {part: float(s) for part, s in body["ledger"].items()},
-            **{name: _numbers(body.get(name)) for name in ("held_up", "measured_s", "wall_s")},
+            **{name: _numbers(body.get(name)) for name in ("held_up", "measured_s", "wall_s", "energy_j")},
             "facts_during": tuple(body.get("facts_during", ())),
         }
     )

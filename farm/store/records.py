@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import FarmError, UsageError
+from farm.errors import UsageError
 from farm.store.files import data_root
 from farm.store.rows import put
 from farm.types import Record
@@ -142,11 +142,11 @@ def record_from_json(body: Any) -> Record:
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
-    """A line of JSON for each. Raises FarmError where the file cannot be written."""
+    """A line of JSON for each. Raises UsageError where the file cannot be written."""
     try:
         path.write_text("".join(json.dumps(record_to_json(record), sort_keys=True) + "\n" for record in records))
     except OSError as exc:
-        raise FarmError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
+        raise UsageError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
 
 
 def read_records(path: Path) -> list[Record]:
@@ -154,7 +154,8 @@ def read_records(path: Path) -> list[Record]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} cannot be read", str(exc), "name a file that farm records export has written") from exc
+        why = getattr(exc, "strerror", None) or str(exc)
+        raise UsageError(f"{path} cannot be read", why, "name a file that farm records export has written") from exc
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -195,7 +195,7 @@ class Model:
     module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
     a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
     (see farm.data). With `quantize`, it is quantized, to int8 by the samples of `calibration_data`. `limits` are those of its answer, by
-    what it computes in.
+    what it computes in. With a `batch`, it is built for so many samples at once.
     """
 
     name: str
@@ -209,3 +209,4 @@ class Model:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     quantize: Quantize | None = None
     calibration_data: Path | None = None
+    batch: int | None = None

@@ -105,6 +105,7 @@ class Samples:
     the latency had settled when they began. `measured_s` is the time they took by our clock, what was said on the way included.
     `facts_during` are the facts that change, read between samples, and `host_s`, our clock then. `wall_s` is all the time of the job.
     `memory_peak_bytes` is the most memory that the session's process on the device has had at once, of an emulated device the emulator's.
+    `energy_j` is what the whole board took in `measured_s`; None where it does not tell.
     """
 
     seconds: tuple[float, ...]
@@ -124,6 +125,7 @@ class Samples:
     facts_during: tuple[Mapping[str, str], ...] = ()
     wall_s: float | None = None
     memory_peak_bytes: int | None = None
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class Run:
 
     `threads`, `cores` and `pinned` are what was asked for; None and empty where that was left to the device, which says in
     its facts (`threads`, `thread_cores`, `threads_pinned`) what it did. `model_digest` is that of the imported model and its
-    reference.
+    reference. `batch` is the number of samples that an inference takes at once, where that was asked for.
     """
 
     id: str
@@ -203,6 +205,7 @@ class Run:
     cores: str = ""
     pinned: bool = False
     model_digest: str | None = None
+    batch: int | None = None
 
     @property
     def title(self) -> str:

@@ -74,6 +74,9 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         Column("p90 ms", _percentile("p90_ms"), 90, right=True),
         Column("p95 ms", _percentile("p95_ms"), 130, right=True),
         Column("p99 ms", _percentile("p99_ms"), 120, right=True),
+        Column("inf/s", words.per_second, right=True, rare=True),
+        Column("W", _figure(stats.power_w), 100, right=True, rare=True),
+        Column("mJ/inf", _figure(stats.each_j, 1e3), right=True, rare=True),
         Column("samples", _samples, 130, right=True),
         Column("peak MB", words.peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
@@ -100,11 +103,11 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         Column("cores", _cores, rare=True),
         Column("verdict", _verdict),
         Column("p50 ms", p50, right=True),
-        Column("IQR %", _iqr, 90, right=True),
-        Column("top-1 %", _top1, 90, right=True),
-        Column("max err", _max_error, right=True),
-        Column("digest", lambda run: (run.artifact_digest or "")[:8], 90, style="bright_black"),
-        Column("run", lambda run: run.id[:6], 90, style="bright_black"),
+        Column("IQR %", _iqr, 100, right=True),
+        Column("top-1 %", _top1, 110, right=True),
+        Column("max err", _max_error, 90, right=True),
+        Column("digest", lambda run: (run.artifact_digest or "")[:8], 120, style="bright_black"),
+        Column("run", lambda run: run.id[:6], style="bright_black"),
         Column("why", words.why, 140, style="bright_black"),
     ]
     return table_of(columns, runs, width)
@@ -266,6 +269,16 @@ def _percentile(name: str) -> Callable[[Run], str]:
     def cell(run: Run) -> str:
         value = getattr(run.latency, name) if run.latency else None
         return "" if run.emulated or value is None else words.digits(value)
+
+    return cell
+
+
+def _figure(value: Callable[[Run], float | None], unit: float = 1.0) -> Callable[[Run], str]:
+    """What a number of a run is, in a unit; empty where there is none."""
+
+    def cell(run: Run) -> str:
+        found = value(run)
+        return "" if found is None else words.digits(unit * found)
 
     return cell
 

@@ -78,7 +78,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"plain": words.plain, "digits": words.digits, "moment": words.moment, "seconds": _seconds, "count": _count}
+    made.filters |= {"plain": words.plain, "digits": words.digits, "moment": words.moment, "seconds": _seconds, "count": words.counted}
     drawn = (charts.spark, charts.history, charts.distribution, charts.stacked, charts.ratio, charts.roofline)
     made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
     made.globals |= {
@@ -189,7 +189,3 @@ def _readable(value: str) -> str:
 
 def _seconds(value: float) -> str:
     return "" if value == 0 else "<0.01" if value < 0.005 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}".replace(",", "\u202f")

@@ -22,7 +22,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"### {_text(report.title)}"
     yield ""
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in report.verdicts.items())
-    yield f"{len(report.models)} models on {len(report.devices)} devices: {counted or 'no runs'}."
+    models, devices = words.counted(len(report.models), "model"), words.counted(len(report.devices), "device")
+    yield f"{models} on {devices}: {counted or 'no runs'}."
     yield ""
     if report.series:
         yield from _table(["device", *report.models], [[_text(device), *_row(report, device)] for device in report.devices])
@@ -41,7 +42,7 @@ def _lines(report: Report) -> Iterator[str]:
             rows.append(list(map(_text, cells)))
         yield from _table(["device", "model", "before", "after", "", "in words", "also differs"], rows)
     if steps := [move for one in report.series.values() for move in one.moves]:
-        yield f"<details><summary>{len(steps)} steps in the history</summary>"
+        yield f"<details><summary>{words.counted(len(steps), 'step')} in the history</summary>"
         yield ""
         yield from (f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}" for move in steps)
         yield ""

@@ -59,7 +59,7 @@ def _fields(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-RUN = Document(RUN_SCHEMA, Run, {"emulated": bool})
+RUN = Document(RUN_SCHEMA, Run, {"emulated": bool, **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Maybe(float))})
 RECORD = Document(RECORD_SCHEMA, Record)
 _TENSOR = {"name": str, "shape": [Maybe(int)], "dtype": str}
 _PAIR = {
@@ -111,6 +111,7 @@ _JOB = {
     "threads": Maybe(int),
     "cores": str,
     "pinned": bool,
+    "batch": Maybe(int),
 }
 _KERNEL = {
     "workload": str,

@@ -20,7 +20,7 @@ import tvm
 from tvm import relax, rpc
 
 KEY = "board"
-SESSION_S = 60.0
+SESSION_S = 300.0
 
 
 def connect(port: int, session_s: float = SESSION_S, key: str = KEY) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from waiting import LIMIT_S
 
 from farm import process
 from farm.deadline import Deadline
@@ -150,4 +151,4 @@ def _compile(module: Any, kind: str, library: Path) -> None:
 def _link(output: str, objects: str | list[str], **_: object) -> None:
     files = [objects] if isinstance(objects, str) else objects
     command = [sys.executable, "-m", "ziglang", "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o", output, *files]
-    process.run(command, deadline=Deadline(60), what="linking a test's model")
+    process.run(command, deadline=Deadline(LIMIT_S), what="linking a test's model")

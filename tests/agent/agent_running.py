@@ -7,29 +7,19 @@ import functools
 import json
 import multiprocessing
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+from waiting import LIMIT_S, wait_until
+
 from farm import process
-from farm.deadline import Deadline
 
 CLIENTS = Path(__file__).with_name("agent_clients.py")
 QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}
-CLIENT_S = 300.0
-
-
-def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What the condition returns once it is true."""
-    deadline = Deadline(seconds)
-    while not (found := condition()):
-        assert not deadline.expired, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-    return found
 
 
 def children_of(pid: int) -> list[int]:
@@ -44,7 +34,7 @@ def _clients() -> ProcessPoolExecutor:
 
 def client(function: str, /, **arguments: Any) -> Any:
     """What a function of agent_clients returns, run in another process."""
-    return begin_client(function, **arguments).result(CLIENT_S)
+    return begin_client(function, **arguments).result(LIMIT_S)
 
 
 def begin_client(function: str, /, **arguments: Any) -> Future[Any]:
@@ -63,7 +53,7 @@ class Agent:
     @property
     def port(self) -> int:
         file = self.folder / "port"
-        wait_until(lambda: file.exists() or self.child.poll() is not None, 20, f"the agent opens its port ({self.log})")
+        wait_until(lambda: file.exists() or self.child.poll() is not None, f"the agent opens its port ({self.log})")
         return int(file.read_text())
 
     @property

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, patient, wait_until
 
 from farm.agent import build, recipe
 from farm.deadline import Deadline
@@ -51,12 +51,12 @@ def test_a_digest_belongs_to_an_architecture_and_its_sources(monkeypatch: pytest
 
 def test_a_digest_is_had_without_tvm_and_torch() -> None:
     code = "import sys; from farm.agent.build import digest; digest('armv7'); assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S, cwd=ROOT)
 
 
 def test_an_architecture_that_is_not_known_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
-        build.ensure("sparc", tmp_path, no_note, Deadline(5))
+        build.ensure("sparc", tmp_path, no_note, Deadline(LIMIT_S))
     assert "'sparc'" in caught.value.what and "riscv64" in caught.value.fix
 
 
@@ -72,7 +72,7 @@ def place(folder: Path, arch: str, digest: str, mode: int) -> Path:
 def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     prebuilt = place(tmp_path, "armv7", build.digest("armv7"), 0o755)
-    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5)) == prebuilt
+    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)) == prebuilt
     assert not (tmp_path / "cache").exists()
 
 
@@ -80,7 +80,7 @@ def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(monkeypatch: pyte
 def test_a_prebuilt_agent_that_lost_its_mode_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     place(tmp_path, "armv7", build.digest("armv7"), 0o644)
-    found = build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5))
+    found = build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S))
     assert found.is_relative_to(tmp_path / "cache") and os.access(found, os.X_OK)
 
 
@@ -90,7 +90,7 @@ def test_a_prebuilt_agent_of_another_digest_is_not_taken(monkeypatch: pytest.Mon
     made = tmp_path / "made"
     made.write_text("made")
     monkeypatch.setattr(build, "build", lambda *_: made)
-    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(5)).read_text() == "made"
+    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text() == "made"
 
 
 def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.Mo
 
     def slow(arch: str, scratch: Path, *_: object) -> Path:
         calls.append(arch)
-        time.sleep(0.5)
+        wait_until(lambda: len(notes) >= 2, "the two others wait")
         made = scratch / "made"
         made.write_text("made")
         return made
@@ -107,15 +107,15 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
 
     def want() -> None:
-        found.append(build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(20)))
+        found.append(build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(LIMIT_S)))
 
     threads = [threading.Thread(target=want) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert calls == ["armv7"] and len(set(found)) == 1
-    assert any("another process" in note for note in notes)
+    assert calls == ["armv7"] and len(found) == 3 and len(set(found)) == 1
+    assert all("another process" in note for note in notes)
 
 
 def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.Monkey
     monkeypatch.setattr(recipe, "_definitions", lambda: ["-DFARM_VERSION=nonsense"])
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     with pytest.raises(BuildError) as caught:
-        build.ensure("x86_64", tmp_path, no_note, Deadline(120))
+        build.ensure("x86_64", tmp_path, no_note, Deadline(LIMIT_S))
     assert "failed (agent)" in caught.value.what and "error" in caught.value.why
     assert not list(tmp_path.glob("agents/*/farm-agent"))
 
@@ -134,13 +134,15 @@ def test_a_build_past_its_deadline_ends_with_its_compilers(monkeypatch: pytest.M
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     notes: list[tuple[str, float | None]] = []
     with pytest.raises(DeadlineError) as caught:
-        build.ensure("x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(3))
+        build.ensure("x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(patient(3)))
     assert "tools/build-agents x86_64" in caught.value.fix
     assert len(notes) >= 3 and "C++ library" in notes[0][0]
     assert not list(tmp_path.glob("farm-agent-*")), "the scratch folder is gone"
-    time.sleep(0.2)
-    mine = [line for line in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(line)]
-    assert not mine
+    wait_until(lambda: not _calls_with(tmp_path), "the end of the compilers", patient(1))
+
+
+def _calls_with(folder: Path) -> list[Path]:
+    return [line for line in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _read(line)]
 
 
 def _read(path: Path) -> bytes:

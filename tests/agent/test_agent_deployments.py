@@ -24,7 +24,8 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import CLIENT_S, Agent, begin_client
+from agent_running import Agent, begin_client
+from waiting import LIMIT_S
 
 Start = Callable[..., Agent]
 
@@ -175,7 +176,7 @@ def test_several_agents_share_a_store(start: Start) -> None:
     in_session(first, *put(100))
     calls = [[INSTALL, manifest(100, artifact=f"{number}")] for number in range(20)]
     together = [begin_client("call_sessions", port=agent.port, sessions=[calls]) for agent in (first, second)]
-    numbers = [number for future in together for number in future.result(CLIENT_S)[0]]
+    numbers = [number for future in together for number in future.result(LIMIT_S)[0]]
     assert all(isinstance(number, int) for number in numbers)
     (deployment,) = json.loads(in_session(first, [DEPLOYED])[0])
     assert deployment["current"] == max(numbers)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, children_of, client, start_client, wait_until
+from agent_running import Agent, children_of, client, start_client
+from waiting import wait_until
 
 from farm import process
 
@@ -66,7 +67,7 @@ def under_attack(agent: Agent, garbage: int = GARBAGE, idle: int = IDLE) -> Iter
     ready = agent.folder / "attacked"
     command = [sys.executable, ATTACKERS, str(agent.port), ready, str(garbage), str(idle)]
     with process.running(command, log=agent.folder / "attack.log") as attackers:
-        wait_until(lambda: ready.exists() or attackers.poll() is not None, WAIT_S, "the crowd is there")
+        wait_until(lambda: ready.exists() or attackers.poll() is not None, "the crowd is there", WAIT_S)
         yield
         assert attackers.poll() is None, "the crowd has stayed"
 
@@ -86,7 +87,7 @@ def test_packets_that_were_fuzzed_end_their_session_and_in_good_order(start: Sta
         with connected(agent) as connection:
             say_all(connection, GREETING + path.read_bytes()[1:])
     assert client("list_files", port=agent.port) == ""
-    wait_until(lambda: agent.log.count("is over") == len(inputs("rpc")) + 1, WAIT_S, "all sessions are over")
+    wait_until(lambda: agent.log.count("is over") == len(inputs("rpc")) + 1, "all sessions are over", WAIT_S)
     assert "died" not in agent.log
 
 
@@ -134,7 +135,7 @@ def test_a_packet_without_sense_is_refused_before_anything_is_made_of_it(what: s
     begin = packet(INIT, struct.pack("<Q", len(version)) + version + struct.pack("<i", 0))
     with connected(agent) as connection:
         say_all(connection, GREETING + begin + REFUSED[what])
-    wait_until(lambda: "is over" in agent.log, WAIT_S, "the session is over")
+    wait_until(lambda: "is over" in agent.log, "the session is over", WAIT_S)
     assert "a packet of the client has no sense" in agent.log or "too large for the session" in agent.log
     assert "died" not in agent.log
     assert not agent.session_folders
@@ -145,11 +146,11 @@ def test_a_client_that_promises_much_costs_no_more_than_it_sends(start: Start) -
     with connected(agent) as connection:
         connection.sendall(GREETING + struct.pack("<Q", (1 << 31) - 1) + struct.pack("<iiQ", GET_FUNCTION, 1, TEXT)[:8])
         connection.recv(64)
-        (session,) = wait_until(lambda: children_of(agent.child.pid), WAIT_S, "the session")
+        (session,) = wait_until(lambda: children_of(agent.child.pid), "the session", WAIT_S)
         connection.sendall(struct.pack("<iQ", TEXT, 1 << 30) + bytes(MEGABYTE))
-        wait_until(lambda: bytes_read(session) > MEGABYTE, WAIT_S, "the session has read what came")
+        wait_until(lambda: bytes_read(session) > MEGABYTE, "the session has read what came", WAIT_S)
         assert memory_bytes(session) < 100 * MEGABYTE
-    wait_until(lambda: "is over" in agent.log, WAIT_S, "the session is over")
+    wait_until(lambda: "is over" in agent.log, "the session is over", WAIT_S)
     assert "died" not in agent.log
 
 
@@ -167,12 +168,12 @@ def test_a_crowd_does_not_change_an_answer_and_leaves_no_trace(start: Start, mod
     agent = start("x86_64", "--threads", "1")
     port, opened = agent.port, descriptors(agent.child.pid)
     assert client("everything", port=port, **model)["max_abs"] < 1e-6
-    wait_until(lambda: not children_of(agent.child.pid), WAIT_S, "the first session is over")
+    wait_until(lambda: not children_of(agent.child.pid), "the first session is over", WAIT_S)
     taken = memory_bytes(agent.child.pid)
     with under_attack(agent):
         assert client("everything", port=port, **model)["max_abs"] < 1e-6
-    wait_until(lambda: descriptors(agent.child.pid) == opened, WAIT_S, "all descriptors are closed")
-    wait_until(lambda: not children_of(agent.child.pid), WAIT_S, "all children are reaped")
+    wait_until(lambda: descriptors(agent.child.pid) == opened, "all descriptors are closed", WAIT_S)
+    wait_until(lambda: not children_of(agent.child.pid), "all children are reaped", WAIT_S)
     assert memory_bytes(agent.child.pid) < taken + 4 * MEGABYTE
     assert not agent.session_folders
 
@@ -181,7 +182,7 @@ def test_a_crowd_does_not_end_a_session(start: Start, tmp_path: Path) -> None:
     agent = start()
     started = tmp_path / "started"
     with start_client("outlive", agent, session_s=60, kept_s=3, started=str(started)) as staying:
-        wait_until(started.exists, WAIT_S, "the session")
+        wait_until(started.exists, "the session", WAIT_S)
         with under_attack(agent):
             assert staying.wait(WAIT_S) == 0
     assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', "the call in the crowd was answered"

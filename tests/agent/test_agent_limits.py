@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from agent_calls import DOWNLOAD, LINK, LIST, LOAD, REMOVE_FILE, UPLOAD, WORKPATH, digest, in_session, in_sessions, put
-from agent_running import CLIENT_S, Agent, begin_client, children_of, client, wait_until
+from agent_running import Agent, begin_client, children_of, client
+from waiting import LIMIT_S, wait_until
 
 Start = Callable[..., Agent]
 MIB = 1 << 20
@@ -38,7 +39,7 @@ def test_a_file_that_does_not_fit_into_the_memory_ends_its_session_with_words(st
 @pytest.mark.parametrize("length", [1 << 30, 1 << 40, (1 << 63) + 4, (1 << 64) - 1, (1 << 32) + 4])
 def test_a_message_of_an_absurd_length_is_refused_before_memory_is_taken(arch: str, length: int, start: Start) -> None:
     agent = start(arch, "--max-memory", str(64 * MIB))
-    with socket.create_connection(("127.0.0.1", agent.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", agent.port), timeout=LIMIT_S) as connection:
         connection.sendall(struct.pack("<ii", RPC_MAGIC, len(b"client:board")) + b"client:board")
         magic, size = struct.unpack("<ii", connection.recv(8, socket.MSG_WAITALL))
         assert magic == RPC_MAGIC and connection.recv(size, socket.MSG_WAITALL) == b"server:board"
@@ -102,9 +103,9 @@ def test_a_session_that_crashes_leaves_no_zombie_and_no_folder(start: Start, tmp
     agent = start()
     started = tmp_path / "started"
     staying = begin_client("outlive", port=agent.port, session_s=60, kept_s=1, started=str(started))
-    wait_until(started.exists, 30, "the session")
+    wait_until(started.exists, "the session")
     (session,) = children_of(agent.child.pid)
     os.kill(session, signal.SIGSEGV)
-    assert staying.result(CLIENT_S), "the client meets an error"
-    wait_until(lambda: not agent.session_folders and not children_of(agent.child.pid), 5, "nothing is left")
+    assert staying.result(LIMIT_S), "the client meets an error"
+    wait_until(lambda: not agent.session_folders and not children_of(agent.child.pid), "nothing is left")
     assert "died of Segmentation fault" in agent.log

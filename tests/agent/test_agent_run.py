@@ -15,6 +15,7 @@ import pytest
 from agent_calls import BEGIN, FINISH, INSTALL, WRITE, Call, in_session
 from agent_models import Deployable
 from agent_running import QEMU, Agent, client
+from waiting import LIMIT_S
 
 from farm.store import file_digest
 
@@ -34,7 +35,7 @@ class Board:
 
     def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
         command = [*self.command, *map(str, words), "--store", str(self.store)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
         return self("run", "digits", *words)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, children_of, client, start_client, wait_until
+from agent_running import Agent, children_of, client, start_client
+from waiting import LIMIT_S, patient, wait_until
 
 from farm import __version__, process
 from farm.deadline import Deadline
@@ -37,7 +38,7 @@ def test_a_model_gives_the_numbers_of_numpy(arch: str, start: Start, models: Mod
     assert len(seen["samples"]) == 5 and all(sample > 0 for sample in seen["samples"])
     assert seen["listed"] == "folder,model.so,parameters"
     assert (seen["downloaded"], seen["listed_after_remove"]) == ("hello", "")
-    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+    wait_until(lambda: not agent.session_folders, "the work directory is gone")
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
@@ -46,7 +47,7 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     import json
 
     (by_rpc,) = client("call_all", port=agent.port, calls=[["farm.agent.facts"]])
-    printed = process.run([*agent.command, "--facts"], deadline=Deadline(20), what="--facts")
+    printed = process.run([*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts")
     facts = json.loads(by_rpc)
     assert facts.keys() == json.loads(printed).keys()
     assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == PROTOCOL
@@ -101,14 +102,14 @@ def test_fifty_idle_and_garbage_connections_do_not_keep_a_client_out(start: Star
 
 def test_an_idle_connection_is_closed_after_ten_seconds(start: Start) -> None:
     agent = start()
-    with socket.create_connection(("127.0.0.1", agent.port), timeout=15) as connection:
+    with socket.create_connection(("127.0.0.1", agent.port), timeout=patient(15)) as connection:
         assert connection.recv(1) == b""
 
 
 def test_a_second_client_is_served_when_the_first_is_done(start: Start) -> None:
     agent = start()
     with start_client("outlive", agent, session_s=3) as first:
-        wait_until(lambda: agent.session_folders, 60, "the first session")
+        wait_until(lambda: agent.session_folders, "the first session")
         assert client("list_files", port=agent.port) == ""
     assert first.returncode is not None
     assert agent.log.index("its time was up") < agent.log.rindex("begins")
@@ -118,7 +119,7 @@ def test_a_session_ends_when_its_time_is_up_and_the_client_is_told(start: Start)
     agent = start()
     error = client("outlive", port=agent.port, session_s=1)
     assert error.startswith("RPCSessionTimeoutError") and "session_timeout" in error
-    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+    wait_until(lambda: not agent.session_folders, "the work directory is gone")
     assert client("list_files", port=agent.port) == ""
 
 
@@ -126,14 +127,14 @@ def test_time_in_which_the_agent_is_paused_does_not_count_for_the_session(start:
     agent = start()
     started = tmp_path / "started"
     with start_client("outlive", agent, session_s=4, kept_s=6, started=str(started)) as staying:
-        wait_until(started.exists, 60, "the session")
+        wait_until(started.exists, "the session")
         group = [agent.child.pid, *children_of(agent.child.pid)]
         for pid in group:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(4.5)
         for pid in group:
             os.kill(pid, signal.SIGCONT)
-        assert staying.wait(20) == 0
+        assert staying.wait(LIMIT_S) == 0
     assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', "the call after the pause was answered"
 
 
@@ -143,12 +144,12 @@ def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: s
     started = tmp_path / "started"
     model = models(arch)
     with start_client("compute_for_ever", agent, library=str(model.library), x=str(model.x), started=str(started)) as vanishing:
-        wait_until(started.exists, 60, "the call")
+        wait_until(started.exists, "the call")
         time.sleep(0.5)
         (session,) = children_of(agent.child.pid)
         vanishing.send_signal(signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{session}").exists(), 5, "the session has ended")
-    wait_until(lambda: not agent.session_folders, 5, "the work directory is gone")
+        wait_until(lambda: not Path(f"/proc/{session}").exists(), "the session has ended", patient(5))
+    wait_until(lambda: not agent.session_folders, "the work directory is gone")
     assert client("list_files", port=agent.port) == ""
 
 
@@ -157,9 +158,9 @@ def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: s
 def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, number: signal.Signals, start: Start) -> None:
     agent = start(arch)
     with start_client("outlive", agent, session_s=60):
-        (session,) = wait_until(lambda: children_of(agent.child.pid), 60, "the session")
+        (session,) = wait_until(lambda: children_of(agent.child.pid), "the session")
         agent.child.send_signal(number)
-        assert agent.child.wait(5) == 0
+        assert agent.child.wait(patient(5)) == 0
         assert not Path(f"/proc/{session}").exists()
     assert not agent.session_folders and not (agent.folder / "port").exists()
 
@@ -167,7 +168,7 @@ def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, 
 def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
     agent = start()
     with start_client("outlive", agent, session_s=60):
-        wait_until(lambda: agent.session_folders, 60, "the session")
+        wait_until(lambda: agent.session_folders, "the session")
         agent.child.kill()
         agent.child.wait()
     (left,) = agent.session_folders
@@ -187,11 +188,11 @@ def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tm
     port, pid_file = tmp_path / "port", tmp_path / "pid"
     command = f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{pid_file}"; wait'
     shell = process.start(["/bin/sh", "-c", command], log=tmp_path / "log")
-    wait_until(lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"), 20, "the agent")
+    wait_until(lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"), "the agent")
     shell.kill()
     shell.wait()
     pid = int(pid_file.read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), 5, "the agent ends")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "the agent ends")
 
 
 def test_a_session_on_standard_streams_needs_no_port(agents: Callable[[str], Path], models: Models, tmp_path: Path) -> None:
@@ -200,10 +201,10 @@ def test_a_session_on_standard_streams_needs_no_port(agents: Callable[[str], Pat
     program.write_text(f'#!/bin/sh\n"{agents("x86_64")}" --stdio --work-dir "{tmp_path}/work" <&"$1" >&"$2"\n')
     program.chmod(0o755)
     assert client("through_pipe", program=str(program), **files(models("x86_64"))) < 1e-6
-    wait_until(lambda: not list((tmp_path / "work").glob("farm-session-*")), 5, "the work directory is gone")
+    wait_until(lambda: not list((tmp_path / "work").glob("farm-session-*")), "the work directory is gone")
 
 
 def test_an_address_open_to_the_network_must_be_asked_for(agents: Callable[[str], Path], tmp_path: Path) -> None:
     agent = process.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
-    assert agent.wait(10) == 1
+    assert agent.wait(LIMIT_S) == 1
     assert "--open-to-network" in (tmp_path / "log").read_text()

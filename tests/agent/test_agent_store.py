@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from agent_calls import BEGIN, FINISH, HAS, LINK, LIST, UPLOAD, USAGE, WRITE, digest, in_session, in_sessions, put
-from agent_running import Agent, client, wait_until
+from agent_running import Agent, client
+from waiting import wait_until
 
 from farm import process
 from farm.deadline import Deadline
@@ -219,7 +220,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_file(small_disk: Path, start: S
     results = in_session(agent, [UPLOAD, "large", {"zeros": 2_000_000}], [LIST, "."], [UPLOAD, "fits", {"zeros": 700_000}])
     assert "No space left" in results[0]
     assert results[1:] == ["", None]
-    wait_until(lambda: not list((small_disk / "work").glob("farm-session-*")), 5, "the work directory is gone")
+    wait_until(lambda: not list((small_disk / "work").glob("farm-session-*")), "the work directory is gone")
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])

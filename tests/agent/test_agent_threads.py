@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from agent_calls import in_session, in_sessions
 from agent_models import SmallModel
-from agent_running import Agent, client, wait_until
+from agent_running import Agent, client
+from waiting import wait_until
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]
@@ -75,7 +76,7 @@ def test_a_setting_that_has_no_sense_is_refused_in_words_and_changes_nothing(sta
 
 def test_an_agent_that_is_told_more_threads_than_it_has_cores_does_not_begin(start: Start) -> None:
     agent = start("x86_64", "--threads", "999")
-    wait_until(lambda: agent.child.poll() is not None, 20, "it ends")
+    wait_until(lambda: agent.child.poll() is not None, "it ends")
     assert agent.child.returncode == 1 and "a core takes one" in agent.log
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, client, wait_until
+from agent_running import Agent, client
+from waiting import wait_until
 
 from farm import process
 
@@ -41,7 +42,7 @@ class OwnTracker:
         file = self.folder / "tracker-port"
         file.unlink(missing_ok=True)
         self.child = process.start([sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log")
-        wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 60, "the tracker")
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "the tracker")
         self.port = int(file.read_text())
 
     def end(self) -> None:
@@ -65,7 +66,7 @@ def model(models: Callable[[str], SmallModel]) -> dict[str, str]:
 
 
 def registered(agent: Agent, times: int = 1) -> None:
-    wait_until(lambda: agent.log.count("registered with tracker") >= times, 30, "the agent registers")
+    wait_until(lambda: agent.log.count("registered with tracker") >= times, "the agent registers")
 
 
 def test_sessions_through_the_tracker_follow_one_another(start: Start, tracker: OwnTracker, model: dict[str, str]) -> None:
@@ -96,7 +97,7 @@ def test_a_tracker_that_comes_back_finds_the_device_again(start: Start, tracker:
     registered(agent)
     port = tracker.port
     tracker.end()
-    wait_until(lambda: "trying again" in agent.log, 20, "the agent sees that its tracker is away")
+    wait_until(lambda: "trying again" in agent.log, "the agent sees that its tracker is away")
     tracker.start(port)
     registered(agent, times=2)
     assert client("through_tracker", host=HOST, port=tracker.port, sessions=1, **model)[0] < 1e-6
@@ -106,6 +107,6 @@ def test_an_agent_starts_before_its_tracker(start: Start, tracker: OwnTracker) -
     port = tracker.port
     tracker.end()
     agent = start("x86_64", "--tracker", f"{HOST}:{port}")
-    wait_until(lambda: "trying again" in agent.log, 20, "the agent tries")
+    wait_until(lambda: "trying again" in agent.log, "the agent tries")
     tracker.start(port)
     registered(agent)

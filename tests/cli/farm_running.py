@@ -14,13 +14,12 @@ import struct
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.deadline import Deadline
+from waiting import LIMIT_S, patient, wait_until
 
 HOST = "127.0.0.1"
 QUICK = """
@@ -51,17 +50,7 @@ labels = "package:zoo/digits/digits-labels.txt"
 dataset = "package:zoo/digits/digits-test.npz"
 """
 
-LIMIT_S = 120.0
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = LIMIT_S) -> Any:
-    """What the condition returns once it is true."""
-    deadline = Deadline(seconds)
-    while not (found := condition()):
-        assert not deadline.expired, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +102,8 @@ class Running:
     def send(self, number: signal.Signals) -> None:
         self.child.send_signal(number)
 
-    def end(self, seconds: float = LIMIT_S) -> Done:
-        code = self.child.wait(seconds)
+    def end(self) -> Done:
+        code = self.child.wait(LIMIT_S)
         return Done(code, self.out.read_text(), self.said)
 
 
@@ -139,8 +128,8 @@ class Terminal(Running):
         """Close the terminal, as its window or its line might."""
         os.close(self._descriptor)
 
-    def end(self, seconds: float = LIMIT_S) -> Done:
-        wait_until(lambda: self.said is None or self.child.poll() is not None, "the end of the command", seconds)  # reads on meanwhile
+    def end(self) -> Done:
+        wait_until(lambda: self.said is None or self.child.poll() is not None, "the end of the command")  # reads on meanwhile
         return Done(self.child.returncode, "", self.said)
 
 
@@ -185,9 +174,9 @@ class Farm:
         os.close(theirs)
         return Terminal(child, ours, self.folder / f"{len(list(self.folder.glob('*.screen')))}.screen")
 
-    def run(self, *arguments: str | Path, seconds: float = LIMIT_S, **options: Any) -> Done:
+    def run(self, *arguments: str | Path, **options: Any) -> Done:
         """Run a command to its end."""
-        return self.start(*arguments, **options).end(seconds)
+        return self.start(*arguments, **options).end()
 
     def processes(self) -> dict[int, str]:
         """The command lines of all living processes of this farm."""
@@ -203,7 +192,7 @@ class Farm:
 
     def assert_nothing_is_left(self, seconds: float = 5.0) -> None:
         """No process (and so no socket), no scratch folder, no half artifact."""
-        wait_until(lambda: not self.processes(), f"the end of {self.processes()}", seconds)
+        wait_until(lambda: not self.processes(), f"the end of {self.processes()}", patient(seconds))
         assert self.scratch() == []
         assert self.halves() == []
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from farm_running import DIGITS, QUICK, Done, Farm, wait_until
+from farm_running import DIGITS, QUICK, Done, Farm
 from ssh_server import SshServer
+from waiting import patient, wait_until
 
 END_S = 10.0  # for the agent to notice that its client is gone, in the middle of an inference
 
@@ -17,9 +18,9 @@ def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> 
 def assert_nothing_is_left(farm: Farm, server: SshServer) -> None:
     """On neither side: no process, no session's folder, no half agent, no connection."""
     farm.assert_nothing_is_left(END_S)
-    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", END_S)
+    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", patient(END_S))
     assert list(server.kept.rglob(".part-*")) == []
-    wait_until(lambda: not server.connections(), "the end of the connections", END_S)
+    wait_until(lambda: not server.connections(), "the end of the connections", patient(END_S))
 
 
 def assert_failed(done: Done, code: int, words: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from farm.deadline import Deadline
 
@@ -89,7 +90,7 @@ class SshServer:
 
     def wait(self, log: Path) -> None:
         """Until it listens."""
-        deadline = Deadline(10)
+        deadline = Deadline(LIMIT_S)
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()

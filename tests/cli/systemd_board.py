@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from farm_running import wait_until
 from ssh_server import SSHD, SshServer, prepare
+from waiting import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 USER, USER_ID = "farmer", 4321
@@ -98,7 +98,7 @@ class SystemdBoard(SshServer):
     def cut(self) -> None:
         self.child.send_signal(signal.SIGKILL)
         self.child.wait()
-        wait_until(self._is_empty, "the end of its processes", 10)
+        wait_until(self._is_empty, "the end of its processes")
 
     def _is_empty(self) -> bool:
         """Whether its control groups could be removed, which those of living processes cannot."""

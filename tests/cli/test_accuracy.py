@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Farm, wait_until
+from farm_running import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
+from waiting import wait_until
 
 from farm import zoo
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from farm_running import Farm
 from onnx import TensorProto, helper, numpy_helper
+
+from farm.views.schema import schema
 
 numbers = np.random.default_rng(3)
 
@@ -71,3 +74,34 @@ def test_check_and_compile_tell_of_the_open_batch(farm: Farm, model: Path) -> No
     assert "[any, 3, 12, 12]" in (checked := farm.run("check", "small.onnx")).out and "measured at 1" in checked.out
     assert "measured at 1" in farm.run("compile", "small.onnx").out
     assert "batch" not in farm.run("compile", "small.onnx", "--shape", "x:2,3,12,12").out
+
+
+def test_a_bench_has_a_build_and_a_row_for_each_batch(farm: Farm, model: Path, emulators: None) -> None:
+    done = farm.run("bench", "--device", "host", "--device", "pi3", "small.onnx", "--batch", "1,8", "--json")
+    assert done.code == 0, done.err
+    jsonschema.Draft202012Validator(schema("bench")).validate(done.json)
+    runs = done.json["runs"]
+    assert [(run["device"], run["model"], run["batch"]) for run in runs] == [
+        (device, f"small.batch{batch}", batch) for device in ("host", "pi3") for batch in (1, 8)
+    ]
+    for run in runs[:2]:
+        assert run["inferences_per_s"] == pytest.approx(1e3 * run["batch"] / run["latency"]["p50_ms"])
+        assert run["power_w"] is None, "no CPU tells it"
+    assert {run["inferences_per_s"] for run in runs[2:]} == {None}, "an emulator's figures are none"
+    assert len({run["artifact_digest"] for run in runs}) == 4
+    shown = farm.run("bench", "--device", "host", "small.onnx", "--batch", "8").out
+    assert "inf/s" in shown and "mJ/inf" not in shown
+
+
+def test_a_batch_that_a_model_does_not_take_fails_in_its_row_only(farm: Farm) -> None:
+    done = farm.run("bench", "--device", "host", "digits", "--batch", "1,8", "--json")
+    one, eight = done.json["runs"]
+    assert done.code == 1 and one["verdict"] in ("STABLE", "NOISY") and one["inferences_per_s"] > 0
+    assert eight["failure"]["what"] == "digits.onnx cannot be built for a batch of 8"
+    assert "export it with an open batch" in eight["failure"]["fix"]
+
+
+@pytest.mark.parametrize("words", ["0", "two", "1,", "-8"])
+def test_what_is_no_batch_is_a_mistake_of_usage(farm: Farm, words: str) -> None:
+    done = farm.run("bench", "--device", "host", "digits", "--batch", words)
+    assert done.code == 2 and "--batch" in done.error["error"]

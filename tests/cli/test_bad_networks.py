@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import Farm, Running, wait_until
+from farm_running import Farm, Running
 from heavy_models import write_heavy_model
 from lossy_network import BOARD, Network, inside, lossy_network
 from ssh_boards import assert_nothing_is_left, configure
 from ssh_server import SshServer, ssh_server
+from waiting import patient, wait_until
 
 LATE_S, LOSS = 0.1, 0.05  # each way: 200 ms there and back
 LINE = 1_500_000  # bytes per second of the throttled one
@@ -104,16 +105,16 @@ def grows_to(server: SshServer, count: int) -> int:
 
 
 def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Network, server: SshServer, emulators: None) -> None:
-    configure(farm, url(server), "rasp3b", 'launcher = "qemu-arm", deadline_s = 36')
+    configure(farm, url(server), "rasp3b", f'launcher = "qemu-arm", deadline_s = {patient(36)}')
     provision(farm, network)
     running = start(farm, network, "deploy", "--device", "board", "slow.onnx", "--json")
     running.says("board slow: running")
     network.be(delay_s=LATE_S, loss=LOSS)
     wait_until(lambda: farm.processes_like(r"^\S*qemu-arm .*farm-agent"), "the agent")
     network.be(cut=True)
-    done = running.end(NOTICE_S)
+    done = running.end()
     failure = done.json["runs"][0]["failure"]
     assert (done.code, failure["kind"]) == (5, "LinkError"), done.err
     network.be()
-    wait_until(lambda: not farm.processes_like("farm-agent"), "the end of the agent by its own time", NOTICE_S)
+    wait_until(lambda: not farm.processes_like("farm-agent"), "the end of the agent by its own time", patient(NOTICE_S))
     assert_nothing_is_left(farm, server)

@@ -20,7 +20,7 @@ SCALED, HOLLOW = 9, 30  # the convolutions into whose weights the faults go
 @pytest.fixture
 def kept(farm: Farm, emulators: None) -> Iterator[Path]:
     """The kept build for the board, which is as it was when the test is over."""
-    done = farm.run("compile", *NET, "--profile", "rk3399", "--json", seconds=300)
+    done = farm.run("compile", *NET, "--profile", "rk3399", "--json")
     folder = farm.cache / "artifacts" / done.json["digest"]
     shard = folder / "parameters" / parameters.SHARD
     before = shard.read_bytes()
@@ -56,7 +56,7 @@ def test_a_wrong_scale_and_nan_are_found_in_their_layers(farm: Farm, kept: Path)
 
     scaled = plant(kept, SCALED, lambda weights: (weights * 1.1).astype(np.float32))
     nan = plant(kept, HOLLOW, hollow)
-    done = farm.run("bisect", "--device", "rk3399", *NET, "--json", seconds=300)
+    done = farm.run("bisect", "--device", "rk3399", *NET, "--json")
     assert done.code == 7, done.err
     found = done.json
     layers = found["layers"]

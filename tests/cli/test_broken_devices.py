@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Done, Farm, Running, kill_all, wait_until
+from farm_running import DEVICES, DIGITS, QUICK, Done, Farm, Running, kill_all
+from waiting import LIMIT_S, patient, wait_until
 
 from farm import process
 from farm.deadline import Deadline
@@ -24,7 +25,7 @@ def boards(*names: str) -> str:
     return DEVICES + "".join(f'[devices.{name}]\nprofile = "rasp3b"\nurl = "qemu:"\ntags = ["victim"]\n' for name in names)
 
 
-def start_on(farm: Farm, *names: str, deadline_s: float = 60) -> Running:
+def start_on(farm: Farm, *names: str, deadline_s: float = LIMIT_S) -> Running:
     farm.configure(boards(*names))
     running = farm.start("deploy", "--tag", "victim", "--device", "host", "--json", "slow.onnx", "--deadline", str(deadline_s))
     for name in names:
@@ -57,14 +58,15 @@ def test_agents_and_sessions_that_are_killed_in_the_middle_of_a_run(farm: Farm) 
 
 @pytest.mark.usefixtures("emulators")
 def test_frozen_agents_and_sessions_are_given_up_at_the_deadline(farm: Farm) -> None:
-    running = start_on(farm, "agent", "session", "both", deadline_s=12)
+    deadline_s = patient(12)
+    running = start_on(farm, "agent", "session", "both", deadline_s=deadline_s)
     agents = {name: agent_and_session(farm, name) for name in ("agent", "session", "both")}
     kill_all([agents["agent"][0], agents["session"][1], *agents["both"]], signal.SIGSTOP)
     found = failures(running.end())
     assert found.pop("host") is None, "the others finish"
     for name, failure in found.items():
         assert failure and failure["kind"] == "DeadlineError"
-        assert failure["what"] == f"slow on {name}: no end after 12 s"
+        assert failure["what"] == f"slow on {name}: no end after {deadline_s:.0f} s"
         assert "--deadline" in failure["fix"]
     farm.assert_nothing_is_left()
 
@@ -98,7 +100,9 @@ def test_an_agent_that_is_frozen_before_its_first_session(farm: Farm) -> None:
     launcher = farm.folder / "launcher"
     launcher.write_text(FREEZER.format(python=sys.executable))
     launcher.chmod(0o755)
-    farm.configure(f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}", deadline_s = 4 }}\n')
+    farm.configure(
+        f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}", deadline_s = 4 }}\n'
+    )
     done = farm.run("deploy", "--device", "frozen", "--device", "host", "digits", "--json")
     found = failures(done)
     assert found["host"] is None

@@ -77,6 +77,8 @@ def test_history_draws_a_line_and_names_the_step(farm: Farm, measured: dict[str,
     runs = [steady(measured, f"run{day:02}", 1.0 if day < 10 else 1.3, day) for day in range(1, 19)]
     runs[9:] = [{**run, "artifact_digest": "f" * 64} for run in runs[9:]]
     import_runs(farm, tmp_path, *runs)
+    assert farm.run("history", "net", "--device", "host").err == "no runs of net on host among those that are kept: farm history\n"
+    assert "no runs on pi5 among those that are kept" in farm.run("report", "--device", "pi5").err
     out = farm.run("history", "digits", "--device", "host").out
     assert "▁▁▁▁▁▁▁▁▁" in out
     assert "step at 2026-07-10 12:00, run run10: 0.0100 → 0.0130 ms (+30 %): artifact:" in out

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm_running import DIGITS, HOST, QUICK, Done, Farm, server, wait_until
+from farm_running import DIGITS, HOST, QUICK, Done, Farm, server
+from waiting import LIMIT_S, patient, wait_until
 
 from farm.store import cache_root
 
@@ -34,7 +35,6 @@ url = "{url}"
 options = {{ {options} }}
 """
 IMAGE = Path(__file__).parents[2] / "docs" / "digit.png"
-SESSION_S = "20"
 # How the stand-in is to fail, the number of the GPU, and the error and its cure.
 FAULTS = {
     "no-device": ({"STAND_IN_FAIL": "no-device"}, 0, "no-device has no GPU that its driver can use", "nvidia-smi -L"),
@@ -191,7 +191,7 @@ def test_a_profile_for_another_generation_is_refused_before_anything_is_sent(gpu
 
 def test_a_kernel_that_never_ends_is_ended_with_its_process_at_the_deadline(gpu: Farm) -> None:
     gpu.environment = {**gpu.environment, "STAND_IN_FAIL": "hang"}
-    done = gpu.run("deploy", "--device", "gpu0", "digits", "--deadline", SESSION_S)
+    done = gpu.run("deploy", "--device", "gpu0", "digits", "--deadline", str(patient(20)))
     assert done.code == 6, done.err
     assert "hang" in (gpu.folder / "driver.log").read_text(), "the deadline came before the kernel"
     gpu.assert_nothing_is_left()
@@ -201,7 +201,7 @@ def test_a_client_that_vanishes_while_a_kernel_runs_leaves_the_gpu_free(gpu: Far
     with agent(gpu, agents, STAND_IN_FAIL="hang") as url:
         gpu.configure(device(url=url) + DIGITS + QUICK)
         before = set(gpu.processes())
-        client = gpu.start("deploy", "--device", "gpu0", "digits", "--deadline", "100")
+        client = gpu.start("deploy", "--device", "gpu0", "digits", "--deadline", str(LIMIT_S))
         log = gpu.folder / "driver.log"
         wait_until(lambda: (log.exists() and "hang" in log.read_text()) or client.child.poll() is not None, "the kernel")
         assert client.child.poll() is None, client.said
@@ -209,8 +209,8 @@ def test_a_client_that_vanishes_while_a_kernel_runs_leaves_the_gpu_free(gpu: Far
         assert list(gpu.folder.glob("agent-0/farm-session-*"))
         client.send(signal.SIGKILL)
         client.end()
-        wait_until(lambda: session not in gpu.processes(), "the end of the session's process", 30)
-        wait_until(lambda: not list(gpu.folder.glob("agent-0/farm-session-*")), "the end of its folder", 30)
+        wait_until(lambda: session not in gpu.processes(), "the end of the session's process", patient(30))
+        wait_until(lambda: not list(gpu.folder.glob("agent-0/farm-session-*")), "the end of its folder")
     assert gpu.run("compile", "digits", "--profile", "cuda-sm80").code == 0, "which sweeps what the client could not"
 
 

@@ -49,7 +49,7 @@ def test_a_server_that_never_speaks_is_given_up_at_the_deadline_asked_for_whatev
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\xff" * 4096])
 def test_a_server_that_speaks_something_else(farm: Farm, said: bytes) -> None:
     with peer(lambda connection: (connection.recv(8), connection.sendall(said), connection.shutdown(socket.SHUT_WR))) as port:
-        done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "20")
+        done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "100")
     assert done.code == 5
     assert f"{HOST}:{port}" in done.error["error"] + done.error["why"]
     assert "url" in done.error["fix"], done.error
@@ -58,7 +58,7 @@ def test_a_server_that_speaks_something_else(farm: Farm, said: bytes) -> None:
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_a_tracker_that_is_none(farm: Farm, said: bytes) -> None:
     with peer(lambda connection: (connection.recv(4), connection.sendall(said), connection.shutdown(socket.SHUT_WR))) as port:
-        done = deploy(farm, f"tracker://{HOST}:{port}/board", "--deadline", "20")
+        done = deploy(farm, f"tracker://{HOST}:{port}/board", "--deadline", "100")
     assert done.code == 5
     assert done.error["error"] == f"what listens at {HOST}:{port} is no TVM tracker"
 

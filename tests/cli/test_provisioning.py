@@ -91,7 +91,7 @@ def test_removal_ends_what_runs_and_says_so(farm: Farm, server: SshServer, emula
     running = run_slowly(farm, server)
     gone = provision(farm, "--remove")
     assert "✓ running: agents that ran were ended" in gone.out and "✓ agents: 1, removed" in gone.out
-    assert_failed(running.end(20), 5, "the agent on board ended|the session on board ended|the SSH connection .* broke")
+    assert_failed(running.end(), 5, "the agent on board ended|the session on board ended|the SSH connection .* broke")
     assert_nothing_is_left(farm, server)
     assert list(server.data.iterdir()) == []
 

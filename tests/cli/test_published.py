@@ -8,7 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from farm_running import Farm, wait_until
+from farm_running import Farm
+from waiting import LIMIT_S, wait_until
 
 from farm.views.schema import schema
 
@@ -58,7 +59,7 @@ def test_a_tracker_tells_prometheus_of_its_boards(farm: Farm) -> None:
     agent = farm.start("agent", "--port", "0", "--tracker", address, "--key", "lab")
 
     def numbers() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return str(answer.read().decode())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from farm_running import Farm
+from waiting import LIMIT_S
 
 PLUGIN = [] if any(one.value == "farm.plugin" for one in entry_points(group="pytest11")) else ["-p", "farm.plugin"]
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ except FarmError as error:
 
 def python(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**farm.env, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *arguments], cwd=farm.folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, *arguments], cwd=farm.folder, env=env, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def test_a_python_program_benches_runs_deploys_and_compares(farm: Farm) -> None:

@@ -54,8 +54,8 @@ def test_weights_are_halved_without_data_and_the_file_is_used_like_any_other(far
     assert "when loaded" in {kernel["halves"] for kernel in json.loads(listed.stdout)["kernels"]}
     exported = farm("export", "d.float16", "--profile", "x86", "--format", "parts", "-o", "parts")
     assert exported.exit_code == 0, (exported.output, exported.exception)
-    tensors = json.loads((tmp_path / "parts" / "d.json").read_text())["graph"]["tensors"]
-    with np.load(tmp_path / "parts" / "d.npz") as kept:
+    tensors = json.loads((tmp_path / "parts" / "d.float16.json").read_text())["graph"]["tensors"]
+    with np.load(tmp_path / "parts" / "d.float16.npz") as kept:
         assert {name: kept[name].dtype.name for name in kept.files} == {name: tensors[name]["dtype"] for name in kept.files}
     checked = json.loads(farm("check", "d.float16", "--profile", "rasp3b", "--json").stdout)
     assert checked["loaded_bytes"] > 1.8 * checked["outline"]["parameter_bytes"]  # widened there

@@ -6,7 +6,8 @@ import signal
 import socket
 
 import pytest
-from farm_running import HOST, Farm, Running, wait_until
+from farm_running import HOST, Farm, Running
+from waiting import wait_until
 
 READY = {"agent": "listening on", "tracker": "tracker on"}
 
@@ -27,7 +28,7 @@ def test_an_address_that_others_can_reach_is_refused_unless_it_is_meant(farm: Fa
     assert "--open-to-network" in done.error["fix"]
     running = start(farm, command, "--host", address, "--port", "0", "--open-to-network")
     running.send(signal.SIGTERM)
-    running.end(10)
+    running.end()
     farm.assert_nothing_is_left()
 
 
@@ -48,7 +49,7 @@ def test_a_port_that_is_taken(farm: Farm, command: str) -> None:
 def test_a_server_that_is_stopped_has_done_its_work_and_leaves_nothing(farm: Farm, command: str, number: signal.Signals) -> None:
     running = start(farm, command, "--port", "0")
     running.send(number)
-    done = running.end(10)
+    done = running.end()
     assert done.code == 0
     assert "error" not in done.err and "Traceback" not in done.err
     farm.assert_nothing_is_left()
@@ -61,7 +62,7 @@ def test_a_tracker_without_a_port_of_its_own_takes_the_next_free_one(farm: Farm)
         running = start(farm, "tracker")
         assert f"{HOST}:{port}" not in running.said
         running.send(signal.SIGINT)
-        running.end(10)
+        running.end()
 
 
 @pytest.mark.parametrize(

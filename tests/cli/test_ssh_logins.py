@@ -6,14 +6,16 @@ import re
 import signal
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DIGITS, HIDE_CURSOR, QUICK, SHOW_CURSOR, Farm, Terminal, wait_until
+from farm_running import DIGITS, HIDE_CURSOR, QUICK, SHOW_CURSOR, Farm, Terminal
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_passwords import PASSWORD, PASSWORDS, QUESTIONS, password_server
 from ssh_server import SshServer
+from waiting import patient, wait_until
 
 ASKED = r"password of \S+: "
 
@@ -128,17 +130,17 @@ def test_without_a_terminal_nothing_is_asked(farm: Farm, locked: SshServer) -> N
 
 
 def test_the_time_of_the_question_is_not_the_jobs(farm: Farm, locked: SshServer) -> None:
-    configure(farm, locked.url, options="deadline_s = 12")
+    deadline_s = patient(12)
+    configure(farm, locked.url, options=f"deadline_s = {deadline_s}")
     terminal = deploy(farm)
     terminal.says(ASKED)
-    waiting = subprocess.run(["sleep", "13"], check=True)  # the user, who thinks longer than the job may take
-    assert waiting.returncode == 0
+    time.sleep(deadline_s + 1)  # the user thinks longer than the job may take
     terminal.type(f"{PASSWORD}\n")
     assert terminal.end().code == 0
 
 
-@pytest.mark.parametrize("locked", [f"LoginGraceTime 2\n{PASSWORDS}"], indirect=True, ids=["2 s"])
 def test_a_server_that_does_not_wait_for_the_answer_is_asked_again(farm: Farm, locked: SshServer) -> None:
+    locked.configure(f"LoginGraceTime {patient(2):.0f}")
     terminal = deploy(farm)
     terminal.says(ASKED)
     wait_until(lambda: not locked.connections(), "the end of the server's patience")

@@ -7,9 +7,10 @@ import os
 import signal
 from pathlib import Path
 
-from farm_running import Farm, Running, kill_all, wait_until
+from farm_running import Farm, Running, kill_all
 from ssh_boards import END_S, assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
+from waiting import patient, wait_until
 
 
 def run_slowly(farm: Farm, server: SshServer, options: str = "") -> Running:
@@ -59,27 +60,28 @@ def test_a_farm_that_is_killed_takes_the_agent_on_the_board_with_it(farm: Farm, 
     running = run_slowly(farm, server)
     running.send(signal.SIGKILL)
     running.end()
-    wait_until(lambda: not farm.processes(), f"the end of {farm.processes()}", END_S)
-    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", END_S)
+    wait_until(lambda: not farm.processes(), f"the end of {farm.processes()}", patient(END_S))
+    wait_until(lambda: not list(server.kept.glob("work/farm-session-*")), "the end of the session's folder", patient(END_S))
 
 
 def test_a_deadline_takes_the_agent_on_the_board_with_it(farm: Farm, server: SshServer, emulators: None) -> None:
-    running = run_slowly(farm, server, "deadline_s = 8")
-    assert_failed(running.end(), 6, "ran out of time|no end after 8 s")
+    deadline_s = patient(8)
+    running = run_slowly(farm, server, f"deadline_s = {deadline_s}")
+    assert_failed(running.end(), 6, f"ran out of time|no end after {deadline_s:.0f} s")
     assert_nothing_is_left(farm, server)
 
 
 def test_a_killed_agent_is_told(farm: Farm, server: SshServer, emulators: None) -> None:
     running = run_slowly(farm, server)
     kill_all(agents(farm)[:1], signal.SIGKILL)
-    assert_failed(running.end(20), 5, "the agent on board ended of signal 9")
+    assert_failed(running.end(), 5, "the agent on board ended of signal 9")
     assert_nothing_is_left(farm, server)
 
 
 def test_a_killed_session_is_told(farm: Farm, server: SshServer, emulators: None) -> None:
     running = run_slowly(farm, server)
     kill_all(agents(farm)[1:], signal.SIGKILL)
-    assert "died of Killed" in assert_failed(running.end(20), 5, "the session on board ended")["why"]
+    assert "died of Killed" in assert_failed(running.end(), 5, "the session on board ended")["why"]
     assert_nothing_is_left(farm, server)
 
 
@@ -87,12 +89,12 @@ def test_a_killed_tunnel_is_told(farm: Farm, server: SshServer, emulators: None)
     running = run_slowly(farm, server)
     (tunnel,) = farm.processes_like("import tunnel")
     os.kill(tunnel, signal.SIGKILL)
-    assert_failed(running.end(20), 5, "the tunnel to board ended")
+    assert_failed(running.end(), 5, "the tunnel to board ended")
     assert_nothing_is_left(farm, server)
 
 
 def test_a_cut_connection_is_told(farm: Farm, server: SshServer, emulators: None) -> None:
     running = run_slowly(farm, server)
     server.cut()
-    assert_failed(running.end(20), 5, "the SSH connection to .* broke")
+    assert_failed(running.end(), 5, "the SSH connection to .* broke")
     assert_nothing_is_left(farm, server)

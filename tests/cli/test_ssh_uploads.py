@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from farm_running import Done, Farm, command, wait_until
+from farm_running import Done, Farm, command
 from farm_running import server as program
 from heavy_models import write_heavy_model
 from slow_relay import Relay, slow_relay
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
+from waiting import patient, wait_until
 
 SPEED = 4e6  # bytes per second of a slow way
 
@@ -94,7 +95,7 @@ def test_a_board_that_does_not_come_back_is_told(farm: Farm, server: SshServer) 
     size = write_heavy_model(farm.folder / "heavy.onnx")
     with slow_relay(server.port, SPEED) as relay:
         port = relay.port
-        configure(farm, through(relay, server), options="deadline_s = 15")
+        configure(farm, through(relay, server), options=f"deadline_s = {patient(15)}")
         running = farm.start("deploy", "--device", "board", "heavy.onnx")
         wait_for_part(server.folder, size // 3)
         relay.close()

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from farm_running import DEVICES, DIGITS, HIDE_CURSOR, SHOW_CURSOR, Done, Farm, Running, wait_until
+from farm_running import DEVICES, DIGITS, HIDE_CURSOR, SHOW_CURSOR, Done, Farm, Running
+from waiting import LIMIT_S, patient, wait_until
 
 from farm.agent.build import PREBUILT
 
@@ -47,7 +48,7 @@ def stop(running: Running, number: signal.Signals = signal.SIGINT) -> Done:
     time.sleep(0.15)
     if running.child.poll() is None:
         running.send(number)
-    return running.end(20)
+    return running.end()
 
 
 @pytest.mark.parametrize("command", [("bench", "--device", "host"), ("compile", "digits")])
@@ -189,7 +190,7 @@ def test_a_terminal_that_is_closed_ends_the_command(farm: Farm) -> None:
     running = farm.start_on_terminal("deploy", "--device", "pi3", "slow.onnx")
     running.says("running")
     running.hang_up()
-    assert running.child.wait(20) == 129
+    assert running.child.wait(LIMIT_S) == 129
     farm.assert_nothing_is_left()
 
 
@@ -205,7 +206,7 @@ def test_a_farm_that_is_killed_takes_everything_with_it(farm: Farm, stage: str) 
         wait_until(lambda: paused(farm), "the others are paused")
     running.send(signal.SIGKILL)
     assert running.end().code == -signal.SIGKILL
-    wait_until(lambda: not farm.processes(), f"the end of {farm.processes()}", 5)
+    wait_until(lambda: not farm.processes(), f"the end of {farm.processes()}", patient(5))
     assert farm.scratch(), "what the next command is to sweep"
     assert farm.run("compile", "digits").code == 0
     farm.assert_nothing_is_left()
@@ -216,7 +217,7 @@ def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with
     wait_until(lambda: len(unbuilt.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
     running.send(signal.SIGKILL)
     running.end()
-    wait_until(lambda: not unbuilt.processes(), f"the end of {unbuilt.processes()}", 5)
+    wait_until(lambda: not unbuilt.processes(), f"the end of {unbuilt.processes()}", patient(5))
     assert list((unbuilt.cache / "agents").rglob("*farm-agent*")) == []
 
 

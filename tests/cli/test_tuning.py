@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, Farm, wait_until
+from farm_running import DEVICES, Farm
 from onnx_models import graph, node, save
 from test_peers import HOST, farm_agent, farm_tracker
+from waiting import wait_until
 
 from farm.commands.tune import verdict
 from farm.errors import WrongAnswer
@@ -91,7 +92,7 @@ def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, number: signal.Signals) -> None:
-    running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "2")
+    running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "30")
     running.says(r"[2-9] of \d+ tried")
     before = kept(tuning)
     assert before

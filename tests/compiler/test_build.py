@@ -16,6 +16,7 @@ import pytest
 import tvm
 from relax_models import HOST
 from tvm import relax
+from waiting import LIMIT_S
 
 from farm import agent, process
 from farm.compiler import build as builder
@@ -26,7 +27,6 @@ from farm.store import file_digest
 from farm.types import Prepared, Profile
 
 OP = relax.op
-BUILD_S = 120.0
 CODE = Path(__file__).with_name("build_once.py")
 X86 = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "x86_64-linux-gnu", agent="x86_64")
 ARM64 = Profile("arm64", {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "mattr": ["+neon"]}, "aarch64-linux-gnu")
@@ -133,7 +133,7 @@ def start(tmp_path, prepared) -> Callable[[Path, str], tuple]:
 
 
 def ended(child, log) -> dict:
-    assert child.wait(BUILD_S) == 0, log.read_text()
+    assert child.wait(LIMIT_S) == 0, log.read_text()
     return json.loads(log.read_text().splitlines()[-1])
 
 
@@ -256,4 +256,4 @@ here = Path({str(tmp_path)!r})
 assert build(Desk(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """
-    assert process.run([sys.executable, "-c", code], deadline=Deadline(BUILD_S), what="a warm build").strip() == "[]"
+    assert process.run([sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build").strip() == "[]"

@@ -1,4 +1,4 @@
-"""Convolutions and products of shapes that nobody chose, against torch in double precision: many in one module, compiled once."""
+"""Convolutions, products, reductions and resizes of shapes that nobody chose, against torch in double precision: many in one module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm import relax
 
 Array = np.ndarray[Any, Any]
 # the first example is the simplest one, the second is drawn
-generated = settings(derandomize=True, deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+generated = settings(derandomize=True, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,30 @@ def products(draw: some.DrawFn) -> Case:
     return Case((*outer, rows, depth), (*(() if constant else outer), depth, width), constant, relax.op.matmul, torch.matmul, "product")
 
 
+@some.composite
+def reductions(draw: some.DrawFn) -> Case:
+    axes = draw(some.sampled_from([[1], [0], [0, 1], [2], [1, 2]]))
+    ours, theirs = draw(some.sampled_from([(relax.op.max, torch.amax), (relax.op.sum, torch.sum), (relax.op.mean, torch.mean)]))
+    shape = draw(some.integers(1, 3)), draw(some.integers(1, 60)), draw(some.sampled_from([1, 7, 16, 21, 64, 130, 1024]))
+    return Case(shape, (1,), True, lambda x, _: ours(x, axes), lambda x, _: theirs(x, axes), f"{ours.__name__} over {axes}")
+
+
+@some.composite
+def turned_resizes(draw: some.DrawFn) -> Case:
+    """Of images whose channels come last, to others whose channels come first."""
+    size, wanted = draw(pairs(1, 12)), draw(pairs(1, 70))
+    shape = draw(some.sampled_from([1, 3])), *size, draw(some.sampled_from([1, 3, 7, 16, 21, 40]))
+
+    def ours(x: Any, _: Any) -> Any:
+        resized = relax.op.image.resize2d(x, wanted, None, "NHWC", "linear", "half_pixel")
+        return relax.op.permute_dims(resized, [0, 3, 1, 2])
+
+    def theirs(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x.permute(0, 3, 1, 2), wanted, mode="bilinear")
+
+    return Case(shape, (1,), True, ours, theirs, f"turned resize to {wanted}")
+
+
 def check(cases: list[Case], cpu: str) -> None:
     numbers = np.random.default_rng(0)
 
@@ -109,7 +133,7 @@ def check(cases: list[Case], cpu: str) -> None:
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("kind", [convolutions, transposed, products])
+@pytest.mark.parametrize("kind", [convolutions, transposed, products, reductions, turned_resizes])
 def test_operators_of_any_shape_are_right(kind, cpu):
     @generated
     @given(cases=some.lists(kind(), min_size=9, max_size=12))

@@ -93,7 +93,7 @@ def rows(chosen: Any) -> Case:
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@settings(derandomize=True, deadline=None, max_examples=2, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(derandomize=True, max_examples=2, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(cases=some.lists(some.one_of(windows(), windows(), rows()), min_size=25, max_size=25))
 def test_windows_reductions_and_rows_of_any_shape_are_right(cases, cpu):
     inputs = {f"x{index}": data for index, (data, _, _) in enumerate(cases)}

@@ -14,6 +14,7 @@ import torch
 import tvm
 from relax_models import const, module, target
 from tvm import relax
+from waiting import LIMIT_S
 
 from farm import process
 from farm.compiler import cuda, passes
@@ -61,7 +62,7 @@ def disassembled(binary: bytes, folder: Path) -> str:
     (found,) = importlib.util.find_spec("nvidia").submodule_search_locations
     (folder / "kernels.cubin").write_bytes(binary)
     command = [Path(found) / "cu13" / "bin" / "nvdisasm", folder / "kernels.cubin"]
-    return process.run(command, deadline=Deadline(60), what="disassembling", fix="")
+    return process.run(command, deadline=Deadline(LIMIT_S), what="disassembling", fix="")
 
 
 @pytest.mark.parametrize("name", HOSTS)

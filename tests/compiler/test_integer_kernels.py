@@ -23,7 +23,7 @@ from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
 from farm.types import Device, Fitted, Model, Plan, Profile
 
-generated = settings(derandomize=True, deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+generated = settings(derandomize=True, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
 HERE = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
 LAYER = Case((1, 64, 14, 14), (96, 64, 3, 3), padding=(1, 1, 1, 1), zero=7)
 DENSE = Case((4, 96), (96, 64))

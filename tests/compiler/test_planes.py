@@ -28,7 +28,7 @@ def agree(ours: Answer, *theirs: torch.Tensor) -> None:
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     batch=st.integers(1, 3),
     groups=st.sampled_from([1, 2, 6]),
@@ -47,7 +47,7 @@ def test_a_convolution_over_rows_is_right_and_scheduled(batch, groups, channels,
     assert ours.rules or groups > 1, ours.kernels  # groups of few channels have no schedule over planes either
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     batch=st.integers(1, 2),
     sizes=st.tuples(st.integers(3, 7), st.integers(3, 9), st.integers(3, 9)),

@@ -160,6 +160,22 @@ def test_a_model_that_is_not_configured_is_made_of_its_file_or_function(load: Lo
     assert fleet.model("package:zoo/digits/digits.onnx").name == "digits"
 
 
+def test_models_that_are_worked_with_together_are_told_apart_by_their_names(load: Load, folder: Path) -> None:
+    (folder / "deep").mkdir()
+    for name in ("net.onnx", "net.pt2", "net.int8", "net.float16", "deep/net.onnx"):
+        (folder / name).touch()
+    fleet = load("[models.own]\nsource = 'python:a:b'\n")
+
+    def names(*words: str) -> list[str]:
+        return [model.name for model in fleet.models_together(words)]
+
+    assert names("net.onnx", "net.int8", "net.float16", "own") == ["net", "net.int8", "net.float16", "own"]
+    assert names("net.onnx", "net.pt2", "net.onnx", "own", "own") == ["net.onnx", "net.pt2", "own"]
+    with pytest.raises(UsageError, match=r"two models go by the name net\.onnx") as caught:
+        names("net.onnx", "deep/net.onnx")
+    assert str(folder / "deep/net.onnx") in caught.value.why
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -194,7 +194,7 @@ documents = st.dictionaries(
 )
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(documents)
 def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]) -> None:
     from farm.config import profiles
@@ -211,7 +211,7 @@ statements = "".join(line + "\n" for line in shipped.splitlines() if line and no
 places = st.integers(0, len(statements))
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(places, st.integers(0, 30), st.sampled_from(["", "[", "]", "{", "}", '"', "'", '"""', "=", ".", "\n", "#", ",", "1", "[devices]\n"]))
 def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(folder: Path, place: int, length: int, inserted: str) -> None:
     text = statements[:place] + inserted + statements[place + length :]

@@ -68,6 +68,9 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
     board = Device("small", fleet.profile("small"), "qemu:")
     own = replace(fleet.models["m"], quantize=Quantize("minmax"))
     assert [job.model for job in expand([board], [own, Model("r", "/x/r.int8")], Plan())] == [own, Model("r", "/x/r.int8")]
+    with pytest.raises(UsageError, match="two models go by the name r on small") as caught:
+        expand([board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], Plan())
+    assert caught.value.why == "/x/r.int8 and /y/r.int8"
     with pytest.raises(UsageError, match="no data to calibrate it by") as error:
         expand([board], [Model("bare", "/x/bare.onnx")], Plan())
     assert "[models.bare]" in error.value.fix

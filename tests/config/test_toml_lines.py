@@ -139,7 +139,7 @@ def test_deep_nesting_is_told_and_ends(text: str) -> None:
     assert parse(text).mistakes
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.text("ab.=[]{}\"'#\\,1 \n", max_size=60))
 def test_any_text_comes_to_an_end_and_only_valid_toml_has_no_mistakes(text: str) -> None:
     parsed = parse(text)

@@ -10,7 +10,7 @@ import torch
 from onnx import helper
 from this_machine import HOST
 
-from farm import prepare
+from farm import importers, prepare
 from farm.errors import ModelError
 from farm.importers.feed import read_inputs
 from farm.parallel import Desk
@@ -94,3 +94,51 @@ def test_inputs_that_are_of_no_batch_are_refused(x, y, words, arrays):
     with pytest.raises(ModelError) as caught:
         read_inputs(arrays(x=np.zeros(x, "float32"), y=np.zeros(y, "float32")), specs, Preprocess())
     assert re.search(words, f"{caught.value.what} {caught.value.why}")
+
+
+@pytest.fixture
+def of_batch(cache):
+    return lambda source, batch, **more: importers.load(Model("model", str(source), batch=batch, **more), cache)
+
+
+def test_a_batch_that_is_asked_for_closes_an_open_one(onnx_file, of_batch, agree):
+    path = onnx_file([ADD], {"x": ["n", 3], "y": ["n", 3]}, {"z": ["n", 3]})
+    for batch in (1, 8):
+        imported = of_batch(path, batch)
+        assert {spec.shape for spec in (*imported.inputs, *imported.outputs)} == {(batch, 3)} and not imported.open
+        agree(imported)
+
+
+def test_a_batch_is_asked_for_beside_shapes_that_a_file_leaves_open(onnx_file, of_batch):
+    imported = of_batch(onnx_file([RELU], {"x": ["n", "length"]}, {"y": ["n", "length"]}), 8, shapes={"x": (1, 5)})
+    assert imported.inputs == (TensorSpec("x", (8, 5), "float32"),)
+
+
+def test_a_module_of_python_is_exported_for_the_batch(tmp_path, of_batch, agree, monkeypatch):
+    lines = "import torch\n\ndef net():\n    return torch.nn.Linear(3, 2), (torch.zeros(1, 3),)\n"
+    (tmp_path / "a_module.py").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    imported = of_batch("python:a_module:net", 8)
+    assert (imported.inputs[0].shape, imported.outputs[0].shape) == ((8, 3), (8, 2))
+    agree(imported)
+
+
+def test_a_file_that_fixes_its_batch_is_taken_at_that_and_refused_at_others(onnx_file, of_batch):
+    path = onnx_file([RELU], {"x": [4, 3]}, {"y": [4, 3]})
+    assert of_batch(path, 4).inputs[0].shape == (4, 3)
+    with pytest.raises(ModelError, match=r"model.onnx cannot be built for a batch of 8") as caught:
+        of_batch(path, 8)
+    assert "fixes axis 0 to 4" in caught.value.why and "--batch" in caught.value.fix
+
+
+def test_outputs_that_do_not_grow_with_the_batch_are_refused(onnx_file, of_batch):
+    mean = helper.make_node("ReduceMean", ["x"], ["y"], keepdims=1)
+    path = onnx_file([mean], {"x": ["n", 3]}, {"y": [1, 1]})
+    with pytest.raises(ModelError) as caught:
+        of_batch(path, 8)
+    assert "none has as many rows: y [1, 1]" in caught.value.why
+
+
+def test_the_batch_is_part_of_the_fingerprint(onnx_file, cache):
+    path = str(onnx_file([RELU], {"x": ["n", 3]}, {"y": ["n", 3]}))
+    assert len({importers.fingerprint(Model("model", path, batch=batch), cache) for batch in (None, 1, 8)}) == 3

@@ -56,18 +56,33 @@ def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(tmp_path):
     assert sorted(value.dtype.name for value in made.weights) == ["float16", "float32"]
 
 
-def test_numbers_that_lose_digits_are_counted(tmp_path):
-    small = numbers.standard_normal((32, 64))
-    small[0, :3], small[1, :2] = 1e-6, 1e-9
-    floating = halving.floating(importers.load(network(tmp_path, a=small), tmp_path), "net")
-    [said] = halving.remarks(floating.module)
-    assert said == "5 of 5120 numbers are below 6.1e-05, where float16 has fewer digits; 2 of them become zero"
+@pytest.mark.parametrize(
+    ("small", "zero", "said"),
+    [
+        (3, 2, "5 of 5120 numbers are below 6.1e-05, where float16 has fewer digits; 2 of them become zero"),
+        (2, 1, "3 of 5120 numbers are below 6.1e-05, where float16 has fewer digits; 1 of them becomes zero"),
+        (1, 0, "1 of 5120 numbers is below 6.1e-05, where float16 has fewer digits; none becomes zero"),
+    ],
+)
+def test_numbers_that_lose_digits_are_counted(tmp_path, small, zero, said):
+    first = np.random.default_rng(17).uniform(0.5, 1, (32, 64))
+    first[0, :small], first[1, :zero] = 1e-6, 1e-9
+    second = np.ones((64, 48))
+    floating = halving.floating(importers.load(network(tmp_path, a=first, b=second), tmp_path), "net")
+    assert halving.remarks(floating.module) == [said]
 
 
 def test_a_model_without_weights_to_halve_is_refused(tmp_path):
     path = save(tmp_path / "relu.onnx", graph([node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]}))
     with pytest.raises(ModelError, match="nothing to keep in float16"):
         quantize.load(Model("relu", str(path), quantize=HALF), tmp_path, HOST, silent)
+
+
+def test_what_is_missing_in_a_recipe_is_named(tmp_path):
+    (tmp_path / "bad.float16").write_text('{"schema": "farm/float16/1"}')
+    with pytest.raises(ModelError, match="is no quantized model") as caught:
+        recipe.read(tmp_path / "bad.float16")
+    assert caught.value.why == "it has no 'source'" and "--to float16" in caught.value.fix
 
 
 def test_a_recipe_is_the_same_model_and_notices_another_one(tmp_path):

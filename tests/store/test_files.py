@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import BuildError
@@ -164,7 +164,6 @@ def test_a_name_that_leaves_its_place_is_refused(store: Store, kind: str, digest
 PARTS = st.lists(st.one_of(st.binary(), st.text(), st.dictionaries(st.text(), st.one_of(st.none(), st.integers(), st.text()))), max_size=4)
 
 
-@settings(deadline=None)
 @given(PARTS, PARTS)
 def test_digests_are_equal_exactly_when_the_parts_are(one: list[str], other: list[str]) -> None:
     assert (digest_of(*one) == digest_of(*other)) == (one == other)

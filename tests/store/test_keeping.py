@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hammering import hammer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.store import RunStore, run_to_json
@@ -53,7 +53,6 @@ def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(sto
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats() | st.integers(0, 2**33).map(lambda ns: ns / 1e9), max_size=50))
 def test_samples_survive_packing_exactly(seconds: list[float]) -> None:
     assert repr(unpacked(packed(seconds))) == repr(tuple(seconds))

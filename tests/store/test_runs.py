@@ -74,14 +74,13 @@ def store(tmp_path: Path) -> RunStore:
     return RunStore(tmp_path / "data" / "runs.sqlite")
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_a_run_survives_strict_json_exactly(run: Run) -> None:
     document = json.dumps(run_to_json(run), allow_nan=False)
     assert repr(run_from_json(json.loads(document))) == repr(run)  # by repr: NaN is NaN, and 0.0 is not -0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RUNS)
 def test_a_run_survives_the_store_exactly(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,37 @@
+"""How long a test waits: for what is sure to come, and for a deadline that is to pass."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from farm.deadline import Deadline
+
+LIMIT_S = 300.0  # for what comes by itself on any machine: only a test that fails waits so long
+_QUIET_S = 4.0  # what `import tvm` takes, from its sources, on a core of today that has nothing else to do
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = LIMIT_S) -> Any:
+    """What the condition returns once it is true."""
+    deadline = Deadline(seconds)
+    while not (found := condition()):
+        assert not deadline.expired, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.02)
+    return found
+
+
+def patient(seconds: float) -> float:
+    """Whole seconds for a deadline beside which healthy work has to be done: more on a machine that is slow, or busy with other tests."""
+    return float(round(seconds * _slowness()))
+
+
+@functools.cache
+def _slowness() -> float:
+    """How many times longer than that it takes here, beside the other tests; 1 at the least."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import tvm"], check=True, timeout=LIMIT_S)
+    return max(1.0, (time.monotonic() - begin) / _QUIET_S)
