@@ -74,6 +74,38 @@ def test_a_product_of_two_inputs(shapes, cpu):
     assert (answer.rules, answer.notes) == (["product"], [])
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("activate", [relax.op.sigmoid, relax.op.nn.silu, None], ids=["sigmoid", "silu", "nothing"])
+def test_the_factor_of_a_channel_is_computed_once_and_not_for_each_pixel(activate, cpu):
+    factors, image, w, b = draw(3, 1, 1, 12), draw(3, 7, 5, 40), draw(1, 1, 12, 40), draw(40)
+
+    def gated(emit, factors, image, w, b):
+        factor = emit(relax.op.add(emit(relax.op.nn.conv2d(factors, w, data_layout="NHWC", kernel_layout="HWIO")), b))
+        return emit(relax.op.nn.relu(emit(relax.op.multiply(image, emit(activate(factor)) if activate else factor))))
+
+    answer = compute({"factors": factors, "image": image}, gated, {"w": w, "b": b}, cpu)
+    named = {None: lambda x: x, relax.op.sigmoid: torch.sigmoid, relax.op.nn.silu: functional.silu}
+    close(answer.outputs, (torch.tensor(image) * named[activate](torch.tensor(factors @ w[0] + b))).relu())
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+    (kernel,) = (function.script() for variable, function in answer.lowered.module.functions_items() if "convolution" in variable.name_hint)
+    *_, last = kernel.split("T.sblock(")
+    assert "exp" not in last and "T.Let" not in last, "what is made of a factor is not made of it again for each pixel"
+
+
+def test_concatenations_of_slices_of_concatenations_do_not_grow_without_end():
+    x = draw(4, 8, 8)
+
+    def mixed(emit, x):
+        for axis in (1, 2, 1, 2):
+            parts = emit(relax.op.split(emit(relax.op.add(x, const(1))), 8, axis=axis))
+            x = emit(relax.op.concat([emit(relax.TupleGetItem(parts, place)) for place in (3, 1, 4, 0, 5, 2, 7, 6)], axis))
+        return x
+
+    answer = compute({"x": x}, mixed)
+    turned = [3, 1, 4, 0, 5, 2, 7, 6]
+    close(answer.outputs, (x + 4)[:, turned][:, turned][:, :, turned][:, :, turned])
+
+
 @pytest.mark.parametrize("shapes", [((16,), (16, 32)), ((3, 16), (16,)), ((2, 4, 16), (2, 16, 8)), ((0, 16), (16, 8))], ids=str)
 def test_a_product_of_any_shape_is_right(shapes):
     x, w = (draw(*shape) for shape in shapes)
