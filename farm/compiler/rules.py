@@ -148,15 +148,21 @@ def inline_epilogue(work: Schedule, main: SBlockRV, core: Core) -> SBlockRV:
     """Inline all that follows the main block into the last block, and return that; a main block that is the last gets a copy to follow it.
 
     Where the last block has more elements than the main one, as where a channel's factor is applied to all of its pixels, what comes before
-    it is computed once for each element of the main block: the last block is spread over the core by itself, and the one before it returned.
+    it is computed once for each element of the main block: the last block is spread over the core by itself, and the one before returned.
+    So it is where the last block takes, too, what the main one begins with, which TVM cannot tile with it: a copy of the sums is returned.
     Raises where that cannot be done, as when a kernel has several results.
     """
     _begin_with_bias(work, main)
     if not work.get_consumers(main):
         work.cache_write(main, 0, "global")
-    first = {INPUTS, *(name_of(work, block) for block in (main, *sources_of(work, main)))}
-    *between, last = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
-    before = _last_as_small(work, main) if _elements(work, last) > _elements(work, main) else None
+    sources = {name_of(work, block) for block in sources_of(work, main)}
+    first = {INPUTS, name_of(work, main), *sources}
+    *between, last = after = [block for block in work.get_child_blocks(work.get_sblock("root")) if name_of(work, block) not in first]
+    before = None
+    if _elements(work, last) > _elements(work, main):
+        before = _last_as_small(work, main)
+    elif any(name_of(work, producer) in sources for block in after for producer in work.get_producers(block)):
+        before = work.cache_write(main, 0, "global")
     kept = () if before is None else (name_of(work, before),)
     for block in between:
         if name_of(work, block) not in kept:

@@ -92,6 +92,22 @@ def test_the_factor_of_a_channel_is_computed_once_and_not_for_each_pixel(activat
     assert "exp" not in last and "T.Let" not in last, "what is made of a factor is not made of it again for each pixel"
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+def test_what_a_depthwise_convolution_is_added_to_may_be_taken_again(cpu):
+    x, factor, w = draw(1, 6, 9, 16), draw(16), draw(3, 3, 16, 1)
+
+    def mixed(emit, x, factor, w):
+        scaled = emit(relax.op.multiply(x, factor))
+        sums = emit(relax.op.nn.conv2d(x, w, padding=1, groups=16, data_layout="NHWC", kernel_layout="HWOI"))
+        return emit(relax.op.subtract(emit(relax.op.nn.relu(emit(relax.op.add(scaled, sums)))), scaled))
+
+    answer = compute({"x": x}, mixed, {"factor": factor, "w": w}, cpu)
+    image, scaled = (torch.tensor(value).permute(0, 3, 1, 2) for value in (x, x * factor))
+    theirs = (scaled + functional.conv2d(image, torch.tensor(w).permute(2, 3, 0, 1), padding=1, groups=16)).relu() - scaled
+    close(answer.outputs, theirs.permute(0, 2, 3, 1))
+    assert (answer.rules, answer.notes) == (["depthwise"], [])
+
+
 def test_concatenations_of_slices_of_concatenations_do_not_grow_without_end():
     x = draw(4, 8, 8)
 
