@@ -18,6 +18,7 @@ from farm.asking import Ask, patiently
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
 from farm.transports import direct
+from farm.transports.errors import translate
 from farm.transports.readiness import State
 from farm.transports.rpc_client import connect, tvm_rpc
 from farm.transports.ssh_config import route
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ORDER, PORT, ERROR, LOG = "tunnel.order", "tunnel.port", "tunnel.error", "agent.log"  # files that the tunnel and we exchange
 _START = "import sys; sys.path[:] = {path!r}; from farm.transports import tunnel; tunnel.main()"
 _POLL_S = 0.01
+_LAST_WORDS_S = 2.0  # a tunnel whose agent has ended lives on, and each such error waits so long
 
 
 @contextlib.contextmanager
@@ -51,11 +53,20 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
         except FarmError:
             raise
         except Exception as exc:
+            if isinstance(translate(device, exc), LinkError):
+                _await_end(child, scratch)
             if error := _error(scratch):
                 raise error from exc
             if child.poll() is not None:
                 raise LinkError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
             raise
+
+
+def _await_end(child: Popen[bytes], scratch: Path) -> None:
+    """Give the tunnel the moment that passes between what its client notices and what is to be known of its end."""
+    deadline = Deadline(_LAST_WORDS_S)
+    while child.poll() is None and not (scratch / ERROR).exists() and not deadline.expired:
+        time.sleep(_POLL_S)
 
 
 @contextlib.contextmanager

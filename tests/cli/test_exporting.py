@@ -43,6 +43,7 @@ def outputs_in_python(model: Path, sample: np.ndarray) -> np.ndarray:
     from tvm import relax
 
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(model / "library.so")), tvm.cpu())
+    tvm.get_global_func("vm.builtin.tensor_cache.clear")()  # of what other tests have left in this process
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(model), 1, 0)
     parameters = tvm.get_global_func("vm.builtin.param_array_from_cache")("parameter", -1)
     machine.set_input("main", tvm.runtime.tensor(sample), parameters)

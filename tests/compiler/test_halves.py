@@ -90,6 +90,7 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
     target = resolve_target(Profile("old", {"kind": "llvm", "mcpu": "x86-64"}, ""))  # converts nothing in kernels
     made = lower(given, [weight.astype("float16")], target, {})
     parameters.write(tmp_path / "parameters", made.parameters)
+    tvm.get_global_func("vm.builtin.tensor_cache.clear")()  # of what other tests have left in this process
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(tmp_path / "parameters"), 1, 0)
     machine = relax.VirtualMachine(compiled(made.module, target), tvm.cpu())
     machine.set_input(WIDEN)
