@@ -26,6 +26,7 @@ from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
 _HWIO = [2, 3, 1, 0]  # of OIHW
+_POWERS = (2, 3, 4)  # by products
 _LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass takes what the one before left, which is wrong or has no code
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv1d": ["NCW", "OIW"],
@@ -171,7 +172,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones; a
     tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast; the loops that the ONNX importer makes of Clip's
-    bounds -> maximum and minimum again.
+    bounds -> maximum and minimum again. And a small whole power -> products, as the C library computes one power at a time.
 
     TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.
     """
@@ -187,11 +188,22 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             value = constant(call.args[1])
             if value is not None and not np.isfinite(value):
                 return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
+        if name == "relax.power" and str(call.ty.dtype).startswith("float"):
+            return self._multiplied(call)
         if name == "relax.clip" and str(call.ty.dtype).startswith("float"):
             data, *bounds = call.args
             low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)
             return relax.op.minimum(high, self.builder_.emit(relax.op.maximum(low, data)))
         return call
+
+    def _multiplied(self, call: Call) -> relax.Expr:
+        data, exponent = call.args[0], constant(call.args[1])
+        if exponent is None or exponent.ndim or exponent not in _POWERS:
+            return call
+        result = data
+        for _ in range(int(exponent) - 1):
+            result = self.builder_.emit(relax.op.multiply(result, data))
+        return result
 
     def _bounded(self, call: Call) -> relax.Expr:
         operators = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}

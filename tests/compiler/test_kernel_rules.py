@@ -108,6 +108,17 @@ def test_what_a_depthwise_convolution_is_added_to_may_be_taken_again(cpu):
     assert (answer.rules, answer.notes) == (["depthwise"], [])
 
 
+@pytest.mark.parametrize("exponent", [1, 2, 3, 4, -1, 2.5])
+def test_whole_powers_are_products(exponent):
+    x = np.array([[-np.inf, -2.5, -0.0, 0.0, 1e-20, 0.3, 7.0, np.inf, np.nan, 1e13, -1e-13]], "float32")
+    answer = compute({"x": x}, lambda emit, x: emit(relax.op.power(x, const(exponent))))
+    with np.errstate(all="ignore"):
+        theirs = np.power(x.astype("float64"), exponent).astype("float32")
+    np.testing.assert_allclose(answer.outputs[0], theirs, rtol=3e-7)
+    code = "".join(str(function) for _, function in answer.lowered.module.functions_items())
+    assert ("pow" in code) == (exponent not in (2, 3, 4))
+
+
 def test_concatenations_of_slices_of_concatenations_do_not_grow_without_end():
     x = draw(4, 8, 8)
 
