@@ -21,6 +21,7 @@ from farm.compiler.parameters import raw
 from farm.compiler.planes import Planes
 from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
+from farm.compiler.taps import UsedTaps
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
 
 Array = np.ndarray[Any, Any]
@@ -80,6 +81,7 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         rewriting("farm.Planes", Planes),
+        rewriting("farm.UsedTaps", UsedTaps),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
         rewriting("farm.ScaleAndShift", _Normalizer),

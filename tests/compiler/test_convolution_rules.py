@@ -93,6 +93,28 @@ def check(case: Convolution, cpu: str) -> Answer:
     return answer
 
 
+@pytest.mark.parametrize(
+    ("case", "left"),
+    [
+        (Convolution(size=(12, 12), dilation=(12, 12), padding=(12, 12, 12, 12)), (1, 1)),
+        (Convolution(size=(12, 40), dilation=(24, 24), padding=(24, 24, 24, 24), then="relu"), (1, 3)),
+        (Convolution(size=(5, 5), kernel=(5, 5), dilation=(3, 3), padding=(6, 6, 6, 6), strides=(2, 2)), (3, 3)),
+        (
+            Convolution(size=(5, 6), kernel=(4, 3), dilation=(6, 2), padding=(18, 2, 0, 2), batch=2),
+            (1, 3),
+        ),  # causal: the last sees the image
+        (replace(DEPTHWISE, channels=32, outputs=32, groups=32, size=(7, 7), dilation=(7, 7), padding=(7, 7, 7, 7)), (1, 1)),
+        (Convolution(size=(6, 7), padding=(1, 1, 1, 1)), (3, 3)),
+        (Convolution(size=(4, 4), padding=(9, 0, 9, 0), kernel=(3, 3)), (3, 3)),  # some results see nothing but padding, each tap a pixel
+    ],
+    ids=str,
+)
+def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
+    answer = check(case, "native")
+    weights = case.outputs * case.channels // case.groups
+    assert max(value.size for value in answer.lowered.parameters) == weights * left[0] * left[1]
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",
