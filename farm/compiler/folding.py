@@ -22,6 +22,14 @@ def _reshaped(values: list[Array], call: Call) -> Array:
     return values[0].reshape(tuple(int(extent) for extent in call.ty.shape))
 
 
+def _averaged(values: list[Array], call: Call) -> Array:
+    if values[0].dtype.kind != "f":
+        raise TypeError("not floating point")
+    axes = call.attrs.axis
+    result: Array = values[0].mean(None if axes is None else tuple(map(int, axes)), np.float64, keepdims=bool(call.attrs.keepdims))
+    return result
+
+
 def _permuted(values: list[Array], call: Call) -> Array:
     axes = call.attrs.axes
     turned = np.transpose(values[0], None if axes is None else [int(axis) for axis in axes])
@@ -75,6 +83,7 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.flatten": _reshaped,
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
+    "relax.mean": _averaged,  # of weights that are standardized, as in normalizer-free networks
     "relax.isnan": lambda values, _: np.isnan(values[0]),
     "relax.where": lambda values, _: np.where(*values),
 }

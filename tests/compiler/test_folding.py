@@ -96,6 +96,15 @@ def test_conversions_fold_but_from_floats_to_integers(source, result):
         assert folds(lambda x: OP.astype(x, result), operand)
 
 
+@pytest.mark.parametrize(("axis", "keepdims"), [(None, False), ([0, 2], True), (-1, False)])
+def test_weights_that_are_standardized_become_constants(axis, keepdims):
+    w = np.random.default_rng(4).standard_normal((3, 4, 5)).astype("float32")
+    low = lowered({"x": np.zeros(1, "float32")}, lambda emit, x: emit(OP.add(x, emit(OP.mean(const(w), axis, keepdims)))))
+    assert not any("mean" in kernel.name for kernel in low.kernels)
+    axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
+    np.testing.assert_allclose(run(low, [np.zeros(1, "float32")])[0].squeeze(), w.mean(axes), rtol=1e-5, atol=1e-6)
+
+
 def test_operands_of_different_shapes_are_broadcast():
     assert folds(OP.multiply, values("float32")[:, None], values("float32")[:2])
     assert folds(OP.add, np.float32([[1, 2]]), np.float32(3))
