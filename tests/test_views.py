@@ -14,6 +14,7 @@ from rich.table import Table
 
 from farm import views
 from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
+from farm.views.runs import final_table, history_table
 
 SAMPLES = Samples((0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
 LATENCY = Latency(700, 42.1, 43.7, 43.9, 1.748, 47.5, 51.2)
@@ -47,19 +48,19 @@ def row(text: str, name: str) -> str:
 
 
 def test_the_final_table_has_units_in_its_header_and_three_digits_in_its_figures() -> None:
-    text = shown(views.final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160), 160)
+    text = shown(final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160), 160)
     header = "device profile model verdict p50 ms IQR % p90 ms p99 ms samples top-1 % ref % max err why"
     assert row(text, "device") == header
     assert row(text, "host") == "host x86 digits STABLE 43.7 4.0 47.5 51.2 700 97.8 97.6 3.1e-7 steady"
 
 
 def test_at_80_columns_the_verdict_and_the_main_figures_remain_on_one_line() -> None:
-    text = shown(views.final_table([STABLE, EMULATED], 80), 80)
+    text = shown(final_table([STABLE, EMULATED], 80), 80)
     assert row(text, "host") == "host digits STABLE 43.7 4.0 97.8 3.1e-7"
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-@pytest.mark.parametrize("table", [views.final_table, views.history_table])
+@pytest.mark.parametrize("table", [final_table, history_table])
 def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: Verdict) -> None:
     run = dataclasses.replace(EMULATED, verdict=verdict)
     text = shown(table([run], 200), 200)  # type: ignore[operator]
@@ -70,21 +71,21 @@ def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: 
 
 
 def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() -> None:
-    narrow = shown(views.final_table([STABLE, FAILED], 80), 80)
+    narrow = shown(final_table([STABLE, FAILED], 80), 80)
     assert row(narrow, "rk3399") == "rk3399 [b]net[/b] FAILED"
     assert "✗ rk3399 [b]net[/b]: the agent died of signal 9" in narrow
-    wide = shown(views.final_table([STABLE, FAILED], 160), 160)
+    wide = shown(final_table([STABLE, FAILED], 160), 160)
     assert row(wide, "rk3399").endswith(" the agent died of signal 9")
     assert "✗" not in wide
 
 
 def test_a_column_that_nothing_fills_is_left_out() -> None:
-    text = shown(views.final_table([FAILED], 200), 200)
+    text = shown(final_table([FAILED], 200), 200)
     assert row(text, "device") == "device profile model verdict why"
 
 
 def test_history_shows_when_what_and_which_build() -> None:
-    text = shown(views.history_table([STABLE], 120), 120)
+    text = shown(history_table([STABLE], 120), 120)
     assert row(text, "2026-07-01") == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01 1"
 
 
@@ -92,13 +93,13 @@ def test_history_shows_when_what_and_which_build() -> None:
 def test_history_breaks_no_line_and_always_names_the_run_which_farm_compare_wants(width: int) -> None:
     run = dataclasses.replace(EMULATED, id="0123456789ab", model="digits.float16")
     measured = dataclasses.replace(run, url="local:", verdict=Verdict.THROTTLED)
-    lines = shown(views.history_table([run, measured], width), width).splitlines()
+    lines = shown(history_table([run, measured], width), width).splitlines()
     assert sum(bool(line.strip()) for line in lines) == 2 + 2
     assert sum("012345" in line for line in lines) == 2
 
 
 def test_empty_tables_have_their_headers() -> None:
-    assert row(shown(views.history_table([], 120), 120), "date").endswith(" digest run")
+    assert row(shown(history_table([], 120), 120), "date").endswith(" digest run")
     assert row(shown(views.devices_table([], 100), 100), "device").endswith(" note")
 
 
@@ -178,7 +179,7 @@ def test_kernels_are_listed_by_their_share_and_what_fell_back_is_said_plainly() 
 
 def test_runs_say_how_the_device_was_asked_to_compute_where_it_was() -> None:
     asked = dataclasses.replace(STABLE, threads=2, cores="big", pinned=True)
-    text = shown(views.final_table([STABLE, asked], 160), 160)
+    text = shown(final_table([STABLE, asked], 160), 160)
     assert row(text, "device").startswith("device profile model threads cores verdict")
     assert [" ".join(line.split())[:31] for line in text.splitlines() if "digits" in line] == [
         "host x86 digits STABLE 43.7 4.0",

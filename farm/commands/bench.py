@@ -184,9 +184,10 @@ def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
     from farm.commands.common import show_error
     from farm.errors import of_failure
+    from farm.views.runs import final_table
 
     console = session.out()
-    console.print(views.final_table(outcome.runs, console.width))
+    console.print(final_table(outcome.runs, console.width))
     if session.verbosity > 0:
         parts = {f"{run.title} on {run.device}": run.samples.ledger for run in outcome.runs if run.samples}
         console.print(views.ledger_table(parts, console.width))

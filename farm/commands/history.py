@@ -22,9 +22,9 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     farm history resnet18 --device pi3
     farm history --json --limit 1000 > runs.json
     """
-    from farm import views
     from farm.store import run_to_json
     from farm.views.comparing import timeline
+    from farm.views.runs import history_table
 
     runs = session.farm().history(model, device=device, limit=limit)
     if session.as_json:
@@ -34,7 +34,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
         say_no_runs(session, (model,) if model else (), (device,) if device else ())
         return
     console = session.out()
-    console.print(views.history_table(runs, console.width))
+    console.print(history_table(runs, console.width))
     if model and len({run.device for run in runs}) == 1:
         for line in timeline(runs[::-1]):
             click.echo(line)

@@ -81,13 +81,13 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         rewriting("farm.Planes", Planes),
-        rewriting("farm.UsedTaps", UsedTaps),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
         rewriting("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
         rewriting("farm.Simplify", _Simplifier),
         FoldConstants(),
+        rewriting("farm.UsedTaps", UsedTaps),
         transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)

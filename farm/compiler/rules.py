@@ -175,13 +175,15 @@ def inline_epilogue(work: Schedule, main: SBlockRV, core: Core) -> SBlockRV:
 
 def _last_as_small(work: Schedule, main: SBlockRV) -> SBlockRV | None:
     """The one block that all larger ones have what they need of a main block from, itself no larger; None where there are several."""
-    small, gates, reached = _elements(work, main), dict[str, SBlockRV](), [main]
-    for block in reached:
+    small, gates, reached, waiting = _elements(work, main), dict[str, SBlockRV](), set[str](), [main]
+    while waiting:
+        block = waiting.pop()
+        reached.add(name_of(work, block))
         for consumer in work.get_consumers(block):
             if _elements(work, consumer) > small:
                 gates[name_of(work, block)] = block
-            else:
-                reached.append(consumer)
+            elif name_of(work, consumer) not in reached:
+                waiting.append(consumer)
     if len(gates) != 1:
         return None
     (gate,) = gates.values()

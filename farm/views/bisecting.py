@@ -9,7 +9,7 @@ from rich.text import Text
 
 from farm import words
 from farm.types import Dissection, Layer
-from farm.views import Column, table_of
+from farm.views.tables import Column, table_of
 
 _MUCH_DB = 20.0
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from farm import comparison, stats, words
 from farm.comparison import Pair
 from farm.types import Run
-from farm.views import Column, p50, table_of
+from farm.views.runs import p50
+from farm.views.tables import Column, table_of
 
 _CHANGE_STYLE = {
     stats.Change.SLOWER: "bold red",

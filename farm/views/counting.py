@@ -9,7 +9,7 @@ from rich.text import Text
 
 from farm import stats, words
 from farm.types import Accuracy
-from farm.views import Column, table_of
+from farm.views.tables import Column, table_of
 
 
 def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table:

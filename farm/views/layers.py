@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from farm.types import LayerError
-from farm.views import Column, table_of
+from farm.views.tables import Column, table_of
 
 
 def layers_table(layers: Sequence[LayerError], width: int) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 from farm import words
 from farm.store import strict
 from farm.types import Profiled, Roof, Step
-from farm.views import Column, table_of
+from farm.views.tables import Column, table_of
 
 _AGREED_WITHIN = 0.05
 _WIDE = 120

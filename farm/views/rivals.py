@@ -12,7 +12,7 @@ from rich.table import Table
 from farm import stats, words
 from farm.store import strict
 from farm.types import Agreement, Contest, Rival
-from farm.views import Column, table_of
+from farm.views.tables import Column, table_of
 
 
 @dataclass(frozen=True, slots=True)

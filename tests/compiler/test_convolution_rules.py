@@ -115,6 +115,18 @@ def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
     assert max(value.size for value in answer.lowered.parameters) == weights * left[0] * left[1]
 
 
+def test_taps_of_weights_that_are_computed_are_left_out_too():
+    x, w = (np.random.default_rng(8).standard_normal(shape).astype("float16") for shape in ((1, 8, 5, 5), (16, 8, 3, 3)))
+
+    def body(emit, x, w):
+        return emit(relax.op.nn.conv2d(x, emit(relax.op.astype(w, "float32")), padding=9, dilation=9))
+
+    answer = compute({"x": x.astype("float32")}, body, {"w": w})
+    exact = functional.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=9, dilation=9)
+    np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-4)
+    assert max(value.size for value in answer.lowered.parameters) == 16 * 8
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",
