@@ -64,6 +64,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
+def test_the_help_of_a_command_names_no_values_of_python(command: click.Command) -> None:
+    assert not re.search(r"\b(None|True|False)\b|\bUNSET\b", command.get_help(click.Context(command)))
+
+
+@pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
 def test_a_command_and_its_options_have_help(command: click.Command) -> None:
     assert command.help and command.help.splitlines()[0].endswith((".", ":"))
     without = [parameter.name for parameter in command.params if isinstance(parameter, click.Option) and not parameter.help]

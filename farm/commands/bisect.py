@@ -10,7 +10,7 @@ import click
 
 from farm.commands.common import Session, host_profile, shared
 from farm.commands.describing import Described, with_description
-from farm.commands.options import Number, complete, on_device
+from farm.commands.options import AnyNumber, Number, complete, on_device
 
 if TYPE_CHECKING:
     from farm.pipeline.bisect import Found
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="An image, .npy, or .npz with the inputs by name. [default: an example]",
 )
-@click.option("--min-snr", type=Number(), metavar="DB", help="A layer below this is bad. [default: 60, of float16 and integers 30]")
+@click.option("--min-snr", type=AnyNumber(), metavar="DB", help="A layer below this is bad. [default: 60, of float16 and integers 30]")
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
 @with_description
 @shared

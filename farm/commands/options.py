@@ -14,12 +14,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 
-class Number(click.FloatRange):
-    """A number in a range. "nan" and "inf" are none: the one is neither below a limit nor above, the other never comes."""
+class AnyNumber(click.types.FloatParamType):
+    """A number. "nan" and "inf" are none: the one is neither below a limit nor above, the other never comes."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         number = super().convert(value, parameter, context)
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", parameter, context)
+
+
+class Number(AnyNumber, click.FloatRange):
+    """One in a range."""
 
 
 def gathered(name: str, make: Callable[..., Any], *options: Option) -> Callable[[Command], Command]:
@@ -90,5 +94,5 @@ def with_gates(command: Command) -> Command:
         metavar="PERCENT",
         help="WRONG below this: of the labelled samples, or of rows with the reference's best class.",
     )
-    snr = click.option("--min-snr", "min_snr_db", type=Number(), metavar="DB", help="WRONG below this ratio of signal to noise.")
+    snr = click.option("--min-snr", "min_snr_db", type=AnyNumber(), metavar="DB", help="WRONG below this ratio of signal to noise.")
     return snr(top1(command))
