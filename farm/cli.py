@@ -45,6 +45,7 @@ from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+from farm.lightly import leave_torch_out
 
 
 class _Group(click.Group):
@@ -109,6 +110,7 @@ for command in (
 def main() -> NoReturn:
     """The entry point."""
     interrupts.catch()
+    leave_torch_out()
     try:
         code = _run()
     except BrokenPipeError:  # whoever read us, such as `head`, has enough

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from farm.asking import Question
 from farm.errors import BuildError, FarmError, InternalError
+from farm.lightly import leave_torch_out
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
 
@@ -97,6 +98,7 @@ def _unexpected(error: Exception) -> FarmError:
 def main() -> None:
     """The worker's process, its arguments a descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_torch_out()
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError):
         _work(connection, Desk(Path(sys.argv[2]), connection))

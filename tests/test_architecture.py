@@ -14,7 +14,7 @@ import farm
 
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
-    types deadline clock turns asking
+    types deadline clock turns asking lightly
     errors
     process stats interrupts worker
     parallel words metrics

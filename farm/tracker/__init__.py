@@ -11,7 +11,6 @@ from typing import Any
 
 from farm import interrupts, metrics
 from farm.errors import DeviceError
-from farm.transports.rpc_client import tvm_rpc
 
 
 def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metrics_port: int | None = None) -> None:
@@ -20,7 +19,6 @@ def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metr
     with contextlib.ExitStack() as held:
         listener = held.enter_context(_listen(host, list(ports)))
         beside = None if metrics_port is None else held.enter_context(_listen(host, [metrics_port]))
-        tvm_rpc()  # without torch, which takes seconds
         from tvm.rpc.tracker import TrackerServerHandler
 
         loop = asyncio.new_event_loop()

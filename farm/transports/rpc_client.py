@@ -1,11 +1,10 @@
-"""TVM's RPC client, imported without the second and a half that its look for torch takes, on sockets that notice a dead network."""
+"""TVM's RPC client, on sockets that notice a dead network."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,10 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _PROBE_S, _PROBES = 5, 4  # 20 s of silence end a connection
 
 
-def tvm_rpc() -> Any:
-    """The module `tvm.rpc`. For processes that drive devices: torch, imported later, would not share tensors with TVM."""
-    hide = "torch" not in sys.modules and "tvm_ffi" not in sys.modules
-    if hide:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        from tvm import rpc
-    finally:
-        if hide:
-            del sys.modules["torch"]
-    return rpc
-
-
 def connect(host: str, port: int, key: str, timeout_s: float) -> Any:
     """A session with the server at an address; the server ends it after `timeout_s`."""
-    rpc = tvm_rpc()
+    from tvm import rpc
+
     with noticing_silence():
         return rpc.connect(host, port, key, session_timeout=timeout_s)
 

@@ -20,7 +20,7 @@ from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, Li
 from farm.transports import direct
 from farm.transports.errors import translate
 from farm.transports.readiness import State
-from farm.transports.rpc_client import connect, tvm_rpc
+from farm.transports.rpc_client import connect
 from farm.transports.ssh_config import route
 from farm.transports.ssh_upload import carry
 from farm.types import Device
@@ -45,7 +45,8 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
         (scratch / name).unlink(missing_ok=True)
     key = secrets.token_hex(16)
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
-    tvm_rpc()  # it may take its time, and an agent does not wait long for the first word
+    import tvm.rpc  # noqa: F401 - it may take its time, and an agent does not wait long for the first word
+
     with _tunnel(scratch) as (child, pipe):
         port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
         try:

@@ -13,7 +13,7 @@ from farm.asking import Ask
 from farm.errors import DeviceError
 from farm.transports import direct
 from farm.transports.readiness import State
-from farm.transports.rpc_client import noticing_silence, tvm_rpc
+from farm.transports.rpc_client import noticing_silence
 from farm.types import Device
 
 
@@ -54,8 +54,10 @@ def _keys(tracker: Any) -> list[str]:
 
 
 def _greet(device: Device, host: str, port: int) -> Any:
+    from tvm import rpc
+
     try:
-        return tvm_rpc().connect_tracker(host, port)
+        return rpc.connect_tracker(host, port)
     except (OSError, RuntimeError, struct.error) as exc:
         what, fix = f"what listens at {host}:{port} is no TVM tracker", f"correct `url` of {device.name}, or start one there: farm tracker"
         raise DeviceError(what, f"{type(exc).__name__}: {exc}", fix) from exc

@@ -1,0 +1,52 @@
+"""TVM imported without torch, for our own processes: TVM's FFI loads torch wherever it is installed, which takes longer than TVM itself.
+
+Torch is imported all the same by what needs it, before TVM or after it. What is missing then is what TVM would do more quickly with torch's
+tensors and streams than through `__dlpack__`, which nothing of ours uses.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
+
+
+def leave_torch_out() -> None:
+    """From now on the first import of TVM in this process finds no torch."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in _TVM or _TORCH in sys.modules:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec and spec.loader:
+            spec.loader = _WithoutTorch(spec.loader)
+        return spec
+
+
+class _WithoutTorch(Loader):
+    """A module's own loader, for which there is no torch while the module is loaded."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:  # what others ask a loader for, such as the module's files
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[_TORCH] = None  # type: ignore[assignment]
+        try:
+            self._loader.exec_module(module)
+        finally:
+            del sys.modules[_TORCH]

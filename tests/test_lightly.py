@@ -1,0 +1,53 @@
+"""What a lane imports: TVM without torch, and torch where a model is made with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def _python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_tvm_comes_without_torch_and_torch_later_all_the_same() -> None:
+    assert _python("""
+import sys
+from farm.lightly import leave_torch_out
+leave_torch_out()
+import tvm.relax, tvm.relax.frontend.onnx
+print("torch" in sys.modules)
+import torch
+print(tvm.runtime.from_dlpack(torch.ones(3)).numpy().sum(), torch.from_dlpack(tvm.runtime.tensor(torch.ones(2).numpy())).sum().item())
+""").splitlines() == ["False", "3.0 2.0"]
+
+
+def test_where_torch_is_there_first_nothing_is_kept_from_tvm() -> None:
+    assert (
+        _python("""
+import sys
+import torch
+from farm.lightly import leave_torch_out
+leave_torch_out()
+import tvm_ffi._convert
+print(tvm_ffi._convert.torch is torch)
+""")
+        == "True"
+    )
+
+
+def test_a_missing_tvm_is_told_as_ever_and_torch_is_not_lost_with_it() -> None:
+    assert _python("""
+import sys
+from farm.lightly import leave_torch_out
+leave_torch_out()
+sys.path_importer_cache.clear()
+places, sys.path[:] = list(sys.path), []
+try:
+    import tvm
+except ModuleNotFoundError as error:
+    print(error)
+print("torch" in sys.modules)
+""").splitlines() == ["No module named 'tvm'", "False"]
