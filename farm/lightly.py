@@ -1,4 +1,6 @@
-"""TVM imported without torch, for our own processes: TVM's FFI loads torch wherever it is installed, which takes longer than TVM itself.
+"""TVM imported without torch, and without its compiler where devices are driven: most of what a short command would take otherwise.
+
+For our own processes. TVM's FFI loads torch wherever it is installed, which takes longer than TVM itself.
 
 Torch is imported all the same by what needs it, before TVM or after it. What is missing then is what TVM would do more quickly with torch's
 tensors and streams than through `__dlpack__`, which nothing of ours uses.
@@ -6,6 +8,7 @@ tensors and streams than through `__dlpack__`, which nothing of ours uses.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -14,12 +17,30 @@ from types import ModuleType
 from typing import Any
 
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
+_RUNTIME_ALONE = "TVM_USE_RUNTIME_LIB"  # read by tvm/base.py as it loads
 
 
 def leave_torch_out() -> None:
     """From now on the first import of TVM in this process finds no torch."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if not _left_out():
         sys.meta_path.insert(0, _Finder())
+
+
+def tvm_rpc() -> Any:
+    """The module `tvm.rpc`. Where that is the first of TVM, its runtime comes alone: such a lane drives a device and compiles nothing."""
+    alone = _left_out() and "tvm" not in sys.modules and _RUNTIME_ALONE not in os.environ
+    if alone:
+        os.environ[_RUNTIME_ALONE] = "1"
+    try:
+        from tvm import rpc
+    finally:
+        if alone:
+            del os.environ[_RUNTIME_ALONE]
+    return rpc
+
+
+def _left_out() -> bool:
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 class _Finder(MetaPathFinder):

@@ -51,3 +51,12 @@ except ModuleNotFoundError as error:
     print(error)
 print("torch" in sys.modules)
 """).splitlines() == ["No module named 'tvm'", "False"]
+
+
+def test_a_lane_that_begins_with_a_device_has_tvms_runtime_alone_and_another_all_of_it() -> None:
+    started = "from farm.lightly import leave_torch_out, tvm_rpc; leave_torch_out(); "
+    assert (
+        _python(started + "tvm_rpc(); import tvm, os; print(hasattr(tvm, 'relax'), 'TVM_USE_RUNTIME_LIB' in os.environ)") == "False False"
+    )
+    assert _python(started + "import tvm; tvm_rpc(); print(hasattr(tvm, 'relax'))") == "True"
+    assert _python("from farm.lightly import tvm_rpc; tvm_rpc(); import tvm; print(hasattr(tvm, 'relax'))") == "True"

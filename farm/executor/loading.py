@@ -167,14 +167,14 @@ def has_parameters(artifact: Artifact) -> bool:
 
 def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
     """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
-    from tvm import relax
+    from tvm.runtime.vm import VirtualMachine
 
     on_gpu = device.profile.on_gpu
     kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
     there = link.session.device(kind, number)
     link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
-    machine = relax.VirtualMachine(link.session.load_module(library), there)
+    machine = VirtualMachine(link.session.load_module(library), there)
     if parametric and _has(machine, WIDEN):
         machine.set_input(WIDEN)
         machine.invoke_stateful(WIDEN)

@@ -11,6 +11,7 @@ from typing import Any
 
 from farm import interrupts, metrics
 from farm.errors import DeviceError
+from farm.lightly import tvm_rpc
 
 
 def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metrics_port: int | None = None) -> None:
@@ -19,6 +20,7 @@ def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metr
     with contextlib.ExitStack() as held:
         listener = held.enter_context(_listen(host, list(ports)))
         beside = None if metrics_port is None else held.enter_context(_listen(host, [metrics_port]))
+        tvm_rpc()
         from tvm.rpc.tracker import TrackerServerHandler
 
         loop = asyncio.new_event_loop()

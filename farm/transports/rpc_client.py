@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from farm.lightly import tvm_rpc
+
 _DESCRIPTORS = Path("/proc/self/fd")
 _PROBE_S, _PROBES = 5, 4  # 20 s of silence end a connection
 
 
 def connect(host: str, port: int, key: str, timeout_s: float) -> Any:
     """A session with the server at an address; the server ends it after `timeout_s`."""
-    from tvm import rpc
-
+    rpc = tvm_rpc()
     with noticing_silence():
         return rpc.connect(host, port, key, session_timeout=timeout_s)
 

@@ -17,6 +17,7 @@ from farm import process
 from farm.asking import Ask, patiently
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
+from farm.lightly import tvm_rpc
 from farm.transports import direct
 from farm.transports.errors import translate
 from farm.transports.readiness import State
@@ -45,7 +46,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
         (scratch / name).unlink(missing_ok=True)
     key = secrets.token_hex(16)
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))  # not on a command line, where everybody could read it
-    import tvm.rpc  # noqa: F401 - it may take its time, and an agent does not wait long for the first word
+    tvm_rpc()  # it may take its time, and an agent does not wait long for the first word
 
     with _tunnel(scratch) as (child, pipe):
         port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)

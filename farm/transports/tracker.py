@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from farm.asking import Ask
 from farm.errors import DeviceError
+from farm.lightly import tvm_rpc
 from farm.transports import direct
 from farm.transports.readiness import State
 from farm.transports.rpc_client import noticing_silence
@@ -54,10 +55,8 @@ def _keys(tracker: Any) -> list[str]:
 
 
 def _greet(device: Device, host: str, port: int) -> Any:
-    from tvm import rpc
-
     try:
-        return rpc.connect_tracker(host, port)
+        return tvm_rpc().connect_tracker(host, port)
     except (OSError, RuntimeError, struct.error) as exc:
         what, fix = f"what listens at {host}:{port} is no TVM tracker", f"correct `url` of {device.name}, or start one there: farm tracker"
         raise DeviceError(what, f"{type(exc).__name__}: {exc}", fix) from exc
