@@ -21,7 +21,12 @@ import pytest
 from farm_running import DIGITS, HOST, QUICK, Done, Farm, server
 from waiting import LIMIT_S, patient, wait_until
 
+from farm import transports
+from farm.config import load
+from farm.executor.gpu import open_gpu
+from farm.executor.loading import facts_of
 from farm.store import cache_root
+from farm.types import Device
 
 STAND_IN = Path(__file__).with_name("stand_in")
 sys.path.insert(0, str(STAND_IN))
@@ -150,6 +155,68 @@ def test_bench_counts_copies_apart_and_reads_the_gpu_s_facts(gpu: Farm) -> None:
     assert json.loads(facts["temperatures_c"])["gpu"] == 45
     assert json.loads(facts["gpu_slowed_by"]) == ["temperature, by the hardware"]
     assert all(float(reading["gpu_power_w"]) == 123 for reading in samples["facts_during"])
+
+
+def deployed(gpu: Farm, **settings: str) -> tuple[dict[str, Any], list[str]]:
+    """What is known of the answer to the example, and the driver's log."""
+    gpu.environment = {**gpu.environment, **settings}
+    log = gpu.folder / "driver.log"
+    log.unlink(missing_ok=True)
+    done = gpu.run("deploy", "--device", "gpu0", "digits", "--json")
+    assert done.code == 0, done.err
+    return done.json["runs"][0]["samples"], log.read_text().splitlines()
+
+
+def test_inferences_are_launched_as_one_graph_that_reads_each_new_input(gpu: Farm) -> None:
+    done = gpu.run("bench", "--device", "gpu0", "digits", "--json")
+    assert done.code in (0, 1), done.err
+    samples, log = done.json["runs"][0]["samples"], (gpu.folder / "driver.log").read_text().splitlines()
+    steps = int(samples["facts_after"]["gpu_graph_steps"])
+    first = log.index("graph")
+    singly = [line for line in log[:first] if line.startswith("launch")]
+    assert samples["facts_after"]["gpu_launches"] == "one graph" and steps > 3
+    assert len(singly) == 2 * steps, "the first inference, and one before it is recorded"
+    assert not [line for line in log[first:] if line.startswith("launch")]
+    assert log.count("graph") > 25  # the answer, the samples of the latency, and 20 images
+    assert samples["correct"] >= 19 and samples["total"] == 20
+    gpu.configure(device(options="gpu = 0, graphs = false") + DIGITS + QUICK)
+    plain, log = deployed(gpu)
+    assert "graph" not in log and "gpu_launches" not in plain["facts_after"]
+    assert plain["agreement"] == samples["agreement"]
+
+
+def test_where_the_driver_makes_no_graphs_kernels_are_launched_one_by_one(
+    gpu: Farm, nvidia: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    samples, log = deployed(gpu, STAND_IN_FAIL="capture")
+    assert samples["facts_after"]["gpu_launches"].startswith("one by one: the GPU failed: cuStreamBeginCapture")
+    assert "graph" not in log and samples["agreement"]["right"]
+    old = kernels.driver(tmp_path_factory.mktemp("old-driver"), "-DWITHOUT_GRAPHS")
+    samples, log = deployed(gpu, STAND_IN_FAIL="", LD_LIBRARY_PATH=str(old))
+    assert samples["facts_after"]["gpu_launches"] == "one by one: libcuda.so.1 has no cuGraphDestroy"
+    assert "graph" not in log and samples["agreement"]["right"]
+
+
+def test_an_inference_that_reads_back_on_its_way_is_no_graph(gpu: Farm, agents: Callable[[str], Path]) -> None:
+    """The host would see what was computed when it was recorded, ever after."""
+    import numpy as np
+    import tvm
+    from tvm import relax
+
+    builder, given = relax.BlockBuilder(), relax.Var("given", relax.TensorStructInfo((2,), "int64"))
+    with builder.function("main", [given]):
+        builder.emit_func_output(builder.emit(relax.op.tensor_to_shape(given)))
+    relax.build(builder.finalize(), tvm.target.Target("llvm")).export_library(str(gpu.folder / "reads.so"))
+    with agent(gpu, agents) as url:
+        there = Device("gpu0", load().profile("cuda-sm80"), url)
+        with transports.open(there, None, gpu.folder, LIMIT_S) as link:
+            open_gpu(link, there)
+            link.session.upload(str(gpu.folder / "reads.so"), "reads.so")
+            cuda = link.session.device("cuda", 0)
+            machine = relax.VirtualMachine(link.call("farm.gpu.machine", link.session.load_module("reads.so")), cuda)
+            machine.set_input("main", tvm.runtime.tensor(np.array([2, 3]), device=cuda))
+            machine.module["record"]("main")
+            assert facts_of(link)["gpu_launches"] == "one by one: an inference copies to the host on its way"
 
 
 def test_profile_times_each_kernel_by_events_of_the_gpu(gpu: Farm) -> None:

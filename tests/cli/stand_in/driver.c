@@ -1,6 +1,7 @@
 // Stands in for NVIDIA's driver where there is no GPU: the calls that farm's agent makes, with the host's memory as that of the device.
 // Kernels are those of the library named by STAND_IN_KERNELS: TVM's CUDA source, compiled for the host (see kernels.py).
-// STAND_IN_FAIL: no-device, launch, fault (found at the next wait), hang, image. STAND_IN_VERSION, STAND_IN_MEMORY (bytes), STAND_IN_LOG.
+// STAND_IN_FAIL: no-device, launch, fault (found at the next wait), hang, image, capture. WITHOUT_GRAPHS, when compiled: an old driver.
+// STAND_IN_VERSION, STAND_IN_MEMORY (bytes), STAND_IN_LOG.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900 };
 enum { MOST = 4096, COUNT = 2 };
 
 static struct { char* at; size_t size; } held[MOST];
@@ -97,9 +98,17 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t size, void* s
   memcpy(to, (const void*)(uintptr_t)from, size);
   return OK;
 }
+// What goes into the stream that is recorded is kept instead of done.
+struct step { char* kernel; unsigned sizes[6]; void** arguments; };
+struct graph { struct step* steps; size_t count; };
+static struct graph* recorded;
+static void* recorded_stream;
+static int (*run)(const char*, const unsigned*, void**);
+static void** (*kept)(const char*, void**);
+
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t size, void* stream) {
   (void)stream;
-  if (ready() || !of_device(to, size) || !of_device(from, size)) return ready() ? ready() : INVALID;
+  if (ready() || recorded || !of_device(to, size) || !of_device(from, size)) return ready() ? ready() : INVALID;
   memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, size);
   return OK;
 }
@@ -109,6 +118,7 @@ int cuStreamDestroy_v2(void* stream) { free(stream); return OK; }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { (void)stream; (void)event; (void)flags; return ready(); }
 int cuStreamSynchronize(void* stream) {
   (void)stream;
+  if (recorded) return CAPTURE_UNSUPPORTED;
   wait();
   return ready();
 }
@@ -122,8 +132,6 @@ int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
   return ready();
 }
 
-static int (*run)(const char*, const unsigned*, void**);
-
 int cuModuleLoadData(void** module, const void* image) {
   const unsigned char* elf = image;
   if (ready()) return ready();
@@ -131,6 +139,7 @@ int cuModuleLoadData(void** module, const void* image) {
   void* library = dlopen(setting("STAND_IN_KERNELS", ""), RTLD_NOW);
   if (!library) { note(dlerror()); return NO_BINARY; }
   run = (int (*)(const char*, const unsigned*, void**))dlsym(library, "stand_in_run");
+  kept = (void** (*)(const char*, void**))dlsym(library, "stand_in_kept");
   *module = library;
   return OK;
 }
@@ -145,7 +154,6 @@ int cuFuncSetAttribute(void* function, int attribute, int value) { (void)functio
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** arguments, void** extra) {
   const unsigned sizes[] = {gx, gy, gz, bx, by, bz};
-  (void)stream;
   (void)extra;
   if (ready()) return ready();
   if (fails("launch")) return LAUNCH_FAILED;
@@ -154,6 +162,14 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   if (broken) note(setting("STAND_IN_FAIL", ""));
   if (broken) return OK;  // it is found out later
   if (shared || bx * by * bz > 1024) return INVALID;
+  if (recorded && stream == recorded_stream) {
+    recorded->steps = realloc(recorded->steps, (recorded->count + 1) * sizeof(struct step));
+    struct step* step = &recorded->steps[recorded->count++];
+    step->kernel = strdup(function);
+    step->arguments = kept(function, arguments);
+    memcpy(step->sizes, sizes, sizeof(sizes));
+    return OK;
+  }
   char line[300];
   snprintf(line, sizeof(line), "launch %s %u,%u,%u %u,%u,%u", (char*)function, gx, gy, gz, bx, by, bz);
   note(line);
@@ -163,3 +179,37 @@ int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned
                               unsigned shared, void* stream, void** arguments) {
   return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, NULL);
 }
+
+#ifndef WITHOUT_GRAPHS
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  if (!stream || recorded || mode != 2 || fails("capture")) return CAPTURE_UNSUPPORTED;
+  recorded = calloc(1, sizeof(struct graph));
+  recorded_stream = stream;
+  return ready();
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  if (!recorded || stream != recorded_stream) return INVALID;
+  *graph = recorded;
+  recorded = NULL;
+  return ready();
+}
+int cuGraphGetNodes(void* graph, void** nodes, size_t* count) { (void)nodes; *count = ((struct graph*)graph)->count; return OK; }
+int cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long flags) {
+  struct graph* copy = malloc(sizeof(struct graph));
+  *copy = *(struct graph*)graph;
+  *made = copy;
+  return flags ? INVALID : ready();
+}
+int cuGraphLaunch(void* made, void* stream) {
+  const struct graph* graph = made;
+  (void)stream;
+  if (ready()) return ready();
+  note("graph");
+  for (size_t i = 0; i < graph->count; ++i) {
+    if (run(graph->steps[i].kernel, graph->steps[i].sizes, graph->steps[i].arguments)) return LAUNCH_FAILED;
+  }
+  return OK;
+}
+int cuGraphExecDestroy(void* made) { free(made); return OK; }
+int cuGraphDestroy(void* graph) { free(graph); return OK; }  // its steps stay for what was made of it
+#endif
