@@ -84,6 +84,14 @@ def agent(folder: Path) -> Iterator[int]:
         child.wait()
 
 
+def floors_ms(profile: dict[str, Any]) -> dict[str, float]:
+    """The least milliseconds that an inference's arithmetic takes, and its bytes, each tensor once a kernel: by the roof that was measured
+    beside the profile, which is that of float32 on the GPU's ordinary units."""
+    roof, steps = profile["roof"], profile["steps"]
+    operations, nbytes = (sum(step[what] or 0 for step in steps) for what in ("operations", "nbytes"))
+    return {"arithmetic": 1e-6 * operations / roof["gflops"], "bytes": 1e-6 * nbytes / roof["gbytes_s"]}
+
+
 def repeated(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
     """Example inputs, so many of them along the first axis."""
     return tuple(one.repeat(batch, *[1] * (one.dim() - 1)) for one in inputs)

@@ -174,13 +174,18 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
+def place_of(link: Link, device: Device) -> Any:
+    """Where a session's tensors lie: TVM's device for the CPU or the GPU."""
+    return link.session.device("cuda", device.gpu) if device.profile.on_gpu else link.session.cpu(0)
+
+
 def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
     """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
     from tvm import relax
 
     on_gpu = device.profile.on_gpu
     kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
-    there = link.session.device(kind, number)
+    there = place_of(link, device)
     link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
     module, recordable = link.session.load_module(library), on_gpu and link.native and bool(device.options.get("graphs", True))

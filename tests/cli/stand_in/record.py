@@ -1,4 +1,4 @@
-"""Builds digits for a GPU, and keeps the CUDA source of its kernels: record.py CACHE SOURCE."""
+"""Builds digits and the probes for a GPU, and keeps the CUDA source of their kernels: record.py CACHE SOURCE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from farm.commands.common import host_profile
 from farm.compiler import cuda
 from farm.config import load
 from farm.parallel import Desk
-from farm.pipeline.tasks import build_task, prepare_task
+from farm.pipeline.tasks import build_task, prepare_task, probe_task
+
+_KERNEL = 'extern "C" __global__'
 
 
 def main() -> None:
@@ -18,7 +20,9 @@ def main() -> None:
     compiled = cuda._Compiler._compiled
 
     def recorded(compiler: cuda._Compiler, text: str) -> bytes:
-        source.write_text(text)
+        more = text[text.index(_KERNEL) :] if source.exists() else text
+        with source.open("a") as file:
+            file.write(more)
         return compiled(compiler, text)
 
     cuda._Compiler._compiled = recorded  # type: ignore[method-assign]
@@ -27,6 +31,7 @@ def main() -> None:
         desk = Desk(Path(scratch))
         prepared = prepare_task(desk, fleet.model("digits"), host_profile(fleet), cache)
         build_task(desk, prepared, fleet.profile("cuda-sm80"), cache)
+        probe_task(desk, fleet.profile("cuda-sm80"), cache)
 
 
 if __name__ == "__main__":
