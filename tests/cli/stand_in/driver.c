@@ -12,6 +12,9 @@
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900 };
 enum { MOST = 4096, COUNT = 2 };
+enum { MAX_DYNAMIC_SHARED = 8, SHARED_WITHOUT_ASKING = 48 << 10, MOST_SHARED = 163 << 10 };  // of sm_80, in bytes
+
+struct kernel { char name[256]; int allowed; };  // bytes of dynamic shared memory
 
 static struct { char* at; size_t size; } held[MOST];
 static size_t used;
@@ -99,7 +102,7 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t size, void* s
   return OK;
 }
 // What goes into the stream that is recorded is kept instead of done.
-struct step { char* kernel; unsigned sizes[6]; void** arguments; };
+struct step { char* kernel; unsigned sizes[7]; void** arguments; };
 struct graph { struct step* steps; size_t count; };
 static struct graph* recorded;
 static void* recorded_stream;
@@ -147,13 +150,20 @@ int cuModuleUnload(void* module) { (void)module; return OK; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   (void)module;
   if (run(name, NULL, NULL) && !fails("hang")) return NO_SUCH;  // what hangs is not run
-  *function = strdup(name);
+  struct kernel* made = malloc(sizeof(struct kernel));
+  snprintf(made->name, sizeof(made->name), "%s", name);
+  made->allowed = SHARED_WITHOUT_ASKING;
+  *function = made;
   return OK;
 }
-int cuFuncSetAttribute(void* function, int attribute, int value) { (void)function; (void)attribute; (void)value; return OK; }
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != MAX_DYNAMIC_SHARED) return OK;
+  ((struct kernel*)function)->allowed = value;
+  return value > MOST_SHARED ? INVALID : OK;
+}
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** arguments, void** extra) {
-  const unsigned sizes[] = {gx, gy, gz, bx, by, bz};
+  const unsigned sizes[] = {gx, gy, gz, bx, by, bz, shared};
   (void)extra;
   if (ready()) return ready();
   if (fails("launch")) return LAUNCH_FAILED;
@@ -161,11 +171,11 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   if (fails("hang")) broken = NOT_READY;
   if (broken) note(setting("STAND_IN_FAIL", ""));
   if (broken) return OK;  // it is found out later
-  if (shared || bx * by * bz > 1024) return INVALID;
+  if (shared > (unsigned)((struct kernel*)function)->allowed || bx * by * bz > 1024) return INVALID;
   if (recorded && stream == recorded_stream) {
     recorded->steps = realloc(recorded->steps, (recorded->count + 1) * sizeof(struct step));
     struct step* step = &recorded->steps[recorded->count++];
-    step->kernel = strdup(function);
+    step->kernel = strdup(((struct kernel*)function)->name);
     step->arguments = kept(function, arguments);
     memcpy(step->sizes, sizes, sizeof(sizes));
     return OK;

@@ -1,4 +1,5 @@
-"""Builds digits and the probes for a GPU, and keeps the CUDA source of their kernels: record.py CACHE SOURCE."""
+"""Builds a model of a devices.toml, and the probes, for a GPU, and keeps the CUDA source of their kernels:
+record.py CACHE CONFIG MODEL SOURCE."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _KERNEL = 'extern "C" __global__'
 
 
 def main() -> None:
-    cache, source = map(Path, sys.argv[1:])
+    cache, config, source = (Path(sys.argv[place]) for place in (1, 2, 4))
     compiled = cuda._Compiler._compiled
 
     def recorded(compiler: cuda._Compiler, text: str) -> bytes:
@@ -26,10 +27,10 @@ def main() -> None:
         return compiled(compiler, text)
 
     cuda._Compiler._compiled = recorded  # type: ignore[method-assign]
-    fleet = load()
+    fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))
-        prepared = prepare_task(desk, fleet.model("digits"), host_profile(fleet), cache)
+        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), cache)
         build_task(desk, prepared, fleet.profile("cuda-sm80"), cache)
         probe_task(desk, fleet.profile("cuda-sm80"), cache)
 
