@@ -13,7 +13,7 @@ from farm.errors import FarmError
 from farm.types import Paired, Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
-_FACTS = ("cpu", "gpu", "gpu_driver", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
+_FACTS = ("cpu", "gpu", "gpu_driver", "gpu_launches", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
 _WARMER_C = 5.0
 _BUSIER = 0.5  # of load
 

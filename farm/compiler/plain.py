@@ -21,8 +21,10 @@ from farm.compiler.choices import Chooser, parsed
 from farm.compiler.core import core_key, core_of
 from farm.compiler.extents import at_one
 from farm.compiler.folding import view
+from farm.compiler.gpu import is_gpu
 from farm.compiler.graph import graph_of
 from farm.compiler.lower import resolve_target
+from farm.compiler.schedules import is_loop_nest
 from farm.errors import BuildError
 from farm.store import RecordStore
 from farm.types import Artifact, Prepared, Profile
@@ -66,8 +68,10 @@ class Plain:
 def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: RecordStore) -> Plain:
     """The steps of an artifact. Raises BuildError for one that was built of something else, and for steps that are no kernels."""
     target = resolve_target(profile)
-    core = replace(core_of(target), long_products=False)  # the loops are for this machine
-    chooser = Chooser(core, parsed(records.choices(core_key(target))))
+    chooser = None
+    if not is_gpu(target):
+        core = replace(core_of(target), long_products=False)  # the loops are for this machine
+        chooser = Chooser(core, parsed(records.choices(core_key(target))))
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
     with target:
         module = passes.optimize(passes.bind(module, read_weights(prepared.directory)), chooser)
@@ -75,11 +79,23 @@ def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Rec
     if graph_of(module) != json.loads((artifact.library.parent / GRAPH).read_text()):
         why = "its kernels are others than those that the model has now"
         raise BuildError(f"the build of {prepared.model} for {profile.name} is not of this model", why, "run the command again")
+    for name in _made_for_gpu(module) if chooser is None else ():
+        why = f"{name} is made for the GPU's threads, and has no plain loops"
+        raise BuildError(f"{prepared.model} cannot be taken apart", why, "compare its outputs only: farm deploy")
     steps = _Steps(prepared.model, module["main"], parameters)
     host = tvm.target.Target("llvm")
     kernels = tvm.compile(module, target=host).mod
     outputs = tuple(steps.of(module["main"].body.body))
     return Plain(tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels)
+
+
+def _made_for_gpu(module: tvm.IRModule) -> list[str]:
+    """Kernels that TVM writes for a GPU from the start: sort and scan."""
+    return [
+        str(variable.name_hint)
+        for variable, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and not is_loop_nest(function)
+    ]
 
 
 class _Steps:

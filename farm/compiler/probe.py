@@ -1,4 +1,4 @@
-"""What a core can do at the most: two kernels for a profile that are timed beside a model, for the roof of its profile.
+"""What a core, or a GPU, can do at the most: two kernels for a profile that are timed beside a model, for the roof of its profile.
 
 The roofline model is Williams, Waterman and Patterson's, https://doi.org/10.1145/1498765.1498785.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
-from farm.compiler.build import LIBRARY, compiler_digest, this_cpu, versions, workspace
+from farm.compiler import gpu_probe
+from farm.compiler.build import LIBRARY, compiler_digest, cuda_version, this_cpu, versions, workspace
 from farm.compiler.core import Core, core_of
+from farm.compiler.cuda import device_code
+from farm.compiler.gpu import CUDA, is_gpu
 from farm.compiler.link import linker
 from farm.compiler.lower import resolve_target
 from farm.parallel import Desk
@@ -32,32 +36,44 @@ _FLOAT = "float32"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """ARITHMETIC(factors [2, lanes], sums [tasks, tile * lanes]) does so many `operations` in registers. MEMORY(from [n, floats],
-    to [n, floats]) copies n blocks of BLOCK_BYTES."""
+    """ARITHMETIC(factors [2, lanes], sums [tasks, width]) does so many `operations` in registers for each task; of those there are any
+    number where `tasks` is None. MEMORY(from [n, floats], to [n, floats]) copies n blocks of BLOCK_BYTES."""
 
     library: Path
     lanes: int
-    sums: tuple[int, int]
+    width: int
     operations: int
+    tasks: int | None
 
 
 def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
-    """The probes for a profile, kept like any other library."""
+    """The probes for a profile, kept like any other library. Raises BuildError where there is no compiler for its GPU."""
     store, target = Store(cache), resolve_target(profile)
-    core = core_of(target)
-    digest = digest_of("probe", str(target), str(profile.linker), this_cpu(), compiler_digest(), versions())
-    tile = min(core.tile_budget, _STACK_BYTES // (4 * core.lanes))
+    compiler = cuda_version() if target.kind.name == CUDA else ""
+    digest = digest_of("probe", str(target), str(profile.linker), this_cpu(), compiler, compiler_digest(), versions())
+    kernels, about = _kernels(target)
     if not (kept := store.find("probes", digest)):
         with store.publish("probes", digest) as folder:
-            functions = {ARITHMETIC: _arithmetic(core, tile), MEMORY: _memory(core)}
-            module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in functions.items()})
-            executable = tvm.compile(module, target=target)
+            module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in kernels.items()})
+            with device_code(target, store):
+                executable = tvm.compile(module, target=target)
             executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
-            (folder / "probe.json").write_text(json.dumps({"core": core.name, "tile": tile}))
+            (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)
         assert kept is not None, "published, and not there"
-    sums = (_TASKS, tile * core.lanes)
-    return Probe(kept / LIBRARY, core.lanes, sums, 2 * _STEPS * sums[0] * sums[1])
+    return Probe(kept / LIBRARY, **about)
+
+
+def _kernels(target: tvm.target.Target) -> tuple[dict[str, tirx.PrimFunc], dict[str, Any]]:
+    """By name; and what a Probe has to say of them."""
+    if is_gpu(target):
+        made, lanes, width, steps, tasks = gpu_probe.functions(BLOCK_BYTES), 1, gpu_probe.WIDTH, gpu_probe.STEPS, None
+    else:
+        core = core_of(target)
+        tile = min(core.tile_budget, _STACK_BYTES // (4 * core.lanes))
+        made, lanes, width, steps, tasks = (_arithmetic(core, tile), _memory(core)), core.lanes, tile * core.lanes, _STEPS, _TASKS
+    about = {"lanes": lanes, "width": width, "operations": 2 * steps * width, "tasks": tasks}
+    return dict(zip((ARITHMETIC, MEMORY), made, strict=True)), about
 
 
 def _arithmetic(core: Core, tile: int) -> tirx.PrimFunc:

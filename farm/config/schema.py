@@ -125,6 +125,7 @@ class ProfileTable(Table):
 class OptionsTable(Table):
     deadline_s: PositiveSeconds | None = None
     gpu: Count | None = None
+    graphs: bool | None = None
     threads: Positive | None = None
     cores: Annotated[str, AfterValidator(_cores)] | None = None
     pinned: bool | None = None

@@ -54,6 +54,7 @@ def _load(
         inputs, expected = prepare.reference(side.prepared)
         one.feed(inputs)
         one.run()
+        one.record()
         agreement = stats.agreement(one.outputs(), expected, side.limits)
         if not agreement.right:
             why = stats.verdict(False, agreement, None)[1]

@@ -40,6 +40,7 @@ def classify_on(
 
         def scores(inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
             loaded.feed(inputs)
+            loaded.record()
             loaded.run()
             return loaded.outputs()[0]
 

@@ -57,16 +57,16 @@ def dissect(
         loaded.run()
         whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
         here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
-        walk = _Walk(desk, link, parts, artifact, least_db)
+        walk = _Walk(desk, link, loaded.device, parts, artifact, least_db)
         return Dissection(tuple(walk.layers(here)), whole)
 
 
 class _Walk:
     """Goes through the steps, on the device and here, side by side. A tensor stays for as long as a later step takes it."""
 
-    def __init__(self, desk: Desk, link: Link, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
+    def __init__(self, desk: Desk, link: Link, device: Any, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
         self._desk, self._link, self._parts, self._least_db = desk, link, parts, least_db
-        self._cpu = link.session.cpu(0)
+        self._device = device
         self._module = link.session.load_module(LIBRARY)
         self._kept = read(artifact.parameters)
         self._places = {number: f"{PREFIX}_{place}" for number, place in parts.places.items()}
@@ -122,7 +122,7 @@ class _Walk:
     def _run(self, step: Step, arguments: Sequence[Any]) -> list[Any]:
         import tvm
 
-        outputs = [tvm.runtime.empty(shape, dtype, device=self._cpu) for _, shape, dtype in step.outputs]
+        outputs = [tvm.runtime.empty(shape, dtype, device=self._device) for _, shape, dtype in step.outputs]
         self._module.get_function(step.kernel, True)(*arguments, *outputs)
         return outputs
 
@@ -137,7 +137,7 @@ class _Walk:
     def _sent(self, value: Array) -> Any:
         import tvm
 
-        return tvm.runtime.tensor(np.ascontiguousarray(value), device=self._cpu)
+        return tvm.runtime.tensor(np.ascontiguousarray(value), device=self._device)
 
     def _let_go(self, step: Step, here: dict[int, Array]) -> None:
         for number in step.tensors:

@@ -45,6 +45,8 @@ class Loaded:
     parameters: list[Any]
     inputs: tuple[TensorSpec, ...]
     on_gpu: bool = False
+    recordable: bool = False
+    recorded: bool = False
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
@@ -57,6 +59,13 @@ class Loaded:
         self.machine.invoke_stateful("main")
         if self.on_gpu:  # which is only given its work so far
             self.device.sync()
+
+    def record(self) -> None:
+        """Have inferences be launched as one graph from now on, where they run on a GPU that can: once inputs are fed. The facts tell."""
+        if self.recordable and not self.recorded:
+            self.machine.module["record"]("main")
+            self.device.sync()
+            self.recorded = True
 
     def outputs(self) -> list[Array]:
         return here.flat(self.machine.get_outputs("main"))
@@ -165,21 +174,27 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
+def place_of(link: Link, device: Device) -> Any:
+    """Where a session's tensors lie: TVM's device for the CPU or the GPU."""
+    return link.session.device("cuda", device.gpu) if device.profile.on_gpu else link.session.cpu(0)
+
+
 def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
     """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
     from tvm.runtime.vm import VirtualMachine
 
     on_gpu = device.profile.on_gpu
     kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
-    there = link.session.device(kind, number)
+    there = place_of(link, device)
     link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
-    machine = VirtualMachine(link.session.load_module(library), there)
+    module, recordable = link.session.load_module(library), on_gpu and link.native and bool(device.options.get("graphs", True))
+    machine = VirtualMachine(link.call("farm.gpu.machine", module) if recordable else module, there)
     if parametric and _has(machine, WIDEN):
         machine.set_input(WIDEN)
         machine.invoke_stateful(WIDEN)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu)
+    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
 
 
 def _has(machine: Any, function: str) -> bool:

@@ -49,7 +49,7 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
         loaded, link, uploaded = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger)
         meter = _Meter(desk, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger)
+        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger, record=True)
         meter.sample(first_s)
         correct, total = _classify(desk, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
@@ -83,9 +83,17 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
 
 
 def first_answer(
-    desk: Desk, loaded: Loaded, limits: Limits, inputs: dict[str, Array], expected: list[Array], ledger: dict[str, float]
+    desk: Desk,
+    loaded: Loaded,
+    limits: Limits,
+    inputs: dict[str, Array],
+    expected: list[Array],
+    ledger: dict[str, float],
+    *,
+    record: bool = False,
 ) -> tuple[float, Agreement]:
-    """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference."""
+    """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference; or that of the one after it, once
+    inferences are recorded."""
     desk.note(Progress(Stage.RUNNING, "first inference"))
     with timed(ledger, "feed"):
         loaded.feed(inputs)
@@ -93,6 +101,9 @@ def first_answer(
     with timed(ledger, "first run"):
         loaded.run()
     first_s = time.perf_counter() - begin
+    if record and loaded.recordable:
+        with timed(ledger, "record"):
+            loaded.record()
     with timed(ledger, "read-back"):
         outputs = loaded.outputs()
     with timed(ledger, "check"):

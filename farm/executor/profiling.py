@@ -6,19 +6,20 @@ import json
 import time
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm import prepare
 from farm.clock import timed
 from farm.compiler.build import GRAPH
 from farm.deadline import Deadline
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import Loaded, facts_of, open_and_load, quiet, send
+from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.executor.measuring import first_answer
 from farm.executor.recordings import Inference, median_one, parsed, steps_of
+from farm.executor.roof import measured
 from farm.parallel import Desk
 from farm.transports import Link
-from farm.types import Device, Fitted, Profiled, Progress, Roof, Stage
+from farm.types import Device, Fitted, Profiled, Progress, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.probe import Probe
@@ -27,9 +28,6 @@ _BATCH_S = 0.25  # of recorded inferences between two notes of progress
 _WARM_S = 0.5
 _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
 _LONGEST = 10.0  # times the seconds asked for, where a few inferences take that long
-_MEMORY_SHARE = 8  # of what the device has free, for each of the two blocks that are copied from one to the other
-_MOST_BYTES = 128 << 20
-_REPEATS = 5
 
 
 def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
@@ -57,7 +55,7 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, sec
         plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)
         with timed(ledger, "roof"):
             desk.note(Progress(Stage.MEASURING, "what the device can do at the most"))
-            roof = _roof(link, probe) if probe else None
+            roof = measured(link, device, probe) if probe else None
         facts = facts_of(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
@@ -106,30 +104,3 @@ def _record(
             plain += more[0]
             recorded += more[1]
     return plain, recorded
-
-
-def _roof(link: Link, probe: Probe) -> Roof:
-    """What the device can do at the most with the session's threads: the best of some tries of each probe."""
-    import numpy as np
-    import tvm
-
-    from farm.compiler.probe import ARITHMETIC, BLOCK_BYTES, MEMORY
-
-    cpu = link.session.cpu(0)
-    send(link, probe.library, "probe.so")
-    library = link.session.load_module("probe.so")
-
-    def best(name: str, *arguments: Any) -> float:
-        return float(min(library.time_evaluator(name, cpu, number=1, repeat=_REPEATS)(*arguments).results))
-
-    factors = tvm.runtime.tensor(np.repeat([[0.5], [1.0]], probe.lanes, axis=1).astype("float32"), device=cpu)
-    arithmetic_s = best(ARITHMETIC, factors, tvm.runtime.empty(probe.sums, "float32", cpu))
-    free = int(float(facts_of(link).get("memory_available_bytes", 0))) or _MOST_BYTES
-    blocks = max(1, min(_MOST_BYTES, free // _MEMORY_SHARE) // BLOCK_BYTES)
-    one, other = (tvm.runtime.empty((blocks, BLOCK_BYTES // 4), "float32", cpu) for _ in range(2))
-    library[MEMORY](one, other)  # the system gives memory when it is first written; what was only read is one page of zeros
-    library[MEMORY](other, one)
-    memory_s = best(MEMORY, one, other)
-    size = f"{blocks * BLOCK_BYTES >> 20} MiB"
-    source = f"measured on the device: multiply-adds in registers, and {size} copied"
-    return Roof(1e-9 * probe.operations / arithmetic_s, 1e-9 * 2 * blocks * BLOCK_BYTES / memory_s, source)

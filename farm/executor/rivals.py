@@ -23,6 +23,7 @@ def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], 
     with ExitStack() as stack:
         loaded, link, _ = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, deadline_s, {})
         loaded.feed(inputs)
+        loaded.record()
         threads = int(facts_of(link)["threads"])
         blocks: dict[str, Block] = {"farm": loaded.time}
         versions, agreements, missing = {}, {}, {}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import quantize, stats
-from farm.errors import UsageError
 from farm.parallel import Desk
 from farm.pipeline.single import Show, check_usable, do, fit, prepare
 from farm.pipeline.tasks import PREPARE_S, crew_of, device_at_home
@@ -53,10 +52,6 @@ def bisect(
     show: Show,
 ) -> Found:
     """Every layer of a model on a device, for the input in a file or the example. Raises what keeps it from being looked at."""
-    if device.profile.on_gpu:
-        raise UsageError(
-            f"{device.name} computes on a GPU", "kernels are taken apart on CPUs only", "name a device whose profile is a CPU's"
-        )
     check_usable(device)
     with crew_of(store) as crew:
         model, prepared = prepare(crew, model, device.profile, host, store, show)

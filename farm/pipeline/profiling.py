@@ -15,9 +15,8 @@ def profile(model: Model, device: Device, *, host: Profile, store: Store, second
         model, prepared = prepare(crew, model, device.profile, host, store, show)
         fitted = fit(crew, model, prepared, device, store, show)
         what = f"compiling what measures {device.profile.name}"
-        # An emulator's arithmetic has no roof, as it depends on the instruction; for a GPU there is no probe yet.
-        measured = not (device.emulated or device.profile.on_gpu)
-        probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what) if measured else None
+        # An emulator's arithmetic has no roof, as it depends on the instruction.
+        probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what) if not device.emulated else None
         arguments = (device, fitted, probe, seconds, deadline_s, store.root)
         profiled: Profiled = do(crew, profile_task, arguments, show, deadline_s, f"the profile of {model.name} on {device.name}")
         return profiled

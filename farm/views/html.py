@@ -28,6 +28,7 @@ _FACTS = (
     "cpu",
     "gpu",
     "gpu_driver",
+    "gpu_launches",
     "kernel",
     "governor",
     "cores",

@@ -30,6 +30,7 @@ def final_table(runs: Sequence[Run], width: int) -> Table:
         Column("inf/s", words.per_second, right=True, rare=True),
         Column("W", _figure(stats.power_w), 100, right=True, rare=True),
         Column("mJ/inf", _figure(stats.each_j, 1e3), right=True, rare=True),
+        Column("launches", _launches, 100, rare=True),
         Column("samples", _samples, 130, right=True),
         Column("peak MB", words.peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
@@ -119,6 +120,12 @@ def _figure(value: Callable[[Run], float | None], unit: float = 1.0) -> Callable
         return "" if found is None else words.digits(unit * found)
 
     return cell
+
+
+def _launches(run: Run) -> str:
+    """How a GPU was given the steps of an inference."""
+    facts = run.samples.facts_after if run.samples else {}
+    return facts.get("gpu_launches", "").partition(":")[0]
 
 
 def _top1(run: Run) -> str:

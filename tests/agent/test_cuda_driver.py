@@ -32,6 +32,8 @@ constexpr bool kSame<A (*)(Ours...), B (*)(Theirs...)> = [] {
 
 #define CHECK(name, arguments) static_assert(kSame<decltype(farm::cuda::Driver::name), decltype(&::name)>, #name);
 FARM_DRIVER_FUNCTIONS(CHECK)
+FARM_GRAPH_FUNCTIONS(CHECK)
+static_assert(farm::cuda::kRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 using namespace farm::cuda;
 static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kNoDevice == CUDA_ERROR_NO_DEVICE && kNoBinary == CUDA_ERROR_NO_BINARY_FOR_GPU);
 static_assert(kMaxThreadsPerBlock == CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK && kMaxBlockX == CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);

@@ -4,7 +4,6 @@ CPU. What only a GPU can show is in tools/bench-gpu."""
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import json
 import os
 import platform
@@ -12,28 +11,37 @@ import re
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from farm_running import DIGITS, HOST, QUICK, Done, Farm, server
+import tvm
+from farm_running import DIGITS, QUICK, Farm
+from gpu_running import agent, cache, device, farm, layers
+from tvm import relax
 from waiting import LIMIT_S, patient, wait_until
 
-from farm.store import cache_root
+from farm import transports
+from farm.compiler import gpu_probe, probe
+from farm.compiler.code import compiled
+from farm.compiler.cuda import device_code
+from farm.compiler.link import linker
+from farm.compiler.lower import resolve_target
+from farm.config import load
+from farm.executor.gpu import open_gpu
+from farm.executor.loading import facts_of, place_of
+from farm.store import Store, cache_root
+from farm.transports import Link
+from farm.types import Device
 
 STAND_IN = Path(__file__).with_name("stand_in")
 sys.path.insert(0, str(STAND_IN))
 
 import kernels  # noqa: E402
 
-DEVICE = """
-[devices.{name}]
-profile = "{profile}"
-url = "{url}"
-options = {{ {options} }}
-"""
+__all__ = ["cache", "farm"]  # fixtures
 IMAGE = Path(__file__).parents[2] / "docs" / "digit.png"
 # How the stand-in is to fail, the number of the GPU, and the error and its cure.
 FAULTS = {
@@ -47,38 +55,22 @@ FAULTS = {
 }
 
 
-def device(name: str = "gpu0", url: str = "local:", profile: str = "cuda-sm80", options: str = "gpu = 0") -> str:
-    return DEVICE.format(name=name, url=url, profile=profile, options=options)
-
-
-@pytest.fixture(scope="module")
-def cache(agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the agents in it; nothing is built for any other kind of board."""
-    agents("x86_64-cuda")
-    folder, kept = tmp_path_factory.mktemp("gpus") / "cache", cache_root() / "agents"
-    kept.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
-    folder.mkdir()
-    (folder / "agents").symlink_to(kept)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def nvidia(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which the stand-in is found; digits is built for it."""
     if platform.machine() != "x86_64":
         pytest.skip("the stand-in is for x86-64")
     folder = tmp_path_factory.mktemp("nvidia")
-    record = [sys.executable, STAND_IN / "record.py", cache, folder / "kernels.cu"]
+    (folder / "devices.toml").write_text(device() + DIGITS)
+    return recorded(folder, cache, "digits")
+
+
+def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
+    """The environment in which the stand-in has the kernels of a model of the folder's devices.toml, and nothing else."""
+    record = [sys.executable, STAND_IN / "record.py", cache, folder / "devices.toml", model, folder / "kernels.cu"]
     subprocess.run(record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])})
     library = kernels.built((folder / "kernels.cu").read_text(), folder)
     return {"LD_LIBRARY_PATH": str(kernels.driver(folder)), "STAND_IN_KERNELS": str(library)}
-
-
-@pytest.fixture
-def farm(cache: Path, tmp_path: Path) -> Iterator[Farm]:
-    farm = Farm(tmp_path, cache, uuid.uuid4().hex)
-    yield farm
-    farm.end()
 
 
 @pytest.fixture
@@ -88,19 +80,6 @@ def gpu(farm: Farm, nvidia: dict[str, str]) -> Iterator[Farm]:
     farm.environment = {**nvidia, "STAND_IN_LOG": str(farm.folder / "driver.log")}
     yield farm
     farm.assert_nothing_is_left()
-
-
-def layers(done: Done) -> list[dict[str, Any]]:
-    return next(one["layers"] for one in done.json["examined"] if one["name"] == "gpu0")
-
-
-@contextlib.contextmanager
-def agent(farm: Farm, agents: Callable[[str], Path], arch: str = "x86_64-cuda", **settings: str) -> Iterator[str]:
-    """The url of an agent whose driver, where it has one, is set like this."""
-    work = farm.folder / f"agent-{len(list(farm.folder.glob('agent-*')))}"
-    words = [agents(arch), "--port", "0", "--work-dir", work]
-    with server(farm.folder, *words, says=rf"listening on {HOST}:(\d+)", env={**farm.env, **settings}) as port:
-        yield f"rpc://{HOST}:{port}"
 
 
 def test_deploy_runs_the_kernels_on_the_gpu_and_the_answer_is_right(gpu: Farm) -> None:
@@ -152,12 +131,118 @@ def test_bench_counts_copies_apart_and_reads_the_gpu_s_facts(gpu: Farm) -> None:
     assert all(float(reading["gpu_power_w"]) == 123 for reading in samples["facts_during"])
 
 
-def test_profile_times_each_kernel_by_events_of_the_gpu(gpu: Farm) -> None:
+def deployed(gpu: Farm, **settings: str) -> tuple[dict[str, Any], list[str]]:
+    """What is known of the answer to the example, and the driver's log."""
+    gpu.environment = {**gpu.environment, **settings}
+    log = gpu.folder / "driver.log"
+    log.unlink(missing_ok=True)
+    done = gpu.run("deploy", "--device", "gpu0", "digits", "--json")
+    assert done.code == 0, done.err
+    return done.json["runs"][0]["samples"], log.read_text().splitlines()
+
+
+def test_inferences_are_launched_as_one_graph_that_reads_each_new_input(gpu: Farm) -> None:
+    done = gpu.run("bench", "--device", "gpu0", "digits", "--json")
+    assert done.code in (0, 1), done.err
+    samples, log = done.json["runs"][0]["samples"], (gpu.folder / "driver.log").read_text().splitlines()
+    steps = int(samples["facts_after"]["gpu_graph_steps"])
+    first = log.index("graph")
+    singly = [line for line in log[:first] if line.startswith("launch")]
+    assert samples["facts_after"]["gpu_launches"] == "one graph" and steps > 3
+    assert len(singly) == 2 * steps, "the first inference, and one before it is recorded"
+    assert not [line for line in log[first:] if line.startswith("launch")]
+    assert log.count("graph") > 25  # the answer, the samples of the latency, and 20 images
+    assert samples["correct"] >= 19 and samples["total"] == 20
+    gpu.configure(device(options="gpu = 0, graphs = false") + DIGITS + QUICK)
+    plain, log = deployed(gpu)
+    assert "graph" not in log and "gpu_launches" not in plain["facts_after"]
+    assert plain["agreement"] == samples["agreement"]
+
+
+def test_where_the_driver_makes_no_graphs_kernels_are_launched_one_by_one(
+    gpu: Farm, nvidia: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    samples, log = deployed(gpu, STAND_IN_FAIL="capture")
+    assert samples["facts_after"]["gpu_launches"].startswith("one by one: the GPU failed: cuStreamBeginCapture")
+    assert "graph" not in log and samples["agreement"]["right"]
+    old = kernels.driver(tmp_path_factory.mktemp("old-driver"), "-DWITHOUT_GRAPHS")
+    samples, log = deployed(gpu, STAND_IN_FAIL="", LD_LIBRARY_PATH=str(old))
+    assert samples["facts_after"]["gpu_launches"] == "one by one: libcuda.so.1 has no cuGraphDestroy"
+    assert "graph" not in log and samples["agreement"]["right"]
+
+
+@contextlib.contextmanager
+def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[Any, Link]]:
+    """A library of the farm's folder in a machine whose inferences can be recorded."""
+    there = Device("gpu0", load().profile("cuda-sm80"), url)
+    with transports.open(there, None, gpu.folder, LIMIT_S) as link:
+        open_gpu(link, there)
+        link.session.upload(str(gpu.folder / library), library)
+        yield relax.VirtualMachine(link.call("farm.gpu.machine", link.session.load_module(library)), place_of(link, there)), link
+
+
+def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(gpu: Farm, agents: Callable[[str], Path]) -> None:
+    builder, (_, copy), rows = relax.BlockBuilder(), gpu_probe.functions(probe.BLOCK_BYTES), tvm.tirx.Var("rows", "int64")
+    kind = relax.TensorType((rows, probe.BLOCK_BYTES // 4), "float32")
+    given, name = relax.Var("given", kind), builder.add_func(copy.with_attr("global_symbol", probe.MEMORY), probe.MEMORY)
+    with builder.function("main", [given]):
+        builder.emit_func_output(builder.emit(relax.call_tir(name, [given], kind)))
+    profile = load().profile("cuda-sm80")
+    with device_code(resolve_target(profile), Store(cache_root())):
+        made = compiled(builder.finalize(), resolve_target(profile))
+    made.export_library(str(gpu.folder / "copies.so"), fcompile=linker(profile), workspace_dir=str(gpu.folder))
+    with agent(gpu, agents) as url, machine(gpu, url, "copies.so") as (copier, link):
+
+        def answer(value: float, count: int) -> tuple[set[float], int]:
+            sent = np.full((count, probe.BLOCK_BYTES // 4), value, "float32")
+            copier.set_input("main", tvm.runtime.tensor(sent, device=link.session.device("cuda", 0)))
+            copier.invoke_stateful("main")
+            found = copier.get_outputs("main").numpy()
+            return set(found.flat), len(found)
+
+        assert answer(1, 2) == ({1}, 2)
+        copier.module["record"]("main")
+        assert (facts_of(link)["gpu_launches"], facts_of(link)["gpu_graph_steps"]) == ("one graph", "1")
+        assert answer(2, 2) == ({2}, 2) and facts_of(link)["gpu_launches"] == "one graph"
+        assert answer(3, 3) == ({3}, 3)
+        assert facts_of(link)["gpu_launches"] == "one by one: its inputs have changed their shapes since it was recorded"
+
+
+def test_an_inference_that_reads_back_on_its_way_is_no_graph(gpu: Farm, agents: Callable[[str], Path]) -> None:
+    """The host would see what was computed when it was recorded, ever after."""
+    builder, given = relax.BlockBuilder(), relax.Var("given", relax.TensorType((2,), "int64"))
+    with builder.function("main", [given]):
+        builder.emit_func_output(builder.emit(relax.op.tensor_to_shape(given)))
+    relax.build(builder.finalize(), tvm.target.Target("llvm")).export_library(str(gpu.folder / "reads.so"))
+    with agent(gpu, agents) as url, machine(gpu, url, "reads.so") as (reader, link):
+        reader.set_input("main", tvm.runtime.tensor(np.array([2, 3]), device=link.session.device("cuda", 0)))
+        reader.module["record"]("main")
+        assert facts_of(link)["gpu_launches"] == "one by one: an inference copies to the host on its way"
+
+
+def test_profile_times_each_kernel_by_events_of_the_gpu_under_its_roof(gpu: Farm) -> None:
+    gpu.environment = {**gpu.environment, "STAND_IN_MEMORY": str(129 << 20)}
     done = gpu.run("profile", "--device", "gpu0", "digits", "--json")
     assert done.code == 0, done.err
     steps = {step["kernel"]: step["seconds"] for step in done.json["steps"]}
     assert {"fused_matmul_add4", "max_pool2d"} <= set(steps) and min(steps.values()) > 0
-    assert done.json["roof"] is None
+    roof = done.json["roof"]
+    assert roof["gflops"] > 0 and roof["gbytes_s"] > 0 and "MiB copied" in roof["source"]
+    assert all(step["roof_share"] > 0 for step in done.json["steps"] if step["operations"])
+
+
+def test_bisect_finds_the_kernel_that_is_wrong_on_the_gpu(gpu: Farm, nvidia: dict[str, str]) -> None:
+    done = gpu.run("bisect", "--device", "gpu0", "digits")
+    assert done.code == 0 and "no layer of digits differs on gpu0, and the whole answer is right" in done.out, done.out + done.err
+    source = Path(nvidia["STAND_IN_KERNELS"]).with_name("kernels.cu").read_text()
+    begin = source.index("{", source.rindex(" max_pool2d_kernel("))
+    wrong = source[:begin] + source[begin:].replace("max(", "0.5f * max(", 1)
+    gpu.environment = {**gpu.environment, "STAND_IN_KERNELS": str(kernels.built(wrong, gpu.folder))}
+    done = gpu.run("bisect", "--device", "gpu0", "digits", "--json")
+    assert done.code == 7, done.err
+    bad = [layer for layer in done.json["layers"] if layer["bad"]]
+    assert [layer["kernel"] for layer in bad] == ["max_pool2d"] and bad[0]["alone_db"] < 60 and not bad[0]["damaged"]
+    assert done.json["first_bad"] == done.json["layers"].index(bad[0]) and not done.json["whole"]["right"]
 
 
 def test_doctor_names_the_gpu_its_driver_and_its_memory(gpu: Farm) -> None:
@@ -212,35 +297,3 @@ def test_a_client_that_vanishes_while_a_kernel_runs_leaves_the_gpu_free(gpu: Far
         wait_until(lambda: session not in gpu.processes(), "the end of the session's process", patient(30))
         wait_until(lambda: not list(gpu.folder.glob("agent-0/farm-session-*")), "the end of its folder")
     assert gpu.run("compile", "digits", "--profile", "cuda-sm80").code == 0, "which sweeps what the client could not"
-
-
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
-def test_a_machine_without_a_driver_says_so_before_anything_is_built(farm: Farm) -> None:
-    """The real thing: there is none here."""
-    farm.configure(device() + DIGITS + QUICK)
-    for command in ("deploy", "bench"):
-        done = farm.run(command, "--device", "gpu0", "digits")
-        assert done.code == 5 and "without a GPU" in done.error["error"], done.err
-        assert "libcuda.so.1" in done.error["why"] and "nvidia-smi" in done.error["fix"]
-    for command in ("doctor", "provision"):
-        done = farm.run(command, "--device", "gpu0")
-        assert done.code == 5 and "without a GPU" in done.out + done.err, done.out + done.err
-
-
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
-def test_an_agent_without_a_driver_says_so_in_its_session(farm: Farm, agents: Callable[[str], Path]) -> None:
-    """As a board would whose driver is missing: it has the agent for GPUs, and is reached over a network."""
-    with agent(farm, agents) as url:
-        farm.configure(device(url=url) + DIGITS + QUICK)
-        done = farm.run("doctor", "--device", "gpu0", "--json")
-        fault = layers(done)[-1]
-        assert (fault["layer"], fault["error"]["what"]) == ("GPU", "gpu0 has no NVIDIA driver")
-        assert "libcuda.so.1" in fault["error"]["why"]
-
-
-def test_the_agent_for_cpus_says_that_it_is_one(farm: Farm, agents: Callable[[str], Path]) -> None:
-    with agent(farm, agents, "x86_64") as url:
-        farm.configure(device(url=url) + DIGITS + QUICK)
-        done = farm.run("doctor", "--device", "gpu0", "--json")
-        fault = layers(done)[-1]
-        assert fault["error"]["what"] == "gpu0 has the agent for CPUs" and "farm agent --cuda" in fault["error"]["fix"]

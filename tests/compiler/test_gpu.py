@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from tvm import relax
 from waiting import LIMIT_S
 
 from farm import process
-from farm.compiler import cuda, passes
+from farm.compiler import cuda, passes, probe
 from farm.compiler.build import KIND, build
 from farm.config import profiles
 from farm.deadline import Deadline
@@ -157,3 +158,17 @@ def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_i
     with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
         build(desk, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
     assert "cuda" in caught.value.why
+
+
+@pytest.mark.parametrize("name", ["cuda-sm90", "jetson-orin-nano"])
+def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, desk, cache, tmp_path):
+    """Multiply-adds from registers, unrolled, and the widest loads and stores."""
+    profile = SHIPPED[name]
+    (binary,) = binaries(probe.build(desk, profile, cache).library)
+    kernels = {part.split()[0]: part for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]}
+    arithmetic, memory = kernels["farm_probe_arithmetic_kernel"], kernels["farm_probe_memory_kernel"]
+    inside = arithmetic[: arithmetic.rindex("FFMA")]
+    inside = inside[inside.index("FFMA") :]
+    assert inside.count("FFMA") >= 16 and inside.count("FFMA") > 0.9 * inside.count(";")
+    assert "LDG.E.128" in memory and "STG.E.128" in memory
+    assert not re.search(r"LDG\.E(?!\.128)", memory) and not re.search(r"STG\.E(?!\.128)", memory)

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <string>
 
+#include "graph.h"
+#include "gpu_memory.h"
 #include "runtime/workspace_pool.h"
 #include "session_gpu.h"
 
@@ -72,11 +74,13 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
 
   void StreamSync(Device device, Handle stream) final {
     GpuOf(device);
+    MustNotBeRecorded("waits for the GPU");
     FARM_DRIVER(cuStreamSynchronize, stream);
   }
 
   void SyncStreamFromTo(Device device, Handle from, Handle to) final {
     GpuOf(device);
+    MustNotBeRecorded("uses a second stream");
     Handle event = nullptr;
     FARM_DRIVER(cuEventCreate, &event, 0);
     FARM_DRIVER(cuEventRecord, event, from);
@@ -84,8 +88,13 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
     FARM_DRIVER(cuEventDestroy_v2, event);
   }
 
-  void* AllocWorkspace(Device device, size_t bytes, DLDataType) final { return Pool().AllocWorkspace(device, bytes); }
-  void FreeWorkspace(Device device, void* data) final { Pool().FreeWorkspace(device, data); }
+  void* AllocWorkspace(Device device, size_t bytes, DLDataType type) final {
+    GpuMemory& memory = GpuMemory::Global();
+    return memory.is_apart() ? memory.Alloc(device, bytes, kAlignment, type).data : Pool().AllocWorkspace(device, bytes);
+  }
+  void FreeWorkspace(Device device, void* data) final {
+    if (!GpuMemory::Global().FreeApart(data)) Pool().FreeWorkspace(device, data);
+  }
 
   bool SupportsDevicePointerArithmeticsOnHost() final { return true; }
 
@@ -172,7 +181,9 @@ void CudaDeviceApi::CopyDataFromTo(const void* from, size_t from_offset, void* t
   void* target = static_cast<char*>(to) + to_offset;
   if (from_gpu) GpuOf(from_device);
   if (to_gpu) GpuOf(to_device);
+  if (from_gpu != to_gpu) MustNotBeRecorded(from_gpu ? "copies to the host" : "copies from the host");
   if (from_gpu && to_gpu) {
+    if (IsRecording()) stream = CurrentStream();
     FARM_DRIVER(cuMemcpyDtoDAsync_v2, AddressOf(target, 0), AddressOf(source, 0), bytes, stream);
   } else if (from_gpu) {
     FARM_DRIVER(cuMemcpyDtoHAsync_v2, target, AddressOf(source, 0), bytes, stream);

@@ -13,9 +13,13 @@ Driver Loaded() {
   if (!library) return driver;
 #define FARM_SET_DRIVER(name, arguments) driver.FARM_SET_POINTER(name, arguments)
   FARM_DRIVER_FUNCTIONS(FARM_SET_DRIVER)
+  FARM_GRAPH_FUNCTIONS(FARM_SET_DRIVER)
 #define FARM_CHECK_DRIVER(name, arguments) \
   if (!driver.name) driver.missing = std::string(kDriverLibrary) + " has no " #name;
   FARM_DRIVER_FUNCTIONS(FARM_CHECK_DRIVER)
+#define FARM_CHECK_GRAPHS(name, arguments) \
+  if (!driver.name) driver.missing_for_graphs = std::string(kDriverLibrary) + " has no " #name;
+  FARM_GRAPH_FUNCTIONS(FARM_CHECK_GRAPHS)
   return driver;
 }
 

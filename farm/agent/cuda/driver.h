@@ -46,18 +46,31 @@ using Address = unsigned long long;  // on the GPU
   X(cuLaunchCooperativeKernel, (Handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                 \
                                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Handle stream, void** arguments))
 
-// Results (CUresult), attributes of a device (CUdevice_attribute) and of a function (CUfunction_attribute), and flags of a stream.
+// Those of graphs, which may be missing.
+#define FARM_GRAPH_FUNCTIONS(X)                                                          \
+  X(cuStreamBeginCapture_v2, (Handle stream, int mode))                                  \
+  X(cuStreamEndCapture, (Handle stream, Handle* graph))                                  \
+  X(cuGraphGetNodes, (Handle graph, Handle* nodes, size_t* count))                       \
+  X(cuGraphInstantiateWithFlags, (Handle* made, Handle graph, unsigned long long flags)) \
+  X(cuGraphLaunch, (Handle graph, Handle stream))                                        \
+  X(cuGraphExecDestroy, (Handle graph))                                                  \
+  X(cuGraphDestroy, (Handle graph))
+
+// Results (CUresult), attributes of a device (CUdevice_attribute) and of a function (CUfunction_attribute), flags of a stream, and
+// how its work is recorded (CUstreamCaptureMode).
 constexpr int kOutOfMemory = 2, kShuttingDown = 4, kNoDevice = 100, kNoBinary = 209;
 constexpr int kMaxThreadsPerBlock = 1, kMaxBlockX = 2, kMaxSharedPerBlock = 8, kWarp = 10, kMaxRegisters = 12, kClockKhz = 13,
               kMultiprocessors = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76;
 constexpr int kMaxDynamicShared = 8;
 constexpr unsigned kNonBlocking = 1;
+constexpr int kRelaxed = 2;
 
 struct Driver {
   FARM_DRIVER_FUNCTIONS(FARM_DECLARE_POINTER)
+  FARM_GRAPH_FUNCTIONS(FARM_DECLARE_POINTER)
 
-  // Empty when all is there; why it cannot be used otherwise.
-  std::string missing;
+  // Empty when all is there; why it cannot be used otherwise, and why it can make no graphs.
+  std::string missing, missing_for_graphs;
 
   // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   std::string Words(int result) const;

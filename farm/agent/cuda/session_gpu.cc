@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "../gpu.h"
+#include "graph.h"
 #include "nvml.h"
 
 namespace farm {
@@ -145,6 +146,7 @@ json::Object GpuFacts() {
     facts.Set(String("gpu_memory_total_bytes"), static_cast<int64_t>(total));
     facts.Set(String("gpu_memory_free_bytes"), static_cast<int64_t>(free));
   }
+  cuda::AddLaunchFacts(&facts);
   cuda::AddManagementFacts(gpu->bus_id, &facts);
   return facts;
 }

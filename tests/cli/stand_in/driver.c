@@ -1,6 +1,7 @@
 // Stands in for NVIDIA's driver where there is no GPU: the calls that farm's agent makes, with the host's memory as that of the device.
 // Kernels are those of the library named by STAND_IN_KERNELS: TVM's CUDA source, compiled for the host (see kernels.py).
-// STAND_IN_FAIL: no-device, launch, fault (found at the next wait), hang, image. STAND_IN_VERSION, STAND_IN_MEMORY (bytes), STAND_IN_LOG.
+// STAND_IN_FAIL: no-device, launch, fault (found at the next wait), hang, image, capture. WITHOUT_GRAPHS, when compiled: an old driver.
+// STAND_IN_VERSION, STAND_IN_MEMORY (bytes), STAND_IN_LOG.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,8 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900 };
 enum { MOST = 4096, COUNT = 2 };
+enum { MAX_DYNAMIC_SHARED = 8, SHARED_WITHOUT_ASKING = 48 << 10, MOST_SHARED = 163 << 10 };  // of sm_80, in bytes
+
+struct kernel { char name[256]; int allowed; };  // bytes of dynamic shared memory
 
 static struct { char* at; size_t size; } held[MOST];
 static size_t used;
@@ -97,9 +101,17 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t size, void* s
   memcpy(to, (const void*)(uintptr_t)from, size);
   return OK;
 }
+// What goes into the stream that is recorded is kept instead of done.
+struct step { char* kernel; unsigned sizes[7]; void** arguments; };
+struct graph { struct step* steps; size_t count; };
+static struct graph* recorded;
+static void* recorded_stream;
+static int (*run)(const char*, const unsigned*, void**);
+static void** (*kept)(const char*, void**);
+
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t size, void* stream) {
   (void)stream;
-  if (ready() || !of_device(to, size) || !of_device(from, size)) return ready() ? ready() : INVALID;
+  if (ready() || recorded || !of_device(to, size) || !of_device(from, size)) return ready() ? ready() : INVALID;
   memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, size);
   return OK;
 }
@@ -109,6 +121,7 @@ int cuStreamDestroy_v2(void* stream) { free(stream); return OK; }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { (void)stream; (void)event; (void)flags; return ready(); }
 int cuStreamSynchronize(void* stream) {
   (void)stream;
+  if (recorded) return CAPTURE_UNSUPPORTED;
   wait();
   return ready();
 }
@@ -122,8 +135,6 @@ int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
   return ready();
 }
 
-static int (*run)(const char*, const unsigned*, void**);
-
 int cuModuleLoadData(void** module, const void* image) {
   const unsigned char* elf = image;
   if (ready()) return ready();
@@ -131,6 +142,7 @@ int cuModuleLoadData(void** module, const void* image) {
   void* library = dlopen(setting("STAND_IN_KERNELS", ""), RTLD_NOW);
   if (!library) { note(dlerror()); return NO_BINARY; }
   run = (int (*)(const char*, const unsigned*, void**))dlsym(library, "stand_in_run");
+  kept = (void** (*)(const char*, void**))dlsym(library, "stand_in_kept");
   *module = library;
   return OK;
 }
@@ -138,14 +150,20 @@ int cuModuleUnload(void* module) { (void)module; return OK; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   (void)module;
   if (run(name, NULL, NULL) && !fails("hang")) return NO_SUCH;  // what hangs is not run
-  *function = strdup(name);
+  struct kernel* made = malloc(sizeof(struct kernel));
+  snprintf(made->name, sizeof(made->name), "%s", name);
+  made->allowed = SHARED_WITHOUT_ASKING;
+  *function = made;
   return OK;
 }
-int cuFuncSetAttribute(void* function, int attribute, int value) { (void)function; (void)attribute; (void)value; return OK; }
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != MAX_DYNAMIC_SHARED) return OK;
+  ((struct kernel*)function)->allowed = value;
+  return value > MOST_SHARED ? INVALID : OK;
+}
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** arguments, void** extra) {
-  const unsigned sizes[] = {gx, gy, gz, bx, by, bz};
-  (void)stream;
+  const unsigned sizes[] = {gx, gy, gz, bx, by, bz, shared};
   (void)extra;
   if (ready()) return ready();
   if (fails("launch")) return LAUNCH_FAILED;
@@ -153,7 +171,15 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   if (fails("hang")) broken = NOT_READY;
   if (broken) note(setting("STAND_IN_FAIL", ""));
   if (broken) return OK;  // it is found out later
-  if (shared || bx * by * bz > 1024) return INVALID;
+  if (shared > (unsigned)((struct kernel*)function)->allowed || bx * by * bz > 1024) return INVALID;
+  if (recorded && stream == recorded_stream) {
+    recorded->steps = realloc(recorded->steps, (recorded->count + 1) * sizeof(struct step));
+    struct step* step = &recorded->steps[recorded->count++];
+    step->kernel = strdup(((struct kernel*)function)->name);
+    step->arguments = kept(function, arguments);
+    memcpy(step->sizes, sizes, sizeof(sizes));
+    return OK;
+  }
   char line[300];
   snprintf(line, sizeof(line), "launch %s %u,%u,%u %u,%u,%u", (char*)function, gx, gy, gz, bx, by, bz);
   note(line);
@@ -163,3 +189,37 @@ int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned
                               unsigned shared, void* stream, void** arguments) {
   return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, NULL);
 }
+
+#ifndef WITHOUT_GRAPHS
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  if (!stream || recorded || mode != 2 || fails("capture")) return CAPTURE_UNSUPPORTED;
+  recorded = calloc(1, sizeof(struct graph));
+  recorded_stream = stream;
+  return ready();
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  if (!recorded || stream != recorded_stream) return INVALID;
+  *graph = recorded;
+  recorded = NULL;
+  return ready();
+}
+int cuGraphGetNodes(void* graph, void** nodes, size_t* count) { (void)nodes; *count = ((struct graph*)graph)->count; return OK; }
+int cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long flags) {
+  struct graph* copy = malloc(sizeof(struct graph));
+  *copy = *(struct graph*)graph;
+  *made = copy;
+  return flags ? INVALID : ready();
+}
+int cuGraphLaunch(void* made, void* stream) {
+  const struct graph* graph = made;
+  (void)stream;
+  if (ready()) return ready();
+  note("graph");
+  for (size_t i = 0; i < graph->count; ++i) {
+    if (run(graph->steps[i].kernel, graph->steps[i].sizes, graph->steps[i].arguments)) return LAUNCH_FAILED;
+  }
+  return OK;
+}
+int cuGraphExecDestroy(void* made) { free(made); return OK; }
+int cuGraphDestroy(void* graph) { free(graph); return OK; }  // its steps stay for what was made of it
+#endif

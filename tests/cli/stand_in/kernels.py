@@ -13,7 +13,14 @@ from farm.store import cache_root
 
 HERE = Path(__file__).resolve().parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\) \{')
+_EACH_ROUNDS = ("-Xclang", "-ffloat16-excess-precision=none")  # operation of float16, as on a GPU
 _TABLE = """
+extern "C" void** stand_in_kept(const char* name, void** p) {{
+{copies}
+  return nullptr;
+}}
+alignas(64) uchar buf_dyn_shmem_ptr[stand_in::kMostShared];
+
 extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** arguments) {{
   stand_in::body = nullptr;
 {rows}
@@ -22,9 +29,11 @@ extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** argu
   stand_in::body_arguments = arguments;
   gridDim = {{sizes[0], sizes[1], sizes[2]}};
   blockDim = {{sizes[3], sizes[4], sizes[5]}};
+  if (sizes[6] > stand_in::kMostShared) return 1;
   stand_in::count = sizes[3] * sizes[4] * sizes[5];
   for (unsigned z = 0; z < gridDim.z; ++z) for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) {{
     blockIdx = {{x, y, z}};
+    __builtin_memset(buf_dyn_shmem_ptr, 0xa5, sizes[6]);
     stand_in::RunBlock();
   }}
   return 0;
@@ -34,21 +43,23 @@ extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** argu
 
 def built(source: str, folder: Path) -> Path:
     """A library in a folder."""
-    rows, callers = [], []
+    rows, callers, copies = [], [], []
     for name, parameters in _KERNEL.findall(source):
         kinds = [parameter.replace("__restrict__", "").rsplit(None, 1)[0] for parameter in parameters.split(",") if parameter.strip()]
         given = ", ".join(f"*static_cast<{kind}*>(p[{index}])" for index, kind in enumerate(kinds))
         callers.append(f"static void call_{name}(void** p) {{ {name}({given}); }}")
+        kept = ", ".join(f"new {kind}(*static_cast<{kind}*>(p[{index}]))" for index, kind in enumerate(kinds))
+        copies.append(f'  if (!__builtin_strcmp(name, "{name}")) return new void*[]{{{kept}}};')
         rows.append(f'  if (!__builtin_strcmp(name, "{name}")) stand_in::body = call_{name};')
     text = source.replace("#include <cuda.h>", "").replace("#include <cstdint>", "#include <cuda_on_cpu.h>")
-    text = text.replace("__shared__ alignas(64)", "alignas(64) __shared__")
-    (folder / "kernels.cc").write_text("\n".join([text, *callers, _TABLE.format(rows="\n".join(rows))]))
-    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", f"-I{HERE}", "-O1")
+    text = text.replace("extern __shared__ __align__(64)", "extern").replace("__shared__ alignas(64)", "alignas(64) __shared__")
+    (folder / "kernels.cc").write_text("\n".join([text, *callers, _TABLE.format(rows="\n".join(rows), copies="\n".join(copies))]))
+    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", *_EACH_ROUNDS, f"-I{HERE}", "-O1")
 
 
-def driver(folder: Path) -> Path:
+def driver(folder: Path, *more: str) -> Path:
     """A folder with both of NVIDIA's libraries, for LD_LIBRARY_PATH."""
-    _compiled("cc", HERE / "driver.c", folder / "libcuda.so.1", "-Wall")
+    _compiled("cc", HERE / "driver.c", folder / "libcuda.so.1", "-Wall", *more)
     _compiled("cc", HERE / "management.c", folder / "libnvidia-ml.so.1", "-Wall")
     return folder
 

@@ -1,4 +1,5 @@
-"""Builds digits for a GPU, and keeps the CUDA source of its kernels: record.py CACHE SOURCE."""
+"""Builds a model of a devices.toml, and the probes, for a GPU, and keeps the CUDA source of their kernels:
+record.py CACHE CONFIG MODEL SOURCE."""
 
 from __future__ import annotations
 
@@ -10,23 +11,28 @@ from farm.commands.common import host_profile
 from farm.compiler import cuda
 from farm.config import load
 from farm.parallel import Desk
-from farm.pipeline.tasks import build_task, prepare_task
+from farm.pipeline.tasks import build_task, prepare_task, probe_task
+
+_KERNEL = 'extern "C" __global__'
 
 
 def main() -> None:
-    cache, source = map(Path, sys.argv[1:])
+    cache, config, source = (Path(sys.argv[place]) for place in (1, 2, 4))
     compiled = cuda._Compiler._compiled
 
     def recorded(compiler: cuda._Compiler, text: str) -> bytes:
-        source.write_text(text)
+        more = text[text.index(_KERNEL) :] if source.exists() else text
+        with source.open("a") as file:
+            file.write(more)
         return compiled(compiler, text)
 
     cuda._Compiler._compiled = recorded  # type: ignore[method-assign]
-    fleet = load()
+    fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))
-        prepared = prepare_task(desk, fleet.model("digits"), host_profile(fleet), cache)
+        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), cache)
         build_task(desk, prepared, fleet.profile("cuda-sm80"), cache)
+        probe_task(desk, fleet.profile("cuda-sm80"), cache)
 
 
 if __name__ == "__main__":
