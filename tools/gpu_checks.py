@@ -89,9 +89,10 @@ def repeated(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
     return tuple(one.repeat(batch, *[1] * (one.dim() - 1)) for one in inputs)
 
 
-def torch_times(name: str, batch: int) -> dict[str, Any]:
-    """Milliseconds by CUDA events of PyTorch, eager and compiled, TF32 off, in a process of its own; `missing` says why there are none."""
-    command = [sys.executable, __file__, name, str(batch)]
+def torch_times(name: str, batch: int, precision: str) -> dict[str, Any]:
+    """Milliseconds by CUDA events of PyTorch, eager and compiled, in float32 (TF32 off) or float16, in a process of its own; `missing` says
+    why there are none."""
+    command = [sys.executable, __file__, name, str(batch), precision]
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tools", timeout=_TORCH_S)
     except subprocess.TimeoutExpired:
@@ -102,7 +103,7 @@ def torch_times(name: str, batch: int) -> dict[str, Any]:
     return found
 
 
-def _time_torch(name: str, batch: int) -> dict[str, Any]:
+def _time_torch(name: str, batch: int, precision: str) -> dict[str, Any]:
     import models
     import torch
 
@@ -110,7 +111,9 @@ def _time_torch(name: str, batch: int) -> dict[str, Any]:
         return {"missing": f"torch {torch.__version__} has no CUDA here: pip install torch, in another environment"}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     network, inputs = models.build(name)
-    network, given = network.cuda().eval(), tuple(one.cuda() for one in repeated(inputs, batch))
+    dtype = getattr(torch, precision)
+    given = tuple(one.to("cuda", dtype if one.is_floating_point() else None) for one in repeated(inputs, batch))
+    network = network.to("cuda", dtype).eval()
 
     def median_ms(run: Any) -> float:
         with torch.inference_mode():
@@ -269,7 +272,7 @@ def main() -> None:
     if sys.argv[1] == "--spin":
         spin(*pickle.loads(Path(sys.argv[2]).read_bytes()))
     else:
-        print(json.dumps(_time_torch(sys.argv[1], int(sys.argv[2]))))
+        print(json.dumps(_time_torch(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ rows. They were not measured on a GPU yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.s_tir import dlight
 
+from farm.compiler import half_arithmetic, tensor_cores
 from farm.errors import BuildError
 from farm.types import Kernel
 
@@ -26,7 +28,7 @@ def is_gpu(target: tvm.target.Target) -> bool:
 
 def legalization() -> Mapping[str, Any]:
     """Loops of operators for which TVM has none in the layouts that farm chooses."""
-    return {"relax.nn.conv2d_transpose": _transposed}
+    return {"relax.nn.conv2d_transpose": _transposed, **half_arithmetic.legalization()}
 
 
 def _transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -54,13 +56,15 @@ def schedule_one(name: str, function: tirx.PrimFunc, target: tvm.target.Target) 
     """A kernel shared out among a GPU's threads. Raises BuildError: unscheduled, it would run on the host, on the device's memory."""
     gpu = dlight.gpu
     failure = "it is no nest of loops"
-    for rule in (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback()):
+    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback())
+    named = {type(rule).__name__.lower(): partial(rule.apply, function, target, False) for rule in rules}
+    for rule, apply in {tensor_cores.RULE: partial(tensor_cores.apply, function, target), **named}.items():
         try:
-            scheduled = rule.apply(function, target, False)
+            scheduled = apply()
         except Exception as exc:  # a rule that does not apply, in whatever words
-            failure = f"{type(rule).__name__}: {str(exc).strip().splitlines()[-1][:200] if str(exc).strip() else type(exc).__name__}"
+            failure = f"{rule}: {str(exc).strip().splitlines()[-1][:200] if str(exc).strip() else type(exc).__name__}"
             continue
         if scheduled is not None:
             made = scheduled[0] if isinstance(scheduled, list) else scheduled
-            return made.mod["main"], Kernel(name, type(rule).__name__.lower(), "")
+            return made.mod["main"], Kernel(name, rule, "")
     raise BuildError(f"kernel {name} has no code for a GPU", failure, "use a CPU profile for this model")

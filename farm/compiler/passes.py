@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler import gpu, halves, layers
+from farm.compiler import gpu, half_arithmetic, halves, layers
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.integers import Integers
@@ -55,7 +55,10 @@ def at_one(module: tvm.IRModule) -> tvm.IRModule:
 def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
     halved = halves.are_asked(module)
-    module = loop_nests(simplified(module), chooser)
+    module = simplified(module)
+    if halved and chooser is None and tvm.target.Target.current().kind.name == gpu.CUDA:
+        module = half_arithmetic.in_halves(module)
+    module = loop_nests(module, chooser)
     return halves.narrowed(module, chooser.core) if chooser is not None and halved else module
 
 
