@@ -1,9 +1,8 @@
-"""The parts of tools/bench-gpu: this machine's GPU, an agent on loopback, PyTorch's times, a kernel that hangs, a client that vanishes."""
+"""The parts of tools/bench-gpu: this machine's GPU, an agent on loopback, a kernel that hangs, a client that vanishes."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import re
@@ -25,7 +24,7 @@ from farm.transports import gpu_driver  # noqa: E402
 from farm.types import Device  # noqa: E402
 
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute, of cuda.h
-_START_S, _COMMAND_S, _TORCH_S = 1800.0, 3600.0, 1800.0
+_START_S, _COMMAND_S = 1800.0, 3600.0
 _RUNNING_S = 2.0  # after which a kernel that ends would have ended
 _OVER_S = 60.0  # for the end of a session whose time is up, or whose client has gone, and for the next one
 _EXPIRED, _DESERTED = "its time was up", "its client has gone"  # as the agent's log says why a session is over
@@ -82,59 +81,6 @@ def agent(folder: Path) -> Iterator[int]:
     finally:
         child.terminate()
         child.wait()
-
-
-def repeated(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
-    """Example inputs, so many of them along the first axis."""
-    return tuple(one.repeat(batch, *[1] * (one.dim() - 1)) for one in inputs)
-
-
-def torch_times(name: str, batch: int, precision: str) -> dict[str, Any]:
-    """Milliseconds by CUDA events of PyTorch, eager and compiled, in float32 (TF32 off) or float16, in a process of its own; `missing` says
-    why there are none."""
-    command = [sys.executable, __file__, name, str(batch), precision]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tools", timeout=_TORCH_S)
-    except subprocess.TimeoutExpired:
-        return {"missing": f"no end after {_TORCH_S:.0f} s"}
-    if done.returncode:
-        return {"missing": (done.stderr.strip().splitlines() or ["?"])[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
-def _time_torch(name: str, batch: int, precision: str) -> dict[str, Any]:
-    import models
-    import torch
-
-    if not torch.cuda.is_available():
-        return {"missing": f"torch {torch.__version__} has no CUDA here: pip install torch, in another environment"}
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    network, inputs = models.build(name)
-    dtype = getattr(torch, precision)
-    given = tuple(one.to("cuda", dtype if one.is_floating_point() else None) for one in repeated(inputs, batch))
-    network = network.to("cuda", dtype).eval()
-
-    def median_ms(run: Any) -> float:
-        with torch.inference_mode():
-            for _ in range(20):
-                run(*given)
-            times = []
-            for _ in range(100):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                run(*given)
-                end.record()
-                end.synchronize()
-                times.append(begin.elapsed_time(end))
-        return sorted(times)[len(times) // 2]
-
-    found = {"version": torch.__version__, "eager": median_ms(network)}
-    try:
-        found["compiled"] = median_ms(torch.compile(network, mode="max-autotune"))
-    except Exception as exc:  # no compiler, or a graph that it does not take: the eager time stands
-        found["not compiled"] = str(exc)[:300]
-    return found
 
 
 def endless(device: Device, folder: Path) -> Path:
@@ -217,7 +163,7 @@ def _spinning(device: Device, folder: Path, timeout_s: float) -> Iterator[_Spinn
     order, log = library.with_suffix(".order"), library.with_suffix(".log")
     order.write_bytes(pickle.dumps((device, library, timeout_s)))
     with log.open("wb") as errors:
-        client = subprocess.Popen([sys.executable, __file__, "--spin", str(order)], stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+        client = subprocess.Popen([sys.executable, __file__, str(order)], stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
     try:
         assert client.stdout is not None
         line = client.stdout.readline()
@@ -269,10 +215,7 @@ def _serve(device: Device) -> None:
 
 
 def main() -> None:
-    if sys.argv[1] == "--spin":
-        spin(*pickle.loads(Path(sys.argv[2]).read_bytes()))
-    else:
-        print(json.dumps(_time_torch(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
+    spin(*pickle.loads(Path(sys.argv[1]).read_bytes()))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Arithmetic in half precision on NVIDIA's GPUs, for models whose weights are kept so.
 
-Tensors between kernels are float16. Products and convolutions take float16 and add up in float32, as tensor cores do; softmax and
-reductions take and give float32; normalisations and means of pools add up in float32. What goes into the model and comes out of it stays
-float32.
+Tensors between kernels are float16. Products and convolutions take float16 and add up in float32, as tensor cores do, and what follows in
+the same kernel is float32; softmax and reductions take and give float32; normalisations and means of pools add up in float32. What goes
+into the model and comes out of it stays float32.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import tvm
@@ -17,6 +18,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler.folding import FoldConstants, rewriting
 from farm.compiler.halves import HALF, SINGLE
 
+_BY_ELEMENT = {
+    *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "sigmoid", "tanh")),
+    *(f"relax.nn.{name}" for name in ("relu", "leakyrelu", "silu", "gelu", "gelu_tanh")),
+}
 _POOLS = ("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool2d")
 
 
@@ -25,10 +30,11 @@ def in_halves(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         transform.ToMixedPrecision(SINGLE),
+        transform.CanonicalizeBindings(),
+        transform.EliminateCommonSubexpr(),
         rewriting("farm.KeepSums", _Keeper),
         FoldConstants(),
         transform.CanonicalizeBindings(),
-        transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)
@@ -53,14 +59,37 @@ def _wide_pool(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
 
 @mutator
 class _Keeper(PyExprMutator):  # type: ignore[misc]
-    """A sum of float32 that becomes float16 and at once float32 again stays as it is."""
+    """What is done to the elements of a sum is done in float32, as long as nothing else takes it: it is rounded once, when it is kept."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._uses: Counter[relax.Var] = Counter()
+        for block in module["main"].body.blocks:
+            for binding in block.bindings:
+                relax.analysis.post_order_visit(binding.value, self._count)
+
+    def _count(self, node: Any) -> None:
+        if isinstance(node, relax.Var):
+            self._uses[node] += 1
 
     def visit_call_(self, call: Call) -> relax.Expr:
+        alone = [isinstance(one, relax.Var) and self._uses[one] == 1 for one in call.args]
         call = self.visit_expr_post_order(call)
-        if not _is_cast(call, SINGLE) or not isinstance(call.args[0], relax.Var):
+        sums = [self._sum(one) if only else None for one, only in zip(call.args, alone, strict=True)]
+        if _is_cast(call, SINGLE):
+            return call if sums[0] is None else sums[0]
+        if getattr(call.op, "name", "") not in _BY_ELEMENT or all(one is None for one in sums):
             return call
-        before = self.lookup_binding(call.args[0])
-        return before.args[0] if _is_cast(before, HALF) and str(before.args[0].ty.dtype) == SINGLE else call
+        wide = [self._as_single(one) if found is None else found for one, found in zip(call.args, sums, strict=True)]
+        return relax.op.astype(self.builder_.emit(relax.Call(call.op, wide, call.attrs)), HALF)
+
+    def _as_single(self, half: relax.Expr) -> relax.Expr:
+        return self.builder_.emit(relax.op.astype(half, SINGLE))
+
+    def _sum(self, half: relax.Var) -> relax.Expr | None:
+        """What was float32 before it became this."""
+        before = self.lookup_binding(half)
+        return before.args[0] if _is_cast(before, HALF) and str(before.args[0].ty.dtype) == SINGLE else None
 
 
 def _is_cast(value: Any, dtype: str) -> bool:

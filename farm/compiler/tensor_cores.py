@@ -14,6 +14,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.s_tir.dlight.gpu import matmul
 
+from farm.compiler import intrinsics
+
 RULE = "tensor cores"
 _TILE = {matmul.IterKind.kIter_I: 128, matmul.IterKind.kIter_J: 128, matmul.IterKind.kIter_K: 64}  # of a block of threads
 _MOST = 8  # times the arithmetic: so many times as fast as their other arithmetic are tensor cores, at the least
@@ -27,6 +29,7 @@ def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
     extents = _extents(function)
     if extents is None or prod(-(-extents[kind] // tile) * tile for kind, tile in _TILE.items()) > _MOST * prod(extents.values()):
         return None
+    intrinsics.load()
     return matmul.MatmulTensorization().apply(function, target, False)
 
 

@@ -92,9 +92,14 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
 
 def _summary(kernels: Sequence[Kernel], total: int) -> str:
     """How much of the arithmetic has a rule of its own, and how much has not, in words."""
-    general = [kernel for kernel in kernels if kernel.rule in ("general", "none") and not kernel.note]
-    fallen = [kernel for kernel in kernels if kernel.note]
-    groups = [(general, "by the general rule (element by element, or TVM's own loops)"), (fallen, "fell back, for the reason in the note")]
+    groups = [
+        ([kernel for kernel in kernels if kernel.rule == "tensor cores"], "on tensor cores"),
+        (
+            [kernel for kernel in kernels if kernel.rule in ("general", "none") and not kernel.note],
+            "by the general rule (element by element, or TVM's own loops)",
+        ),
+        ([kernel for kernel in kernels if kernel.note], "fell back, for the reason in the note"),
+    ]
     counted = [(group, words, 100 * sum(kernel.operations for kernel in group) / total) for group, words in groups if group]
     return "\n".join(
         [f"{len(kernels)} kernels", *(f"{len(group)} {words}: {share:.2f} % of the arithmetic" for group, words, share in counted)]

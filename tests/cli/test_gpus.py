@@ -68,7 +68,13 @@ def nvidia(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     if platform.machine() != "x86_64":
         pytest.skip("the stand-in is for x86-64")
     folder = tmp_path_factory.mktemp("nvidia")
-    record = [sys.executable, STAND_IN / "record.py", cache, folder / "kernels.cu"]
+    (folder / "devices.toml").write_text(device() + DIGITS)
+    return recorded(folder, cache, "digits")
+
+
+def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
+    """The environment in which the stand-in has the kernels of a model of the folder's devices.toml, and nothing else."""
+    record = [sys.executable, STAND_IN / "record.py", cache, folder / "devices.toml", model, folder / "kernels.cu"]
     subprocess.run(record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])})
     library = kernels.built((folder / "kernels.cu").read_text(), folder)
     return {"LD_LIBRARY_PATH": str(kernels.driver(folder)), "STAND_IN_KERNELS": str(library)}

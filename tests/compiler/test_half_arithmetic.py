@@ -3,11 +3,12 @@ on a GPU: the numbers are those of the same loops on this machine's CPU."""
 
 from __future__ import annotations
 
+import elf
 import numpy as np
 import pytest
 import tvm
 from relax_models import module, target
-from test_gpu import SHIPPED, binaries, disassembled
+from test_gpu import HOSTS, SHIPPED, binaries, disassembled
 from tvm import relax
 
 from farm.compiler import half_arithmetic, passes
@@ -40,6 +41,11 @@ def bound() -> tvm.IRModule:
     return passes.bind(module(X, network, WEIGHTS), list(WEIGHTS.values()))
 
 
+def blocks_of(kernel: tvm.tirx.PrimFunc) -> list[tvm.tirx.SBlock]:
+    work = tvm.s_tir.Schedule(tvm.IRModule({"main": kernel}))
+    return [work.get(block) for block in work.get_child_blocks(work.get_sblock("root"))]
+
+
 def on_this_machine(given: tvm.IRModule) -> np.ndarray:
     [answer] = flat(relax.VirtualMachine(tvm.compile(given, target=target()), tvm.cpu())["main"](tvm.runtime.tensor(X["x"])))
     return answer
@@ -69,18 +75,38 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
     relax.analysis.post_order_visit(mixed["main"], look)
     assert found["relax.nn.conv2d"] == found["relax.matmul"] == {"float16 to float32"}
     assert all(found[name] == {f"{dtype} to {dtype}"} for name, dtype in seen.items())
-    for variable, kernel in nests.functions_items():
-        if "pool" in variable.name_hint:
-            assert 'dtype="float32"' in kernel.script() or '"float32"' in kernel.script()
+    (pool,) = (kernel for variable, kernel in nests.functions_items() if "pool" in variable.name_hint)
+    sums = [block for block in blocks_of(pool) if any(one.iter_type == one.CommReduce for one in block.iter_vars)]
+    assert sums and all(str(region.source.dtype) == "float32" for block in sums for region in block.writes)
 
 
-@pytest.mark.parametrize("name", ["cuda-sm90", "cuda-sm80"])
+def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_read_is_float16():
+    with target():
+        nests = passes.loop_nests(half_arithmetic.in_halves(passes.simplified(bound())), None)
+    kernels = {variable.name_hint: kernel for variable, kernel in nests.functions_items() if isinstance(kernel, tvm.tirx.PrimFunc)}
+    (first,) = (kernel for name, kernel in kernels.items() if "relu" in name)
+    (second,) = (kernel for name, kernel in kernels.items() if "add" in name)
+
+    def types(kernel, names: tuple[str, ...]) -> list[str]:
+        return [str(block.writes[0].source.dtype) for block in blocks_of(kernel) if block.name_hint.startswith(names)]
+
+    assert types(first, ("compute",)) == ["float32", "float16"], first.script()
+    assert types(second, ("T_add",)) == ["float32"]
+    (call,) = (binding for block in nests["main"].body.blocks for binding in block.bindings if "relu" in str(binding.value.args[:1]))
+    tensors = [call.var, *call.value.args[1].fields]
+    assert {str(tensor.ty.dtype) for tensor in tensors} == {"float16"}, "what two kernels read, the input, the weights"
+
+
+@pytest.mark.parametrize("name", HOSTS)
 def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(name, desk, kept, cache, tmp_path):
     artifact = build(desk, kept(X, network, WEIGHTS), SHIPPED[name], cache)
-    rules = {kernel.name: kernel.rule for kernel in artifact.kernels}
-    assert any("conv2d" in kernel and rule == "tensor cores" for kernel, rule in rules.items()), rules
-    (binary,) = binaries(artifact.library)
-    assert "HMMA" in disassembled(binary, tmp_path)
+    content, (binary,) = artifact.library.read_bytes(), binaries(artifact.library)
+    assert elf.read(artifact.library).machine == HOSTS[name] and b"__global__" not in content and b"mma_sync" not in content
+    code = disassembled(binary, tmp_path)
+    assert f".target\t{SHIPPED[name].target['arch']}\n" in code
+    with_them = {part.split("_kernel", 1)[0] for part in code.split("\n.text.")[1:] if "HMMA" in part}
+    said = {kernel.name for kernel in artifact.kernels if kernel.rule == "tensor cores"}
+    assert with_them == said and any("conv2d" in kernel for kernel in said), (with_them, said)
     assert artifact.nbytes and (artifact.parameters / SHARD).stat().st_size < 1.1 * sum(w.nbytes for w in WEIGHTS.values())
 
 

@@ -17,6 +17,8 @@ template <typename T> static inline T min(T a, T b) { return a < b ? a : b; }
 
 #define __global__
 #define __device__
+#define __host__
+#define __align__(bytes) alignas(bytes)
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
 #define __shared__ static  // blocks run one after the other
@@ -27,7 +29,7 @@ static Place threadIdx, blockIdx, blockDim, gridDim;
 namespace stand_in {
 
 constexpr size_t kStackBytes = 64 << 10, kMostThreads = 1024;
-constexpr unsigned kLanes = 32;
+constexpr unsigned kLanes = 32, kMostShared = 163 << 10;  // bytes, of sm_80
 // Saves where a fiber is and goes on with another, for x86-64: what a call preserves lies on the stack, and then where to go on.
 extern "C" void stand_in_switch(void** from, void* to);
 __asm__(
@@ -101,6 +103,15 @@ static T OfLane(T value, unsigned lane) {
   shown.bits = threads[source < count && lane < kLanes ? source : now].value;
   Wait(kAtWarp);
   return shown.value;
+}
+
+// What each thread of the warp shows.
+template <typename T>
+static void OfWarp(const T* value, const T** shown) {
+  threads[now].value = reinterpret_cast<uint64_t>(value);
+  Wait(kAtWarp);
+  for (unsigned lane = 0; lane < kLanes; ++lane) shown[lane] = reinterpret_cast<const T*>(threads[now / kLanes * kLanes + lane].value);
+  Wait(kAtWarp);
 }
 
 }  // namespace stand_in

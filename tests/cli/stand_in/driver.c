@@ -11,6 +11,9 @@
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 3, NO_DEVICE = 100, NO_BINARY = 209, NO_SUCH = 500, FAULT = 700, LAUNCH_FAILED = 719 };
 enum { MOST = 4096, COUNT = 2 };
+enum { MAX_DYNAMIC_SHARED = 8, SHARED_WITHOUT_ASKING = 48 << 10, MOST_SHARED = 163 << 10 };  // of sm_80, in bytes
+
+struct kernel { char name[256]; int allowed; };  // bytes of dynamic shared memory
 
 static struct { char* at; size_t size; } held[MOST];
 static size_t used;
@@ -138,13 +141,20 @@ int cuModuleUnload(void* module) { (void)module; return OK; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   (void)module;
   if (run(name, NULL, NULL) && !fails("hang")) return NO_SUCH;  // what hangs is not run
-  *function = strdup(name);
+  struct kernel* made = malloc(sizeof(struct kernel));
+  snprintf(made->name, sizeof(made->name), "%s", name);
+  made->allowed = SHARED_WITHOUT_ASKING;
+  *function = made;
   return OK;
 }
-int cuFuncSetAttribute(void* function, int attribute, int value) { (void)function; (void)attribute; (void)value; return OK; }
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != MAX_DYNAMIC_SHARED) return OK;
+  ((struct kernel*)function)->allowed = value;
+  return value > MOST_SHARED ? INVALID : OK;
+}
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** arguments, void** extra) {
-  const unsigned sizes[] = {gx, gy, gz, bx, by, bz};
+  const unsigned sizes[] = {gx, gy, gz, bx, by, bz, shared};
   (void)stream;
   (void)extra;
   if (ready()) return ready();
@@ -153,7 +163,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   if (fails("hang")) broken = NOT_READY;
   if (broken) note(setting("STAND_IN_FAIL", ""));
   if (broken) return OK;  // it is found out later
-  if (shared || bx * by * bz > 1024) return INVALID;
+  if (shared > (unsigned)((struct kernel*)function)->allowed || bx * by * bz > 1024) return INVALID;
   char line[300];
   snprintf(line, sizeof(line), "launch %s %u,%u,%u %u,%u,%u", (char*)function, gx, gy, gz, bx, by, bz);
   note(line);

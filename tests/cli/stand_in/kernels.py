@@ -13,7 +13,10 @@ from farm.store import cache_root
 
 HERE = Path(__file__).resolve().parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\) \{')
+_EACH_ROUNDS = ("-Xclang", "-ffloat16-excess-precision=none")  # operation of float16, as on a GPU
 _TABLE = """
+alignas(64) uchar buf_dyn_shmem_ptr[stand_in::kMostShared];
+
 extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** arguments) {{
   stand_in::body = nullptr;
 {rows}
@@ -22,9 +25,11 @@ extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** argu
   stand_in::body_arguments = arguments;
   gridDim = {{sizes[0], sizes[1], sizes[2]}};
   blockDim = {{sizes[3], sizes[4], sizes[5]}};
+  if (sizes[6] > stand_in::kMostShared) return 1;
   stand_in::count = sizes[3] * sizes[4] * sizes[5];
   for (unsigned z = 0; z < gridDim.z; ++z) for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) {{
     blockIdx = {{x, y, z}};
+    __builtin_memset(buf_dyn_shmem_ptr, 0xa5, sizes[6]);
     stand_in::RunBlock();
   }}
   return 0;
@@ -41,9 +46,9 @@ def built(source: str, folder: Path) -> Path:
         callers.append(f"static void call_{name}(void** p) {{ {name}({given}); }}")
         rows.append(f'  if (!__builtin_strcmp(name, "{name}")) stand_in::body = call_{name};')
     text = source.replace("#include <cuda.h>", "").replace("#include <cstdint>", "#include <cuda_on_cpu.h>")
-    text = text.replace("__shared__ alignas(64)", "alignas(64) __shared__")
+    text = text.replace("extern __shared__ __align__(64)", "extern").replace("__shared__ alignas(64)", "alignas(64) __shared__")
     (folder / "kernels.cc").write_text("\n".join([text, *callers, _TABLE.format(rows="\n".join(rows))]))
-    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", f"-I{HERE}", "-O1")
+    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", *_EACH_ROUNDS, f"-I{HERE}", "-O1")
 
 
 def driver(folder: Path) -> Path:

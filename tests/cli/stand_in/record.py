@@ -1,4 +1,4 @@
-"""Builds digits for a GPU, and keeps the CUDA source of its kernels: record.py CACHE SOURCE."""
+"""Builds a model of a devices.toml for a GPU, and keeps the CUDA source of its kernels: record.py CACHE CONFIG MODEL SOURCE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.pipeline.tasks import build_task, prepare_task
 
 
 def main() -> None:
-    cache, source = map(Path, sys.argv[1:])
+    cache, config, source = (Path(sys.argv[place]) for place in (1, 2, 4))
     compiled = cuda._Compiler._compiled
 
     def recorded(compiler: cuda._Compiler, text: str) -> bytes:
@@ -22,10 +22,10 @@ def main() -> None:
         return compiled(compiler, text)
 
     cuda._Compiler._compiled = recorded  # type: ignore[method-assign]
-    fleet = load()
+    fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))
-        prepared = prepare_task(desk, fleet.model("digits"), host_profile(fleet), cache)
+        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), cache)
         build_task(desk, prepared, fleet.profile("cuda-sm80"), cache)
 
 
