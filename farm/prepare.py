@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-_FORMAT = "4"  # of what is kept; a change makes every kept model stale
+_FORMAT = "5"  # of what is kept; a change makes every kept model stale
 _EVERY_SAMPLES = 100
 _ANOTHER_BATCH = 3  # at which an open one is checked too
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.types import Device, Profile
+from farm.types import Device, Profile, layers
 
 BOARD = Profile("board", {"kind": "llvm"}, "aarch64-linux-gnu", agent="aarch64")
 
@@ -21,3 +21,14 @@ BOARD = Profile("board", {"kind": "llvm"}, "aarch64-linux-gnu", agent="aarch64")
 )
 def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(url: str, launcher: str, emulated: bool) -> None:
     assert Device("d", BOARD, url, options={"launcher": launcher}).emulated is emulated
+
+
+@pytest.mark.parametrize("layer", ["/features/features.6/Conv", "a_b", "_x2f", "conv [é]"])
+def test_a_variable_tells_its_layer_by_a_name_that_c_allows_behind_the_number(layer):
+    name = layers.variable_name(12, layer)
+    assert layers.layer_of(name) == layer
+    assert name.partition(":")[0] == "layer12" and name.partition(":")[2].isascii() and name.partition(":")[2].isidentifier()
+
+
+def test_a_variable_without_a_layer_tells_none():
+    assert [layers.layer_of(name) for name in ("lv", "layers:x", "lv1:x")] == ["", "", ""]

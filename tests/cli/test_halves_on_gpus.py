@@ -43,6 +43,8 @@ def write_model(path: Path) -> None:
         for name, shape in WEIGHTS.items()
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [1, 16, 12, 12]), ("y", [1, CLASSES]))]
+    for number, node in enumerate(NODES):
+        node.name = f"/block.{number}/{node.op_type} [é]"  # which no compiler of C takes as a name
     graph = helper.make_graph(NODES, path.stem, ends[:1], ends[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
