@@ -54,9 +54,9 @@ def at_one(module: tvm.IRModule) -> tvm.IRModule:
 
 def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
-    halved = halves.are_asked(module)
-    module = loop_nests(simplified(module), chooser)
-    return halves.narrowed(module, chooser.core) if chooser is not None and halved else module
+    if chooser is not None:
+        chooser.halves = halves.are_asked(module)
+    return loop_nests(simplified(module), chooser)
 
 
 def simplified(module: tvm.IRModule) -> tvm.IRModule:
@@ -94,7 +94,8 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
-    """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs."""
+    """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs. Kernels that gain by it read
+    weights as float16, where the chooser has it that the model asks for that."""
     transform = relax.transform
     legalize = [
         *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
@@ -104,7 +105,8 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     ]
     module = tvm.transform.Sequential(legalize)(module)
     module = layers.noted(module, transform.FuseOps()(module))
-    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
+    module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
+    return halves.narrowed(module, chooser.core) if chooser is not None and chooser.halves else module
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
