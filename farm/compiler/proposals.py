@@ -32,7 +32,7 @@ _NEW = 0.3  # of what is proposed beside parents is drawn, the rest made of thes
 _POOL = 6  # times as many are drawn as are proposed
 _LEAST_KNOWN = 5  # of what was measured, to tell anything by it
 _NOISE = 0.1  # of the logarithm of a time
-_ATTEMPTS = 20  # for each proposal: many steps do not apply, or were taken before
+_ATTEMPTS = 5  # for each that is drawn: many steps do not apply, or were taken before
 
 
 class Space:
