@@ -14,7 +14,7 @@ from farm.dashboard import tuning
 from farm.pipeline.search import Kernel, Search
 from farm.pipeline.trials import Tuning
 from farm.pipeline.tuning import Tuned
-from farm.types import Batch, Candidate, Model, Paired, Task, Variant
+from farm.types import Batch, Candidate, Model, Paired, Proposals, Task, Variant
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -56,6 +56,58 @@ def test_a_gain_is_taken_and_the_search_goes_on_from_there():
     (kernel,) = work.kernels
     assert (kernel.best.words, kernel.speedup, kernel.fruitless) == ("direct 5", 2.0, 0)
     assert work.next()[0][1].words == "direct 5"
+
+
+GENERAL = Candidate({"method": "general"}, "general", 0.0)
+
+
+def steps(number: int) -> Candidate:
+    return Candidate({"method": f"steps {number}", "trace": [[], []]}, f"steps {number}", 0.0)
+
+
+def search_open(*names: str) -> Search:
+    return Search([Kernel(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names])
+
+
+def measure_open(work: Search, seconds: dict[str, float]) -> Proposals | None:
+    """One batch in which what is proposed is as named in `seconds`, by choice; what was asked for."""
+    wanted = work.next()
+    asked = next((one for _, one in wanted if isinstance(one, Proposals)), None)
+    key, built = wanted[0][0], [one for _, one in wanted if isinstance(one, Candidate)]
+    made = tuple((key, one) for one in [*built, *(steps(number) for number in range(100) if f"steps {number}" in seconds)])
+    work.take(batch(made), [{index: seconds.get(one.words, 1.0) for index, (_, one) in enumerate(made)}] * 10, {})
+    return asked
+
+
+def test_an_open_task_is_asked_for_proposals_and_these_are_told_what_was_found():
+    work = search_open("one")
+    assert measure_open(work, {}) is None
+    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == Proposals(7, (), frozenset({"general"}), 1)
+    asked = measure_open(work, {"steps 1": 0.5, "steps 3": 0.25})
+    assert asked == Proposals(7, ((steps(1), 0.5), (steps(2), 2.0)), frozenset({"general", "steps 1", "steps 2"}), 3)
+    (kernel,) = work.kernels
+    assert (kernel.best.words, kernel.speedup, kernel.progress) == ("steps 3", 4.0, "4")
+
+
+def test_an_open_task_is_done_after_more_batches_without_a_gain_be_they_empty_or_not_to_be_built():
+    work = search_open("one")
+    measure_open(work, {})
+    for _ in range(7):
+        assert measure_open(work, {}) is not None
+    work.give_up(work.next(), "it does not link")
+    assert work.next() == () and work.kernels[0].skipped == {}
+
+
+def test_an_open_task_of_less_than_a_hundredth_of_the_time_is_not_searched():
+    work = search_open("large", "small")
+    wanted = work.next()
+    assert [one for _, one in wanted] == [GENERAL, GENERAL]
+    work.take(batch(wanted), [{0: 1.0, 1: 0.009}] * 10, {})
+    keys = set()
+    while asked := work.next():
+        keys.add(asked[0][0])
+        work.take(batch(asked[:1]), [{0: 1.0}] * 10, {})
+    assert keys == {"large"}
 
 
 def test_less_than_the_noise_is_no_gain_and_a_kernel_without_gains_is_left():

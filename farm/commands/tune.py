@@ -26,8 +26,9 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     """Search for faster kernels of a model on real devices, and keep what is found as records.
 
     For each distinct kernel, the ways to compute it are built and measured on the device, the hardest kernels and the most promising ways
-    first, until nothing is left to gain or the time is over. Every later build of any model with the same kernel for the same core uses
-    the records: see farm records. In the end the model is measured before and after, in turns. Ctrl-C keeps what was found.
+    first, until nothing is left to gain or the time is over. For kernels that farm has no rule for, MetaSchedule proposes the ways. Every
+    later build of any model with the same kernel for the same core uses the records: see farm records. In the end the model is measured
+    before and after, in turns. Ctrl-C keeps what was found.
 
     \b
     farm tune --device pi3 resnet18 --minutes 30
@@ -105,7 +106,7 @@ def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
             "seconds": kernel.best_s,
             "default_s": kernel.default_s,
             "tried": len(kernel.tried),
-            "candidates": len(kernel.task.candidates),
+            "candidates": None if kernel.task.open else len(kernel.task.candidates),
             "skipped": kernel.skipped,
         }
         for kernel in work.search.kernels

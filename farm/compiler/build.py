@@ -47,8 +47,8 @@ def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records
         made = _lower(desk, prepared, profile, records)
     if not asked:
         with store.publish(ASKED, base) as folder:
-            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": sorted(made.lowered.decisions)}, indent=1))
-    digest = _digest_with(base, made.choices, made.lowered.decisions)
+            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": list(made.lowered.asked)}, indent=1))
+    digest = _digest_with(base, made.choices, made.lowered.asked)
     if not store.find(KIND, digest):
         with store.publish(KIND, digest) as folder, _our_errors(prepared, profile):
             _write(folder, desk, prepared, profile, digest, made, store)

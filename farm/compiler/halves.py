@@ -67,6 +67,11 @@ def as_half(value: Array) -> Array | None:
     return made
 
 
+def may_be_read(value: Array, core: Core) -> bool:
+    """Whether some kernel for a core might read a constant as float16: what is fast for it then need not be for float32."""
+    return core.half_cycles is not None and value.nbytes > core.l1_bytes and as_half(value) is not None
+
+
 def narrowed(module: tvm.IRModule, core: Core) -> tvm.IRModule:
     """A module of fused loop nests in which kernels read constants as float16, where float16 holds them and the core gains by that."""
     calls: dict[GlobalVar, list[Sequence[Any]]] = defaultdict(list)

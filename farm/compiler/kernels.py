@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, integer_kernels, loops, rows, windows, winograd, winograd_costs
+from farm.compiler import functions, halves, integer_kernels, loops, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates, run_length, sums_by_groups
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.extents import Extent, at_one, is_open, same
@@ -68,7 +68,7 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
         packed = weight.reshape(kernel_h, kernel_w, channels)[:, :, windows.computed(channels, choice.tile.lanes)]
         body = partial(windows.depthwise, workload, choice, windows.by_rows(workload, chooser.core))
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
-    workload = Workload(loops.CONVOLUTION, weight=weight.shape, **shared)
+    workload = Workload(loops.CONVOLUTION, weight=weight.shape, half=_is_half(weight, chooser), **shared)
     candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]
     if not candidates:
         return None
@@ -105,7 +105,8 @@ def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser)
     geometry = _geometry(attributes, data)
     (stride_y, stride_x), (top, left, bottom, right) = geometry["strides"], geometry["padding"]
     more_y, more_x = (int(extent) for extent in attributes.output_padding)
-    workload = Workload(loops.TRANSPOSED, weight=weight.shape, **{**geometry, "padding": (top, left, bottom - more_y, right - more_x)})
+    geometry |= {"padding": (top, left, bottom - more_y, right - more_x), "half": _is_half(weight, chooser)}
+    workload = Workload(loops.TRANSPOSED, weight=weight.shape, **geometry)
     choice = chooser.best(workload, product_candidates(workload, chooser.core))
     height, width = up_to_multiple(weight.shape[0], stride_y), up_to_multiple(weight.shape[1], stride_x)
     filled = np.pad(weight, [(0, height - weight.shape[0]), (0, width - weight.shape[1]), (0, 0), (0, 0)])
@@ -172,13 +173,17 @@ def _product(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) ->
         return None
     if not dense and not _broadcast(*(argument.ty.shape.values[:-2] for argument in call.args)):
         return None
-    workload = Workload(loops.DENSE if dense else loops.PRODUCT, left, right)
+    workload = Workload(loops.DENSE if dense else loops.PRODUCT, left, right, half=weight is not None and _is_half(weight, chooser))
     choice = chooser.best(workload, product_candidates(workload, chooser.core))
     if weight is None or not dense:
         return builder.call_te(partial(loops.product, workload, choice), call.args[0], call.args[1], primfunc_name_hint=loops.PRODUCT)
     packed = np.ascontiguousarray(_blocks(weight, choice.tile.block).transpose(1, 0, 2))
     body = partial(loops.dense, workload, choice, sums_by_groups(workload, chooser.core))
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DENSE)
+
+
+def _is_half(weight: Array, chooser: Chooser) -> bool:
+    return chooser.halves and halves.may_be_read(weight, chooser.core)
 
 
 def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:

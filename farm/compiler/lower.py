@@ -28,13 +28,14 @@ _ON_EVERY_DEVICE = "vm.builtin."
 class Lowered:
     """A module ready for code generation. Its `main` takes the inputs, then a tuple of `parameters` where there are any.
 
-    `decisions` are what was chosen, by workload key.
+    `decisions` are what was chosen, by workload key; `asked` are the keys of all workloads for which a record counts.
     """
 
     module: tvm.IRModule
     parameters: list[np.ndarray[Any, Any]]
     kernels: tuple[Kernel, ...]
     decisions: Mapping[str, Decision]
+    asked: Sequence[str]
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
@@ -68,7 +69,7 @@ def lower(
 ) -> Lowered:
     """Graph passes, schedules, parameters out of the code. Adds what each took to `seconds`. `records` are those of the target's core."""
     chooser = None if gpu.is_gpu(target) else Chooser(core_of(target), records)
-    schedule_one = schedules.for_core(chooser.core) if chooser else partial(gpu.schedule_one, target=target)
+    schedule_one = schedules.by(chooser) if chooser else partial(gpu.schedule_one, target=target)
     with target:
         with timed(seconds, "graph"):
             module = passes.optimize(passes.bind(module, weights), chooser)
@@ -81,7 +82,7 @@ def lower(
     decisions = chooser.decisions if chooser else {}
     widened = halves.places(module, parameters)
     said = (replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, "")) for kernel in kernels)
-    return Lowered(module, parameters, tuple(said), decisions)
+    return Lowered(module, parameters, tuple(said), decisions, chooser.asked if chooser else [])
 
 
 def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:

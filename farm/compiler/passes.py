@@ -56,10 +56,11 @@ def optimize(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     """From the imported operators to fused loop nests, see `loop_nests`. The target must be the current one."""
     halved = halves.are_asked(module)
     module = simplified(module)
-    if halved and chooser is None and tvm.target.Target.current().kind.name == gpu.CUDA:
+    if chooser is not None:
+        chooser.halves = halved
+    elif halved and tvm.target.Target.current().kind.name == gpu.CUDA:
         module = half_arithmetic.in_halves(module)
-    module = loop_nests(module, chooser)
-    return halves.narrowed(module, chooser.core) if chooser is not None and halved else module
+    return loop_nests(module, chooser)
 
 
 def simplified(module: tvm.IRModule) -> tvm.IRModule:
@@ -97,7 +98,8 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
-    """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs."""
+    """Operators as fused loop nests: ours, by the choices of the chooser, or without one those for GPUs. Kernels that gain by it read
+    weights as float16, where the chooser has it that the model asks for that."""
     transform = relax.transform
     legalize = [
         *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
@@ -107,7 +109,8 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     ]
     module = tvm.transform.Sequential(legalize)(module)
     module = layers.noted(module, transform.FuseOps()(module))
-    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
+    module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
+    return halves.narrowed(module, chooser.core) if chooser is not None and chooser.halves else module
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:

@@ -1,4 +1,4 @@
-"""CPU schedules: one rule for each main block of a fused kernel, and a general rule for the rest.
+"""CPU schedules: one rule for each main block of a fused kernel, and for the rest what a search has found, or a general rule.
 
 TVM 0.27 has no CPU schedules of its own: an unscheduled convolution is ten to thirty times slower. Where a rule fails, the kernel stays as
 it is, correct and slow, and the report names it.
@@ -16,8 +16,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
 
-from farm.compiler import recurrence
-from farm.compiler.core import Core
+from farm.compiler import recurrence, traces
+from farm.compiler.choices import Chooser
 from farm.compiler.extents import product_at_one
 from farm.compiler.fences import with_fences
 from farm.compiler.loops import WORKLOAD
@@ -52,26 +52,34 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
-            kernels.append(replace(kernel, operations=calls[variable] * operations(function), workload=_workload(function)))
+            workload = kernel.workload or _workload(function)
+            kernels.append(replace(kernel, operations=calls[variable] * operations(function), workload=workload))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
 
 
-def for_core(core: Core) -> ScheduleOne:
-    """What schedules a kernel for a core."""
-    return lambda name, function: _schedule_one(name, function, core)
+def by(chooser: Chooser) -> ScheduleOne:
+    """What schedules a kernel for the chooser's core; one without a rule of its own by the steps that the chooser has for it."""
+    return lambda name, function: _schedule_one(name, function, chooser)
 
 
-def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.PrimFunc, Kernel]:
+def _schedule_one(name: str, function: tirx.PrimFunc, chooser: Chooser) -> tuple[tirx.PrimFunc, Kernel]:
     if recurrence.is_recurrence(function):
         return function, Kernel(name, recurrence.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
-        work = Schedule(tvm.IRModule({"main": _narrowed(function) if rule == GENERAL else function}))
+        if rule == GENERAL and (steps := chooser.steps(workload := traces.workload_of(function))):
+            try:
+                return traces.applied(with_narrow_indices(function), steps), Kernel(
+                    name, traces.RULE, failure, 0, workload, str(steps), True
+                )
+            except Exception as exc:  # of another version of TVM
+                failure = f"its record does not apply: {_reason(exc)}"
+        work = Schedule(tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function}))
         try:
-            _RULES[rule](work, core)
+            _RULES[rule](work, chooser.core)
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
@@ -79,7 +87,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, core: Core) -> tuple[tirx.
     return function, Kernel(name, "none", failure)
 
 
-def _narrowed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """With indices of 32 bits, as TVM forgets the hints of wider loops; unchanged where tensors are open, large, or hold such numbers."""
     work = Schedule(tvm.IRModule({"main": function}))
     blocks = [work.get(block) for block in work.get_child_blocks(work.get_sblock("root"))]

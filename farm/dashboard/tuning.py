@@ -94,10 +94,9 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
 
 def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
     """Share, best time, speed-up and what was tried, in words; the first three empty before they are known."""
-    tried = f"{len(kernel.tried)}/{len(kernel.task.candidates)}"
     if not kernel.best_s:
-        return "", "", "", tried
-    return f"{100 * work.search.share(kernel):.1f}", words.digits(1e6 * kernel.best_s), f"{kernel.speedup:.2f}x", tried
+        return "", "", "", kernel.progress
+    return f"{100 * work.search.share(kernel):.1f}", words.digits(1e6 * kernel.best_s), f"{kernel.speedup:.2f}x", kernel.progress
 
 
 def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:

@@ -53,14 +53,15 @@ class _Race:
     def __init__(self, desk: Desk, batch: Batch, machine: Any, cpu: Any, tensors: dict[str, Any]) -> None:
         self._machine, self._cpu, self._batch, self._tensors = machine, cpu, batch, tensors
         self.counts: dict[int, int] = {}
-        answers: dict[str, Array] = {}
+        answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
         for index, variant in enumerate(batch.variants):
             desk.note(Trying(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
-            answer = here.flat(machine.get_outputs(variant.function))[0]
-            if why := _differs(answer, answers.setdefault(variant.workload, answer)):
+            answer = here.flat(machine.get_outputs(variant.function))
+            pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
+            if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
                 desk.note(Wrong(index, why))
                 continue
             self.counts[index] = 1

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import stats
-from farm.types import Batch, Candidate, Task
+from farm.types import Batch, Candidate, Proposals, Task
 
-Wanted = tuple[tuple[str, Candidate], ...]
+Wanted = tuple[tuple[str, Candidate | Proposals], ...]
 
 _AT_ONCE = 7  # candidates of a kernel that are built and measured together, beside the best so far
 _FRUITLESS = 3  # batches in a row without a gain: a kernel is done
 _BETTER = 0.98  # of the time of the best so far: less of a gain is noise
+_FRUITLESS_OPEN = 8  # the same of an open task: few of what is proposed are any good
 _SMALL = 0.002  # of the time of all kernels: not worth the search
+_SMALL_OPEN = 0.01  # the same of an open task
 _LIKENESS = 0.05  # by how much a candidate's prediction is trusted more for each part that it shares with the best so far
 _ROUNDS = 3  # of measurements at least, beside the first look
 _STRIKES = 2  # deaths of a device while it tried a candidate for the first time
@@ -30,6 +32,7 @@ class Kernel:
     best: Candidate = field(init=False)
     runs: int = 0
     tried: dict[str, float] = field(default_factory=dict)  # by the words of the choice: its time over that of the default
+    proposed: dict[str, Candidate] = field(default_factory=dict)  # of an open task: what was tried, by its words
     skipped: dict[str, str] = field(default_factory=dict)  # and why
     strikes: dict[str, int] = field(default_factory=dict)
     fruitless: int = 0
@@ -56,6 +59,29 @@ class Kernel:
             key=lambda one: one.predicted * (1 - _LIKENESS * _shared(one, self.best)),
         )
 
+    @property
+    def progress(self) -> str:
+        """How many candidates were tried, and of how many, where that is known."""
+        return f"{len(self.tried)}" if self.task.open else f"{len(self.tried)}/{len(self.task.candidates)}"
+
+    @property
+    def patience(self) -> int:
+        """Batches in a row without a gain after which it is done."""
+        return _FRUITLESS_OPEN if self.task.open else _FRUITLESS
+
+    @property
+    def worth(self) -> float:
+        """The least share of the time of all kernels that is worth the search."""
+        return _SMALL_OPEN if self.task.open else _SMALL
+
+    def wanted(self) -> Wanted:
+        """The best so far, with what to try beside it."""
+        more: list[Candidate | Proposals] = [*self.left[:_AT_ONCE]]
+        if self.task.open:
+            tried = tuple((candidate, self.tried[words]) for words, candidate in self.proposed.items())
+            more = [Proposals(_AT_ONCE, tried, frozenset({*self.tried, *self.skipped}), len(self.tried) + len(self.skipped))]
+        return tuple((self.task.workload, one) for one in (self.best, *more))
+
 
 @dataclass
 class Search:
@@ -80,10 +106,11 @@ class Search:
             return ()
         kernel = max(promising, key=lambda one: one.total_s * 0.5**one.fruitless)
         kernel.busy = True
-        return tuple((kernel.task.workload, one) for one in (kernel.best, *kernel.left[:_AT_ONCE]))
+        return kernel.wanted()
 
     def _worth(self, kernel: Kernel) -> bool:
-        return bool(kernel.default_s and kernel.fruitless < _FRUITLESS and self.share(kernel) >= _SMALL and kernel.left)
+        more = kernel.task.open or kernel.left
+        return bool(kernel.default_s and kernel.fruitless < kernel.patience and self.share(kernel) >= kernel.worth and more)
 
     def take(self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]) -> list[Kernel]:
         """Take in what was measured of a batch, all of it or what there is, and return the kernels of which something was learnt.
@@ -98,7 +125,7 @@ class Search:
             kernel.busy = False
             kernel.skipped.update({batch.variants[index].candidate.words: wrong[index] for index in mine if index in wrong})
             if mine[0] in wrong:
-                kernel.fruitless = _FRUITLESS
+                kernel.fruitless = kernel.patience
             if rounds and mine[0] in rounds[0] and _judge(kernel, batch, mine, rounds):
                 learnt.append(kernel)
         return learnt
@@ -108,7 +135,8 @@ class Search:
         for kernel in self.kernels:
             if mine := [candidate for key, candidate in wanted if key == kernel.task.workload]:
                 kernel.busy = False
-                kernel.skipped.update({one.words: why for one in (mine[1:] or mine)})
+                kernel.fruitless += any(isinstance(one, Proposals) for one in mine)
+                kernel.skipped.update({one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)})
 
     def strike(self, batch: Batch, index: int, why: str) -> str:
         """A device died while it tried a variant. Returns the variant's name where that has happened too often, and it is skipped."""
@@ -120,7 +148,7 @@ class Search:
             return ""
         kernel.skipped[words] = why
         if words == kernel.best.words:
-            kernel.fruitless = _FRUITLESS  # nothing to judge the others by
+            kernel.fruitless = kernel.patience  # nothing to judge the others by
         return f"{words} of {variant.workload}"
 
 
@@ -129,6 +157,7 @@ def _judge(kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[M
     anchor, default_ratio = mine[0], kernel.best_s / kernel.default_s if kernel.default_s else 1.0
     if anchor not in later[0] if later else True:
         later = []
+    known = bool(kernel.default_s)
     seconds = statistics.median([one[anchor] for one in later] or [first[anchor]])
     if len(later) < _ROUNDS:
         return False
@@ -142,12 +171,15 @@ def _judge(kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[M
             continue
         ratios = [one[index] / one[anchor] for one in later if index in one] or [first[index] / first[anchor]]
         ratio = statistics.median(ratios)
-        kernel.tried[batch.variants[index].candidate.words] = ratio * default_ratio
+        candidate = batch.variants[index].candidate
+        kernel.tried[candidate.words] = ratio * default_ratio
+        if kernel.task.open:
+            kernel.proposed[candidate.words] = candidate
         if len(ratios) >= _ROUNDS and ratio < gain and stats.median_interval(ratios)[1] < 1:
-            best, gain = batch.variants[index].candidate, ratio
+            best, gain = candidate, ratio
     if best is not None:
         kernel.best, kernel.best_s, kernel.fruitless = best, kernel.best_s * gain, 0
-    elif len(mine) > 1:
+    elif known or len(mine) > 1:
         kernel.fruitless += 1
     return True
 

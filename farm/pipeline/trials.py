@@ -219,5 +219,5 @@ class Trials:
 
 
 def _line(kernel: Kernel) -> str:
-    told = f"{len(kernel.tried)} of {len(kernel.task.candidates)} tried"
+    told = f"{kernel.progress.replace('/', ' of ')} tried"
     return f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, {kernel.speedup:.2f}x, {told}"

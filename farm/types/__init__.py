@@ -24,7 +24,7 @@ from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
 from farm.types.rivals import ENGINES, Contest, Rival
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
-from farm.types.tuning import Batch, Candidate, Round, Task, Trying, Variant, Wrong
+from farm.types.tuning import Batch, Candidate, Proposals, Round, Task, Trying, Variant, Wrong
 
 __all__ = [
     "DTYPES",
@@ -60,6 +60,7 @@ __all__ = [
     "Profile",
     "Profiled",
     "Progress",
+    "Proposals",
     "Quantize",
     "Quantized",
     "Record",

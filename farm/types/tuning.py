@@ -18,13 +18,30 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A workload of a model: how often it is called, and its candidates, the most promising first. `chosen` is what the model has now."""
+    """A workload of a model: how often it is called, and its candidates, the most promising first. `chosen` is what the model has now.
+
+    Where it is `open`, no rule of farm's has candidates for it, and more than those there are proposed as the search goes.
+    """
 
     workload: str
     calls: int
     candidates: tuple[Candidate, ...]
     default: Candidate
     chosen: Candidate
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Asks for so many candidates that an open task has not tried: made of the best so far, or drawn.
+
+    `tried` has the candidates that were measured with their times over that of the default.
+    """
+
+    count: int
+    tried: tuple[tuple[Candidate, float], ...]
+    skipped: frozenset[str]  # the words of candidates that are not to be tried again
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

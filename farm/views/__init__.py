@@ -111,7 +111,7 @@ def records_table(records: Sequence[Record], width: int) -> Table:
     columns: list[Column[Record]] = [
         Column("core", lambda record: record.core),
         Column("workload", lambda record: record.workload, style="bold"),
-        Column("choice", lambda record: " ".join(str(value) for value in record.choice.values())),
+        Column("choice", lambda record: " ".join(str(value) for name, value in record.choice.items() if name != "trace")),
         Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
         Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
         Column("runs", lambda record: str(record.runs), 120, right=True),

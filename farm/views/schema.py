@@ -121,7 +121,7 @@ _KERNEL = {
     "seconds": Maybe(float),
     "default_s": Maybe(float),
     "tried": int,
-    "candidates": int,
+    "candidates": Maybe(int),
     "skipped": Any,
 }
 _NEWEST = {"device": str, "model": str, "run": str, "verdict": Verdict, "reason": str, "p50_ms": Maybe(float)}

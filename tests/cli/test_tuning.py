@@ -90,6 +90,26 @@ def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried
     tuning.assert_nothing_is_left()
 
 
+def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found(tuning: Farm) -> None:
+    pool = node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3, 3], strides=[2, 2, 2], pads=[1] * 6)
+    save(tuning.folder / "pool.onnx", graph([pool], {"x": [1, 32, 16, 28, 28]}, {"y": [1, 32, 8, 14, 14]}, {}))
+    tuning.configure('[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = { threads = 1 }\n')
+    assert [kernel["rule"] for kernel in tuning.run("compile", "pool.onnx", "--json").json["kernels"]] == ["general"]
+    for minutes in BUDGETS:
+        done = tuning.run("tune", "--device", "host", "pool.onnx", "--minutes", str(minutes), "--json")
+        assert done.code == 0, done.err
+        [kernel] = done.json["kernels"]
+        if done.json["records"] and kernel["choice"]["method"] != "general":
+            break
+    assert kernel["workload"].startswith("pool_max 1x32x8x14x14 float32 #") and kernel["tried"] > 1 and kernel["candidates"] is None
+    made = tuning.run("compile", "pool.onnx", "--json").json
+    assert [(kernel["rule"], kernel["recorded"]) for kernel in made["kernels"]] == [("metaschedule", True)]
+    assert made["digest"] == done.json["after"]
+    assert "steps" in tuning.run("records").out
+    assert tuning.run("deploy", "pool.onnx", "--device", "host").code == 0
+    tuning.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, number: signal.Signals) -> None:
     running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "30")
