@@ -19,6 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
+from farm.compiler.fences import EACH, FENCE
 from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, INPUTS, PADDING, POOL, cropped, notes_of, padded
 from farm.compiler.rules import inline_epilogue, inputs_of, load_by_groups, main_block, sources_of, tile_of
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
@@ -198,7 +199,7 @@ def schedule_windows(work: Schedule, core: Core) -> None:
     if not followed:
         work.compute_at(main, row, preserve_unit_loops=True)
         vectorized_tail(work, work.get_loops(last)[-1], tile.lanes)
-    _tile_row(work, main, tile, last if followed else None)
+    _tile_row(work, core, main, tile, last if followed else None)
 
 
 def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> LoopRV:
@@ -211,7 +212,7 @@ def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> 
     return row
 
 
-def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
+def _tile_row(work: Schedule, core: Core, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
     """Tiles of a row, the pixels and the window's taps unrolled, and the follower on each."""
     x, c, ry, rx = work.get_loops(main)[-4:]
     columns, pixels = work.split(x, [None, tile.pixels])
@@ -231,9 +232,12 @@ def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | N
         work.vectorize(loop)
     if inputs is not None:
         load_by_groups(work, main, inputs, [ry, rx], tile)
+    loaded = core.copies_by_loads and name_of(work, main) == DEPTHWISE and tile.lanes == core.lanes
     *_, pixels, lanes = work.get_loops(work.decompose_reduction(main, ry))
     work.unroll(pixels)
     work.vectorize(lanes)
+    if loaded:
+        work.annotate(pixels, FENCE, EACH)
 
 
 def _channels(work: Schedule, block: SBlockRV) -> int:
