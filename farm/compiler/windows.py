@@ -4,7 +4,8 @@ The input is read where it lies: no padded copy is made. Whether a tap is in the
 and LLVM takes the questions out of the loops. Activations are NHWC.
 
 On a 64-bit ARM core in order, where a load waits for multiply-adds, a depthwise convolution loads what a row of its window takes for a
-tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away.
+tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away. Rows of a window that
+lie beyond the image are left out; which columns do, is known for each tile of a row, where these are few enough to be code of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorize
 from farm.compiler.tiles import Tile, divisor, in_groups, up_to_multiple
 
 AVERAGE = "average_pool"
+_UNROLLED_TILES = 5  # of a row: what is asked of a column is known in each; more keep too many addresses
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
 _OTHERS = 2  # registers that tiles leave free: they are for bounds of what follows
@@ -232,6 +234,8 @@ def _tile_row(work: Schedule, core: Core, main: SBlockRV, tile: Tile, follower: 
         work.vectorize(loop)
     if inputs is not None:
         load_by_groups(work, main, inputs, [ry, rx], tile)
+        if extent(work, columns) <= _UNROLLED_TILES:
+            work.unroll(columns)
     loaded = core.copies_by_loads and name_of(work, main) == DEPTHWISE and tile.lanes == core.lanes
     *_, pixels, lanes = work.get_loops(work.decompose_reduction(main, ry))
     work.unroll(pixels)
