@@ -48,7 +48,7 @@ IN_ORDER = {  # what layers reach on a core in order: sums of few steps end too 
     "3x3 of few channels": 0.74,
     "7x7": LEAST,
     "depthwise": 0.41,
-    "depthwise of 112 columns": 0.34,
+    "depthwise of 112 columns": 0.33,
     "depthwise of 7 columns": 0.33,
     "depthwise of stride 2": 0.3,
 }
