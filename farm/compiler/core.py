@@ -47,6 +47,14 @@ class Core:
         return (self.lanes, self.lanes // 2) if self.lanes >= 8 else (self.lanes,)
 
     @property
+    def copies_by_loads(self) -> bool:
+        """Whether a value that several sums begin with is better loaded for each: a copy takes a multiply-add's place, a load does not.
+
+        So it is on 64-bit ARM cores out of order.
+        """
+        return self.has_extrema and self.registers >= 32 and not self.in_order
+
+    @property
     def tile_budget(self) -> int:
         """Accumulators of a register tile. LLVM does with three registers beside them for inputs and weights, where these are many.
 

@@ -4,7 +4,8 @@ The input is read where it lies: no padded copy is made. Whether a tap is in the
 and LLVM takes the questions out of the loops. Activations are NHWC.
 
 On a 64-bit ARM core in order, where a load waits for multiply-adds, a depthwise convolution loads what a row of its window takes for a
-tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away.
+tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away. Rows of a window that
+lie beyond the image are left out; which columns do, is known for each tile of a row, where these are few enough to be code of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
+from farm.compiler.fences import EACH, FENCE
 from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, INPUTS, PADDING, POOL, cropped, notes_of, padded
 from farm.compiler.rules import inline_epilogue, inputs_of, load_by_groups, main_block, sources_of, tile_of
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
 from farm.compiler.tiles import Tile, divisor, in_groups, up_to_multiple
 
 AVERAGE = "average_pool"
+_UNROLLED_TILES = 5  # of a row: what is asked of a column is known in each; more keep too many addresses
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
 _OTHERS = 2  # registers that tiles leave free: they are for bounds of what follows
@@ -198,7 +201,7 @@ def schedule_windows(work: Schedule, core: Core) -> None:
     if not followed:
         work.compute_at(main, row, preserve_unit_loops=True)
         vectorized_tail(work, work.get_loops(last)[-1], tile.lanes)
-    _tile_row(work, main, tile, last if followed else None)
+    _tile_row(work, core, main, tile, last if followed else None)
 
 
 def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> LoopRV:
@@ -211,7 +214,7 @@ def _row(work: Schedule, block: SBlockRV, apart: list[SBlockRV], core: Core) -> 
     return row
 
 
-def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
+def _tile_row(work: Schedule, core: Core, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
     """Tiles of a row, the pixels and the window's taps unrolled, and the follower on each."""
     x, c, ry, rx = work.get_loops(main)[-4:]
     columns, pixels = work.split(x, [None, tile.pixels])
@@ -231,9 +234,14 @@ def _tile_row(work: Schedule, main: SBlockRV, tile: Tile, follower: SBlockRV | N
         work.vectorize(loop)
     if inputs is not None:
         load_by_groups(work, main, inputs, [ry, rx], tile)
+        if extent(work, columns) <= _UNROLLED_TILES:
+            work.unroll(columns)
+    loaded = core.copies_by_loads and name_of(work, main) == DEPTHWISE and tile.lanes == core.lanes
     *_, pixels, lanes = work.get_loops(work.decompose_reduction(main, ry))
     work.unroll(pixels)
     work.vectorize(lanes)
+    if loaded:
+        work.annotate(pixels, FENCE, EACH)
 
 
 def _channels(work: Schedule, block: SBlockRV) -> int:

@@ -21,13 +21,14 @@ from tvm import te, tirx
 from farm.compiler.choices import Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CROP, INPUTS, ORDER, PADDING, TILE, WORKLOAD
-from farm.compiler.tiles import up_to_multiple
+from farm.compiler.tiles import divisor, up_to_multiple
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"  # the transforms, each down and then across
 POINTS = {2: (1.0,), 4: (0.5**0.5, 2.0**0.5)}  # the positive points of an output tile's size
 _REUSED = 16  # times the size of a register tile is the largest buffer of which TVM gives it the memory
 _LEAST_BYTES = 16 * 1024
+_ENOUGH_BLOCKS = 8  # to share out among threads
 
 Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # a value at each place of a line through a tile
@@ -36,6 +37,18 @@ Line = Callable[[int], tirx.Expr]  # a value at each place of a line through a t
 def least_bytes(core: Core) -> int:
     """Of a buffer before the products, so that its memory is not that of a register tile."""
     return max(_LEAST_BYTES, _REUSED * 4 * core.lanes * core.tile_budget)
+
+
+def together(core: Core, blocks: int, tiles: int, size: int, block: int) -> int:
+    """How many blocks of channels are multiplied, point by point, before their outputs are transformed, where blocks are shared out.
+
+    A point's inputs are then read from memory once for all of them. For cores in order, whose loads wait for memory: as many as leave
+    enough to share out, and as have their products in half of the L2 cache.
+    """
+    if not core.in_order:
+        return 1
+    fitting = core.l2_bytes // 2 // (4 * tiles * (size + 2) ** 2 * block)
+    return divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
 def pack(size: int, weight: Array, depth: int, block: int) -> Array:

@@ -9,7 +9,7 @@ from farm.compiler.choices import CHANNELS, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION
 from farm.compiler.tiles import Tile, divisor, in_groups, product_tiles, step_in_groups, up_to_multiple
-from farm.compiler.winograd import least_bytes
+from farm.compiler.winograd import least_bytes, together
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
@@ -103,12 +103,13 @@ def _cycles(workload: Workload, choice: Choice, band: int, core: Core) -> float:
         memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
         tasks, launches = bands, 0
     else:
-        passes = 1 if weights / blocks <= room else bands
+        at_once = together(core, blocks, tiles, size, tile.block)
+        passes = 1 if weights / blocks * at_once <= room else bands
         transformed = bands * values
-        memory = weights * passes + (transformed * (1 + blocks) if transformed > room else 0)
+        memory = weights * passes + (transformed * (1 + blocks / at_once) if transformed > room else 0)
         if core.prefetches:  # as measured: what is beyond the cache is read for each block, and all of it written and read once
             memory = weights * passes + 2 * transformed + max(0, transformed - room) * blocks
-        tasks, launches = blocks, 2
+        tasks, launches = blocks // at_once, 2
     waited = memory / core.stream
     idle = up_to_multiple(tasks, 2) / tasks - 1
     return (max(arithmetic, waited) + _UNHIDDEN * min(arithmetic, waited)) * (1 + _IDLE * idle) + launches * _LAUNCH

@@ -68,6 +68,12 @@ CONVOLUTIONS = graph(  # sums of many steps; rows and channels that fill no tile
     {"y": [1, 64, 22, 22]},
     {"w": draw(64, 12, 3, 3), "d": 0.1 * draw(64, 64, 3, 3), "u": draw(64, 64, 1, 1)},
 )
+MANY_CHANNELS = graph(  # several blocks of channels at a time, in tiles that reach beyond the image
+    [node("Conv", ["x", "w", "bias"], ["a"], pads=[1, 1, 1, 1]), node("Add", ["a", "z"], ["b"]), node("Relu", ["b"], ["y"])],
+    {"x": [1, 64, 7, 9], "z": [1, 256, 7, 9]},
+    {"y": [1, 256, 7, 9]},
+    {"w": 0.1 * draw(256, 64, 3, 3), "bias": draw(256)},
+)
 WINDOWS = graph(  # rows that fill no tiles, padding that differs on each side, steps and gaps
     [
         node("Conv", ["x", "a"], ["b"], pads=[1, 1, 1, 1], group=12),
@@ -146,11 +152,12 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     [
         (NETWORK, {"convolution", "depthwise", "dense", "softmax"}),
         (CONVOLUTIONS, {"convolution", "winograd"}),
+        (MANY_CHANNELS, {"winograd"}),
         (WINDOWS, {"depthwise", "max_pool"}),
         (ATTENTION, {"convolution", "transposed_convolution", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
-    ids=["network", "convolutions", "windows", "attention", "arithmetic"],
+    ids=["network", "convolutions", "many channels", "windows", "attention", "arithmetic"],
 )
 def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
     agent = ARM[architecture].agent
