@@ -214,6 +214,51 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
         return {"pads": [*begin, *end], "output_padding": more}
 
 
+class Col2Im(OnnxOpConverter):  # type: ignore[misc]
+    """The sum of blocks that may overlap, over an image: for each pixel as many look-ups as blocks overlap at the most."""
+
+    @classmethod
+    def _impl_v18(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+        data, dtype = inputs[0], str(inputs[0].ty.dtype)
+        image, block = (
+            [int(one) for one in constant_of(inputs[n], "Col2Im", name)] for n, name in ((1, "image_shape"), (2, "block_shape"))
+        )
+        batch, rows, columns = (int(extent) for extent in data.ty.shape)
+        channels = rows // int(np.prod(block))
+        places = _overlapping(image, block, attributes, rows // channels * columns)
+        data = builder.emit(relax.op.reshape(data, [batch, channels, -1]))
+        data = builder.emit(relax.op.concat([data, relax.const(np.zeros([batch, channels, 1]), dtype)], 2))
+        parts = builder.emit(relax.op.take(data, relax.const(places.reshape(-1), "int64"), 2))
+        parts = builder.emit(relax.op.reshape(parts, [batch, channels, *places.shape]))
+        return builder.emit(relax.op.reshape(builder.emit(relax.op.sum(parts, 2)), [batch, channels, *image]))
+
+
+def _overlapping(image: Sequence[int], block: Sequence[int], attributes: Attributes, nothing: int) -> Any:
+    """For each pixel of an image the values of blocks that fall on it, [most of a pixel, pixels], as places in blocks [K, L]; `nothing`
+    where there are fewer."""
+    rank = len(image)
+    strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
+    pads = attributes.get("pads") or [0] * (2 * rank)
+    axes = []
+    for axis, extent in enumerate(image):
+        reach = (block[axis] - 1) * dilations[axis] + 1
+        begins = np.arange(0, extent + pads[axis] + pads[rank + axis] - reach + 1, strides[axis]) - pads[axis]
+        axes.append(np.arange(block[axis])[:, None] * dilations[axis] + begins)  # [k, l]: a pixel, or one beyond the image
+    pixels, inside = np.zeros([1, 1], np.int64), np.ones([1, 1], bool)
+    for extent, here in zip(image, axes, strict=True):
+        shape = [len(pixels) * len(here), -1]
+        pixels = (pixels[:, None, :, None] * extent + here[None, :, None]).reshape(shape)
+        inside = (inside[:, None, :, None] & ((here >= 0) & (here < extent))[None, :, None]).reshape(shape)
+    (sources,) = np.nonzero(inside.reshape(-1))
+    targets = pixels.reshape(-1)[sources]
+    order = np.argsort(targets, kind="stable")
+    counts = np.bincount(targets, minlength=int(np.prod(image)))
+    turns = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.full([max(1, counts.max()), len(counts)], nothing)
+    places[turns, targets[order]] = sources[order]
+    return places
+
+
 def constant_of(value: Any, operator: str, name: str) -> Any:
     """The values of an input that must be known now, such as axes and sizes."""
     if not isinstance(value, GenericConst):
@@ -232,4 +277,5 @@ CONVERTERS = {
     "STFT": Stft,
     "OneHot": OneHot,
     "EyeLike": EyeLike,
+    "Col2Im": Col2Im,
 }

@@ -23,6 +23,7 @@ SAMPLE = (
         "test_stft_with_window",
     ),
     *("test_onehot_with_negative_axis", "test_onehot_negative_indices", "test_eyelike_with_dtype", "test_shape_start_1"),
+    *("test_col2im_strides", "test_col2im_pads", "test_col2im_dilations", "test_col2im_5d"),
     *("test_affine_grid_2d", "test_affine_grid_3d_align_corners", "test_upsample_nearest", "test_resize_tf_crop_and_resize_axes_3_2"),
     *("test_qlinearmatmul_2D_uint8_float16", "test_resize_upsample_sizes_nearest_axes_2_3"),
     *("test_gemm_alpha", "test_gru_seq_length", "test_isinf_negative", "test_layer_normalization_2d_axis1", "test_logsoftmax_axis_1"),
