@@ -20,7 +20,10 @@ from farm.errors import BuildError
 from farm.types import Kernel, Profile
 
 # In every library: a model that needs no kernels at all would be exported as C source, which takes a C compiler to link.
-NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attrs({"global_symbol": "no_kernel", "tirx.is_scheduled": True})
+# TVM's code generator takes from the last function, by name, whether the tensors of any may overlap.
+NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attrs(
+    {"global_symbol": "no_kernel", "tirx.is_scheduled": True, "tirx.noalias": True}
+)
 _ON_EVERY_DEVICE = "vm.builtin."
 
 

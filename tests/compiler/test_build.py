@@ -14,13 +14,14 @@ import elf
 import numpy as np
 import pytest
 import tvm
-from relax_models import HOST
+from relax_models import HOST, lowered, target
 from tvm import relax
 from waiting import LIMIT_S
 
 from farm import agent, process
 from farm.compiler import build as builder
 from farm.compiler.build import KIND, build
+from farm.compiler.code import compiled
 from farm.deadline import Deadline
 from farm.errors import BuildError
 from farm.store import file_digest
@@ -257,3 +258,13 @@ assert build(Desk(here), *(pickle.loads((here / name).read_bytes()) for name in 
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """
     assert process.run([sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build").strip() == "[]"
+
+
+def test_tensors_of_a_kernel_do_not_overlap_for_the_compiler_whatever_the_kernel_is_called():
+    low = lowered({"x": np.zeros((1, 4, 6, 6, 6), "float32")}, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2)))
+    modules = [compiled(low.module, target()).mod]
+    for module in modules:
+        modules += list(module.imports)
+    (code,) = [module for module in modules if module.kind == "llvm"]
+    arguments = re.search(r"define .*@__tvm_ffi_max_pool3d\((.*)\)", code.inspect_source("ll"))
+    assert arguments and "noalias" in arguments[1]
