@@ -1,12 +1,12 @@
-"""Kernels for GPUs, each by the first of dlight's rules that takes it.
+"""Kernels for GPUs, each by the first rule that takes it.
 
-dlight is TVM's set of schedules that need no search (tvm.s_tir.dlight); its matrix rule computes convolutions as products of gathered
-rows. They were not measured on a GPU yet.
+Most are of dlight, TVM's set of schedules that need no search (tvm.s_tir.dlight); its matrix rule computes convolutions as products of
+gathered rows. They were not measured on a GPU yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.s_tir import dlight
 
-from farm.compiler import half_arithmetic, tensor_cores
+from farm.compiler import half_arithmetic, short_sums, tensor_cores
 from farm.errors import BuildError
 from farm.types import Kernel
 
 CUDA, OPENCL = "cuda", "opencl"
 KINDS = (CUDA, OPENCL)
+ScheduleRule = Callable[[tirx.PrimFunc, tvm.target.Target], Any]
 
 
 def is_gpu(target: tvm.target.Target) -> bool:
@@ -52,15 +53,28 @@ def _transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     )
 
 
+def _of_dlight(*rules: type[dlight.base.ScheduleRule]) -> dict[str, ScheduleRule]:
+    return {rule.__name__.lower(): partial(_by, rule()) for rule in rules}
+
+
+def _by(rule: dlight.base.ScheduleRule, function: tirx.PrimFunc, target: tvm.target.Target) -> Any:
+    return rule.apply(function, target, False)
+
+
+_RULES: dict[str, ScheduleRule] = {
+    tensor_cores.RULE: tensor_cores.apply,
+    **_of_dlight(dlight.gpu.Matmul, dlight.gpu.GEMV),
+    short_sums.RULE: short_sums.apply,
+    **_of_dlight(dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Transpose, dlight.gpu.Fallback),
+}
+
+
 def schedule_one(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, Kernel]:
     """A kernel shared out among a GPU's threads. Raises BuildError: unscheduled, it would run on the host, on the device's memory."""
-    gpu = dlight.gpu
     failure = "it is no nest of loops"
-    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback())
-    named = {type(rule).__name__.lower(): partial(rule.apply, function, target, False) for rule in rules}
-    for rule, apply in {tensor_cores.RULE: partial(tensor_cores.apply, function, target), **named}.items():
+    for rule, apply in _RULES.items():
         try:
-            scheduled = apply()
+            scheduled = apply(function, target)
         except Exception as exc:  # a rule that does not apply, in whatever words
             failure = f"{rule}: {str(exc).strip().splitlines()[-1][:200] if str(exc).strip() else type(exc).__name__}"
             continue

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import tvm
+import tvm_ffi
 from relax_models import const, module, target
 from tvm import relax
 from waiting import LIMIT_S
@@ -20,6 +21,7 @@ from waiting import LIMIT_S
 from farm import process
 from farm.compiler import cuda, passes, probe
 from farm.compiler.build import KIND, build
+from farm.compiler.lower import lower, resolve_target
 from farm.config import profiles
 from farm.deadline import Deadline
 from farm.errors import BuildError
@@ -81,8 +83,49 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, de
 
 def test_every_kernel_of_the_network_has_a_schedule_that_is_named(desk, prepared, cache):
     rules = {kernel.rule for kernel in build(desk, prepared, SHIPPED["cuda-sm90"], cache).kernels}
-    assert {"matmul", "fallback"} < rules
+    assert {"matmul", "short sums", "fallback"} < rules
     assert "none" not in rules
+
+
+def bound(kernel: tvm.tirx.PrimFunc) -> tuple[int, int]:
+    """Blocks and threads of a block."""
+    extents = {"blockIdx": 1, "threadIdx": 1}
+
+    def count(loop):
+        if loop.thread_binding is not None:
+            extents[loop.thread_binding.thread_tag.partition(".")[0]] *= int(loop.extent)
+
+    tvm_ffi.structural_walk(kernel.body, [(tvm.tirx.For, count)])
+    return extents["blockIdx"], extents["threadIdx"]
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "results"),
+    [
+        (
+            lambda emit, x, w: emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1), groups=32)))),
+            {"w": (32, 1, 3, 3)},
+            32 * 20 * 20,
+        ),
+        (lambda emit, x: emit(OP.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1, 1, 1))), {}, 32 * 10 * 10),
+        (lambda emit, x: emit(OP.nn.avg_pool2d(x, (4, 4), (4, 4))), {}, 32 * 5 * 5),
+    ],
+    ids=["depthwise", "pool", "mean"],
+)
+def test_each_result_of_a_window_is_a_thread_s_whatever_is_computed_of_it(body, weights, results):
+    made = {name: np.ones(shape, "float32") for name, shape in weights.items()}
+    low = lower(
+        module({"x": np.zeros((1, 32, 20, 20), "float32")}, body, made), list(made.values()), resolve_target(SHIPPED["cuda-sm80"]), {}
+    )
+    (kernel,) = [kernel for kernel in low.kernels if kernel.rule == "short sums"]
+    assert bound(low.module[kernel.name]) == (-(-results // 256), 256)
+
+
+def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each():
+    scale = (const(np.ones(32)), const(np.zeros(32)), [-1])
+    network = module({"x": np.zeros((1, 40, 32), "float32")}, lambda emit, x: emit(OP.nn.layer_norm(x, *scale)))
+    low = lower(network, [], resolve_target(SHIPPED["cuda-sm80"]), {})
+    assert "short sums" not in {kernel.rule for kernel in low.kernels}
 
 
 def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(desk, prepared, cache):
