@@ -94,9 +94,9 @@ def first_answer(
 ) -> tuple[float, Agreement]:
     """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference; or that of the one after it, once
     inferences are recorded."""
-    desk.note(Progress(Stage.RUNNING, "first inference"))
     with timed(ledger, "feed"):
         loaded.feed(inputs)
+    desk.note(Progress(Stage.RUNNING, "first inference"))
     begin = time.perf_counter()
     with timed(ledger, "first run"):
         loaded.run()
