@@ -60,7 +60,7 @@ def errors(cases: list[Case], cpu: str) -> list[float]:
     """Compile all cases in one module and run each: the largest errors, relative to the largest output."""
     core, functions = core_of(target(cpu)), {}
     for index, each in enumerate(cases):
-        function, report = schedules._schedule_one(f"case{index}", kernel(each, core), core)
+        function, report = schedules.by(Chooser(core))(f"case{index}", kernel(each, core))
         assert (report.rule, report.note) == ("winograd", ""), each
         functions[f"case{index}"] = function.with_attr("global_symbol", f"case{index}")
     library = tvm.compile(tvm.IRModule(functions), target=target(cpu), tir_pipeline=with_tiles_on_stack())
