@@ -16,7 +16,7 @@ WIDTH = THREADS * TILE
 _LANES = 4  # floats in the widest load, of 16 bytes
 _FLOAT = "float32"
 
-Program = Callable[[list[tirx.Buffer], list[tirx.Buffer]], tirx.Stmt]
+Program = Callable[[Any, Any, Any, Any], None]  # writes what the thread `thread` of the block `block` makes of `given` into `result`
 
 
 def functions(block_bytes: int) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
@@ -28,21 +28,14 @@ def _arithmetic() -> tirx.PrimFunc:
     blocks = tirx.Var("blocks", "int64")
     factors = te.placeholder((2, 1), _FLOAT, "factors")
 
-    def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
-        with (
-            IRBuilder() as made,
-            T.thread_binding(0, blocks, thread="blockIdx.x") as block,
-            T.thread_binding(0, THREADS, thread="threadIdx.x") as thread,
-        ):
-            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
-            sums = T.buffer_proxy(T.alloc_buffer((TILE,), _FLOAT, scope="local"))
-            with T.unroll(0, TILE) as row:
-                sums[row] = given[1, 0] + tirx.Cast(_FLOAT, row)
-            with T.serial(0, STEPS), T.unroll(0, TILE) as row:
-                sums[row] = sums[row] * given[0, 0] + given[1, 0]
-            with T.unroll(0, TILE) as row:
-                result[block, row * THREADS + thread] = sums[row]
-        return made.get()
+    def program(given: Any, result: Any, block: Any, thread: Any) -> None:
+        sums = T.buffer_proxy(T.alloc_buffer((TILE,), _FLOAT, scope="local"))
+        with T.unroll(0, TILE) as row:
+            sums[row] = given[1, 0] + tirx.Cast(_FLOAT, row)
+        with T.serial(0, STEPS), T.unroll(0, TILE) as row:
+            sums[row] = sums[row] * given[0, 0] + given[1, 0]
+        with T.unroll(0, TILE) as row:
+            result[block, row * THREADS + thread] = sums[row]
 
     return _function(factors, (blocks, WIDTH), program)
 
@@ -51,23 +44,26 @@ def _memory(floats: int) -> tirx.PrimFunc:
     blocks = tirx.Var("blocks", "int64")
     source = te.placeholder((blocks, floats), _FLOAT, "source")
 
-    def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
-        with (
-            IRBuilder() as made,
-            T.thread_binding(0, blocks, thread="blockIdx.x") as block,
-            T.thread_binding(0, THREADS, thread="threadIdx.x") as thread,
-        ):
-            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
-            with T.serial(0, floats // (THREADS * _LANES)) as step, T.vectorized(0, _LANES) as lane:
-                place = (step * THREADS + thread) * _LANES + lane
-                result[block, place] = given[block, place]
-        return made.get()
+    def program(given: Any, result: Any, block: Any, thread: Any) -> None:
+        with T.serial(0, floats // (THREADS * _LANES)) as step, T.vectorized(0, _LANES) as lane:
+            place = (step * THREADS + thread) * _LANES + lane
+            result[block, place] = given[block, place]
 
     return _function(source, (blocks, floats), program)
 
 
 def _function(given: te.Tensor, shape: tuple[Any, ...], program: Program) -> tirx.PrimFunc:
-    """From one tensor to another, each from its first byte on, as the widest loads want it."""
+    """From one tensor to another, a block of threads for each row of it; each from its first byte on, as the widest loads want it."""
+
+    def body(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
+        with (
+            IRBuilder() as made,
+            T.thread_binding(0, shape[0], thread="blockIdx.x") as block,
+            T.thread_binding(0, THREADS, thread="threadIdx.x") as thread,
+        ):
+            program(T.buffer_proxy(inputs[0]), T.buffer_proxy(outputs[0]), block, thread)
+        return made.get()
+
     before, after = (tirx.decl_buffer(extents, _FLOAT, name) for extents, name in ((given.shape, "given"), (shape, "made")))
-    made = te.extern(shape, [given], program, name="made", dtype=_FLOAT, in_buffers=[before], out_buffers=[after])
+    made = te.extern(shape, [given], body, name="made", dtype=_FLOAT, in_buffers=[before], out_buffers=[after])
     return te.create_prim_func([given, made]).with_attr("tirx.is_scheduled", True)

@@ -72,9 +72,8 @@ def _schedule_one(name: str, function: tirx.PrimFunc, chooser: Chooser) -> tuple
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
         if rule == GENERAL and (steps := chooser.steps(workload := traces.workload_of(function))):
             try:
-                return traces.applied(with_narrow_indices(function), steps), Kernel(
-                    name, traces.RULE, failure, 0, workload, str(steps), True
-                )
+                made = traces.applied(with_narrow_indices(function), steps)
+                return made, Kernel(name, traces.RULE, failure, workload=workload, choice=str(steps), recorded=True)
             except Exception as exc:  # of another version of TVM
                 failure = f"its record does not apply: {_reason(exc)}"
         work = Schedule(tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function}))

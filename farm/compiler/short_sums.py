@@ -6,6 +6,7 @@ results that do, so that they read and write memory together. Not measured on a 
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any
 
@@ -29,7 +30,7 @@ def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
         return None
     summing, *after = try_inline(work, blocks)
     steps = _extents(summing, "R")
-    if summing.dom_kind().strip("S").strip("R") or not steps or not all(isinstance(step, int) for step in steps) or prod(steps) > _LONGEST:
+    if not re.fullmatch("S*R+", summing.dom_kind()) or not all(isinstance(step, int) for step in steps) or prod(steps) > _LONGEST:
         return None
     if not after:
         last = work.cache_write(summing.block_rv, 0, "local")

@@ -16,10 +16,11 @@ import tvm
 import tvm_ffi
 from relax_models import const, module, target
 from tvm import relax
+from tvm.script import tirx as T  # noqa: N812  (as everywhere in TVM)
 from waiting import LIMIT_S
 
 from farm import process
-from farm.compiler import cuda, passes, probe
+from farm.compiler import cuda, passes, probe, short_sums
 from farm.compiler.build import KIND, build
 from farm.compiler.lower import lower, resolve_target
 from farm.config import profiles
@@ -126,6 +127,20 @@ def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each
     network = module({"x": np.zeros((1, 40, 32), "float32")}, lambda emit, x: emit(OP.nn.layer_norm(x, *scale)))
     low = lower(network, [], resolve_target(SHIPPED["cuda-sm80"]), {})
     assert "short sums" not in {kernel.rule for kernel in low.kernels}
+
+
+@T.prim_func(s_tir=True)
+def sum_within(x: T.Buffer((8, 16, 32), "float32"), y: T.Buffer((8, 32), "float32")):
+    for i, k, j in T.grid(8, 16, 32):
+        with T.sblock("sum"):
+            vi, vk, vj = T.axis.remap("SRS", [i, k, j])
+            with T.init():
+                y[vi, vj] = T.float32(0)
+            y[vi, vj] = y[vi, vj] + x[vi, vk, vj]
+
+
+def test_a_sum_whose_steps_are_not_innermost_is_left_to_other_rules():
+    assert short_sums.apply(sum_within, resolve_target(SHIPPED["cuda-sm80"])) is None
 
 
 def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(desk, prepared, cache):
