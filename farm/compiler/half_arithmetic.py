@@ -46,15 +46,14 @@ def legalization() -> dict[str, Any]:
 
 
 def _wide_pool(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
-    legalize = tvm.ir.Op.get(call.op.name).get_attr("FLegalize")
     if str(call.ty.dtype) != HALF:
-        return legalize(builder, call)
-    data = builder.emit(
-        tvm.ir.Op.get("relax.astype").get_attr("FLegalize")(builder, builder.normalize(relax.op.astype(call.args[0], SINGLE)))
-    )
-    wide = builder.normalize(relax.Call(call.op, [data], call.attrs))
-    pooled = builder.emit(legalize(builder, wide))
-    return tvm.ir.Op.get("relax.astype").get_attr("FLegalize")(builder, builder.normalize(relax.op.astype(pooled, HALF)))
+        return _loops_of(builder, call)
+    wide = relax.Call(call.op, [_loops_of(builder, relax.op.astype(call.args[0], SINGLE))], call.attrs)
+    return _loops_of(builder, relax.op.astype(_loops_of(builder, wide), HALF))
+
+
+def _loops_of(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
+    return builder.emit(tvm.ir.Op.get(call.op.name).get_attr("FLegalize")(builder, builder.normalize(call)))
 
 
 @mutator
