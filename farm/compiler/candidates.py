@@ -6,7 +6,7 @@ import math
 
 from farm.compiler.choices import CHANNELS, DIRECT, PIXELS, Choice, Workload
 from farm.compiler.core import Core
-from farm.compiler.loops import CONVOLUTION, DENSE, PRODUCT, TRANSPOSED
+from farm.compiler.loops import CONVOLUTION, DENSE, PRODUCT
 from farm.compiler.tiles import GROUP, grouped_tile, in_groups, product_tiles, up_to_multiple
 
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, where products wait for them
@@ -60,10 +60,6 @@ def _product(workload: Workload) -> tuple[int, int, int, int]:
         return math.prod(data[:-2]), data[-2], data[-1], data[-1]
     if workload.operator == PRODUCT:
         return math.prod(map(max, data[:-2], weight[:-2])), data[-2], data[-1], math.prod(weight[:-1])
-    if workload.operator == TRANSPOSED:  # one phase of the columns at a time, of which each has a part of the kernel
-        height, width = (transposed_output(workload, axis) for axis in (0, 1))
-        values = math.prod(up_to_multiple(weight[axis], workload.strides[axis]) for axis in (0, 1)) * weight[2]
-        return data[0] * height * workload.strides[1], -(-width // workload.strides[1]), weight[2], values
     return data[0] * workload.output(0), workload.output(1), math.prod(weight[:3]), math.prod(weight[:3])
 
 
@@ -86,9 +82,3 @@ def run_length(workload: Workload, core: Core) -> int:
     (_, columns, depth, _), (_, dilation) = workload.weight, workload.dilation
     run = up_to_multiple(columns * depth, GROUP)
     return run if dilation == 1 < columns and depth % GROUP and in_groups(core, run) else 0
-
-
-def transposed_output(workload: Workload, axis: int) -> int:
-    """The height or width of what a transposed convolution computes; its workload's last paddings are less the output's padding."""
-    inside = (workload.data[1 + axis] - 1) * workload.strides[axis] + workload.weight[axis]
-    return inside - workload.padding[axis] - workload.padding[axis + 2]

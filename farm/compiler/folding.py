@@ -155,16 +155,23 @@ class FoldConstants:
         return relax.transform.CanonicalizeBindings()(rewritten(module, _Folder))
 
 
-def rewritten(module: tvm.IRModule, rewriter: type[PyExprMutator]) -> tvm.IRModule:
-    """A copy of a module with its Relax functions rewritten."""
+Rewriters = Callable[[tvm.IRModule], PyExprMutator]  # what makes one for a module
+
+
+def rewritten(module: tvm.IRModule, rewriter: Rewriters) -> tvm.IRModule:
+    """A copy of a module with its Relax functions rewritten, and the kernels that this takes."""
     result = module.clone()
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
-            result.update_func(name, rewriter(result).visit_expr(function))
+            mutator = rewriter(result)
+            result.update_func(name, mutator.visit_expr(function))
+            for variable, made in mutator.builder_.get().functions_items():
+                if isinstance(made, tvm.tirx.PrimFunc):
+                    result.update_func(variable, made)
     return result
 
 
-def rewriting(name: str, rewriter: type[PyExprMutator]) -> tvm.transform.Pass:
+def rewriting(name: str, rewriter: Rewriters) -> tvm.transform.Pass:
     """A pass of this name that rewrites the Relax functions of a module."""
 
     def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

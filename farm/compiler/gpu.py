@@ -11,15 +11,16 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
+from tvm import tirx
 from tvm.s_tir import dlight
 
-from farm.compiler import half_arithmetic, short_sums, tensor_cores
+from farm.compiler import half_arithmetic, phases, short_sums, tensor_cores
 from farm.errors import BuildError
 from farm.types import Kernel
 
 CUDA, OPENCL = "cuda", "opencl"
 KINDS = (CUDA, OPENCL)
+LANES = 16  # of a product's tile, to which channels are filled up
 ScheduleRule = Callable[[tirx.PrimFunc, tvm.target.Target], Any]
 
 
@@ -29,28 +30,7 @@ def is_gpu(target: tvm.target.Target) -> bool:
 
 def legalization() -> Mapping[str, Any]:
     """Loops of operators for which TVM has none in the layouts that farm chooses."""
-    return {"relax.nn.conv2d_transpose": _transposed, **half_arithmetic.legalization()}
-
-
-def _transposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """A transposed convolution over NHWC as an ordinary one of the input with zeros between its pixels. Raises ValueError."""
-    attributes, (high, wide) = call.attrs, list(map(int, call.args[1].ty.shape))[2:]
-    top, left, bottom, right = (int(amount) for amount in attributes.padding)
-    before = (high - 1 - top, wide - 1 - left)
-    after = (high - 1 - bottom + int(attributes.output_padding[0]), wide - 1 - right + int(attributes.output_padding[1]))
-    plain = attributes.groups == 1 and all(int(step) == 1 for step in attributes.dilation) and attributes.data_layout == "NHWC"
-    if not plain or min(*before, *after) < 0:
-        what = f"groups {attributes.groups}, dilation {list(map(int, attributes.dilation))}, padding {[top, left, bottom, right]}"
-        raise ValueError(f"a transposed convolution of {what} has no code for a GPU")
-
-    def body(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        spread = topi.nn.dilate(data, (1, int(attributes.strides[0]), int(attributes.strides[1]), 1))
-        return topi.nn.conv2d_nhwc(topi.nn.pad(spread, (0, *before, 0), (0, *after, 0)), weight, 1, 0, 1)
-
-    turned = builder.emit(relax.op.flip(builder.emit(relax.op.flip(call.args[1], 2)), 3))
-    return builder.call_te(
-        body, call.args[0], builder.emit(relax.op.permute_dims(turned, [2, 3, 0, 1])), primfunc_name_hint="conv2d_transpose"
-    )
+    return {"relax.nn.conv2d_transpose": phases.channels_first, **half_arithmetic.legalization()}
 
 
 def _of_dlight(*rules: type[dlight.base.ScheduleRule]) -> dict[str, ScheduleRule]:

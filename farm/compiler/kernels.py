@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import functions, halves, integer_kernels, loops, rows, windows, winograd, winograd_costs
+from farm.compiler import functions, halves, integer_kernels, loops, phases, rows, windows, winograd, winograd_costs
 from farm.compiler.candidates import product_candidates, run_length, sums_by_groups
 from farm.compiler.choices import Chooser, Workload
 from farm.compiler.extents import Extent, at_one, is_open, same
@@ -92,37 +92,6 @@ def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, chooser:
         return None
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
     return integer_kernels.convolution(builder, call, chooser, weight, workload)
-
-
-def _transposed(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
-    attributes, weight, data, shape = call.attrs, constant(call.args[1]), shape_at_one(call.args[0], _IMAGE), shape_at_one(call, _IMAGE)
-    if attributes.data_layout != "NHWC":
-        return None
-    plain = attributes.groups == 1 and all(step == 1 for step in attributes.dilation) and attributes.out_layout in ("", "NHWC")
-    if not plain or weight is None or data is None or shape is None or weight.dtype != np.float32 or attributes.kernel_layout != "IOHW":
-        return _transposed_by_tvm(builder, call)
-    weight = weight.transpose(2, 3, 0, 1)  # HWIO
-    geometry = _geometry(attributes, data)
-    (stride_y, stride_x), (top, left, bottom, right) = geometry["strides"], geometry["padding"]
-    more_y, more_x = (int(extent) for extent in attributes.output_padding)
-    geometry |= {"padding": (top, left, bottom - more_y, right - more_x), "half": _is_half(weight, chooser)}
-    workload = Workload(loops.TRANSPOSED, weight=weight.shape, **geometry)
-    choice = chooser.best(workload, product_candidates(workload, chooser.core))
-    height, width = up_to_multiple(weight.shape[0], stride_y), up_to_multiple(weight.shape[1], stride_x)
-    filled = np.pad(weight, [(0, height - weight.shape[0]), (0, width - weight.shape[1]), (0, 0), (0, 0)])
-    packed = np.ascontiguousarray(_blocks(filled, choice.tile.block).transpose(3, 0, 1, 2, 4))
-    body = partial(loops.transposed, workload, choice, shape[1:])
-    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.TRANSPOSED)
-
-
-def _transposed_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM has loops for NCHW only."""
-    given = call.attrs
-    data = builder.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
-    result = relax.op.nn.conv2d_transpose(
-        data, call.args[1], given.strides, given.padding, given.output_padding, given.dilation, given.groups, "NCHW", given.kernel_layout
-    )
-    return relax.op.permute_dims(builder.emit(result), [0, 2, 3, 1])
 
 
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser) -> relax.Expr | None:
@@ -258,7 +227,7 @@ def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
 
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
-    "relax.nn.conv2d_transpose": _transposed,
+    "relax.nn.conv2d_transpose": lambda builder, call, _: phases.channels_first(builder, call),
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _average_pool,
     "relax.matmul": _product,

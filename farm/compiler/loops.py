@@ -18,7 +18,7 @@ from farm.compiler.extents import Extent, covering, is_open, plain, same
 from farm.compiler.tiles import up_to_multiple
 
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"  # main blocks, named as their kernels and rules
-TRANSPOSED, POOL, DEPTHWISE_INT8 = "transposed_convolution", "max_pool", "depthwise_int8"
+POOL, DEPTHWISE_INT8 = "max_pool", "depthwise_int8"
 PADDING, PACKING, CROP = "padding", "packing", "crop"
 INPUTS = "inputs"  # what a main block whose sums go by groups of steps reads: an input for each step of each pixel
 TILE, ORDER, WORKLOAD = "tile", "order", "workload_key"  # annotations of a main block: what was chosen, and for what; TVM drops "workload"
@@ -52,34 +52,6 @@ def convolution(workload: Workload, choice: Choice, by_groups: bool, data: te.Te
     inputs = te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS) if by_groups else read
     main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
     return cropped(main, (count, out_h, out_w, workload.channels))
-
-
-def transposed(workload: Workload, choice: Choice, image: Sequence[int], data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """A transposed convolution of one group, undilated, to [N, *image], an image of H, W, CO.
-
-    `weight` is packed, its kernel filled up to whole strides.
-
-    With Y = y + padding, row y takes the kernel's rows Y % stride, Y % stride + stride, ... and the input's rows Y // stride,
-    Y // stride - 1, ...: no product with a zero between the inputs. The same across; columns of one phase, X % stride, are tiled together.
-    """
-    (top, left, _, _), (stride_y, stride_x) = workload.padding, workload.strides
-    out_h, out_w, _ = image
-    count, height, width, depth = plain(data.shape)
-    blocks, filled_h, filled_w, _, block = extents(weight)
-    taps_y, taps_x = filled_h // stride_y, filled_w // stride_x
-    columns = (out_w - 1 + left) // stride_x + 1
-    below, beside = (out_h - 1 + top) // stride_y - height + 1, columns - width
-    source = padded(data, [taps_y - 1, taps_x - 1, max(0, below), max(0, beside)])
-    ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((taps_y, "ry"), (taps_x, "rx"), (depth, "rc")))
-    covered = up_to_multiple(columns, choice.tile.pixels)
-
-    def value(n: te.Var, y: te.Var, phase: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = (y + top) // stride_y - ry + taps_y - 1, within(x, columns, covered) - rx + taps_x - 1
-        kernel = weight[c // block, (y + top) % stride_y + ry * stride_y, phase + rx * stride_x, rc, c % block]
-        return te.sum(source[n, row, column, rc] * kernel, axis=[ry, rx, rc])
-
-    main = te.compute((count, out_h, stride_x, covered, blocks * block), value, name=TRANSPOSED, attrs=notes_of(workload, choice))
-    return te.compute((count, *image), lambda n, y, x, c: main[n, y, (x + left) % stride_x, (x + left) // stride_x, c], name="interleaved")
 
 
 def dense(workload: Workload, choice: Choice, by_groups: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:

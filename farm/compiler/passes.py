@@ -18,6 +18,7 @@ from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten,
 from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.parameters import raw
+from farm.compiler.phases import by_phases
 from farm.compiler.planes import Planes
 from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
@@ -103,6 +104,7 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
     transform = relax.transform
     legalize = [
         *([rounding(chooser.core), transform.DeadCodeElimination()] if chooser else []),
+        by_phases(chooser.core.lanes if chooser else gpu.LANES),
         transform.LegalizeOps(legalization(chooser) if chooser else gpu.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),

@@ -14,11 +14,13 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
+from farm.compiler import phases
 from farm.compiler.extents import Extent, is_open, same
 from farm.compiler.folding import constant
 from farm.compiler.rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
 from farm.types.layers import layer_of
 
+Array = np.ndarray[Any, Any]
 _SWAPPED = [0, 2, 1]  # of NCW, and back
 _DEPTH_FIRST = [0, 2, 1, 3, 4]  # of NCDHW, and back
 _REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
@@ -42,6 +44,7 @@ class Planes(Rewriter):
             "relax.nn.avg_pool1d": self._pooled_row,
             "relax.nn.adaptive_avg_pool1d": self._adapted_row,
             "relax.nn.conv3d": self._convolved_volume,
+            "relax.nn.conv3d_transpose": self._transposed_volume,
             "relax.nn.batch_norm": self._normalized,
             "relax.concat": self._concat,
             "relax.strided_slice": self._slice,
@@ -95,14 +98,52 @@ class Planes(Rewriter):
         if front or back:
             data = emit(relax.op.nn.pad(data, [0, 0, 0, 0, front, back, 0, 0, 0, 0]))
         depth = (shape[2] + front + back - apart * (weight.shape[2] - 1) - 1) // stride + 1
-        starts = [apart * index for index in range(weight.shape[2])]
-        parts = [emit(relax.op.strided_slice(data, [2], [at], [at + stride * (depth - 1) + 1], [stride])) for at in starts]
-        side_by_side = emit(relax.op.permute_dims(emit(relax.op.concat(parts, 1)), _DEPTH_FIRST))
-        planes = emit(relax.op.reshape(side_by_side, [shape[0] * depth, len(starts) * shape[1], *shape[3:]]))
+        planes = self._side_by_side(data, [apart * index for index in range(weight.shape[2])], stride, depth)
         kernel = np.ascontiguousarray(weight.transpose(0, 2, 1, 3, 4)).reshape(weight.shape[0], -1, *weight.shape[3:])
         around, plane_kernel = [top, left, bottom, right], relax.const(kernel, str(kernel.dtype))
         result = relax.op.nn.conv2d(planes, plane_kernel, strides, around, dilation, out_dtype=given.out_dtype)
         return self._volume(result, [shape[0], depth])
+
+    def _transposed_volume(self, call: Call) -> relax.Expr | None:
+        """Each phase of the depth (see `phases`) is a sum over channels too: of the planes that its part of the kernel meets."""
+        given, weight, shape, result = call.attrs, constant(call.args[1]), shape_of(call.args[0]), shape_of(call)
+        if (given.data_layout, given.kernel_layout) != ("NCDHW", "IODHW") or int(given.groups) != 1 or weight is None:
+            return None
+        if shape is None or result is None or any(map(is_open, (*shape[1:], *result[1:]))):
+            return None
+        stride, apart, front = (int(values[0]) for values in (given.strides, given.dilation, given.padding))
+        depth = phases.apart(weight.shape[2], stride, apart, front, int(result[2]))
+        whole = [self._phase_of_volume(call, weight, depth, part) for part in depth.parts]
+        if any(volume is None for volume in whole):
+            return None
+        emit, image = self.builder_.emit, [result[1], *result[3:]]
+        planes = emit(relax.op.reshape(emit(relax.op.concat(whole, 2)), [shape[0], depth.count * depth.phases, *image]))
+        within = emit(relax.op.strided_slice(planes, [1], [0], [int(result[2])]))
+        return self._volume(relax.op.reshape(within, [shape[0] * result[2], *image]), [shape[0], result[2]])
+
+    def _phase_of_volume(self, call: Call, weight: Array, depth: phases.Axis, part: phases.Part) -> relax.Var | None:
+        """[N, count, 1, CO, H, W] of a transposed convolution; None for a phase that meets no input."""
+        given, emit, extents = call.attrs, self.builder_.emit, call.args[0].ty.shape
+        begin, end, before, after = phases.window(depth, part, int(extents[2]))
+        if begin >= end:
+            return None
+        met = emit(relax.op.strided_slice(call.args[0], [2], [begin], [end]))
+        data = emit(relax.op.nn.pad(met, [0, 0, 0, 0, before, after, 0, 0, 0, 0]))
+        (rows,) = part.phases
+        side_by_side = self._side_by_side(data, [depth.step * index for index in range(len(rows))], 1, depth.count)
+        zeros = np.pad(weight, [(0, 0), (0, 0), (0, 1), (0, 0), (0, 0)])
+        kernel = relax.const(np.concatenate([zeros[:, :, row] for row in rows]), str(weight.dtype))
+        strides, more, dilation = ([int(one) for one in values[1:]] for values in (given.strides, given.output_padding, given.dilation))
+        around = [int(given.padding[index]) for index in (1, 2, 4, 5)]
+        result = self._emit(relax.op.nn.conv2d_transpose(side_by_side, kernel, strides, around, more, dilation))
+        return emit(relax.op.reshape(result, [extents[0], depth.count, 1, *result.ty.shape.values[1:]]))
+
+    def _side_by_side(self, data: relax.Expr, starts: Sequence[int], stride: int, depth: int) -> relax.Var:
+        """Planes [N * depth, starts * C, H, W] of a volume: of those from each start on, `depth` of them a stride apart, as channels."""
+        emit, shape = self.builder_.emit, data.ty.shape.values
+        parts = [emit(relax.op.strided_slice(data, [2], [at], [at + stride * (depth - 1) + 1], [stride])) for at in starts]
+        turned = emit(relax.op.permute_dims(emit(relax.op.concat(parts, 1)), _DEPTH_FIRST))
+        return emit(relax.op.reshape(turned, [shape[0] * depth, len(starts) * shape[1], *shape[3:]]))
 
     def _elementwise(self, call: Call) -> relax.Expr | None:
         tensors = [argument for argument in call.args if isinstance(argument.ty, relax.TensorType)]

@@ -13,7 +13,7 @@ from farm.compiler.core import Core
 from farm.compiler.extents import product_at_one
 from farm.compiler.fences import APART, BOTH_PACKED, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
-from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE, TRANSPOSED
+from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE
 from farm.compiler.prefetch import FOLLOWED, PREFETCH
 from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
 from farm.compiler.tiles import GROUP, Tile, divisor, groups_at_once
@@ -30,16 +30,6 @@ def schedule_product(work: Schedule, core: Core) -> None:
     before = sources_of(work, main)
     _tile_product(work, core, main, inline_epilogue(work, main, core))
     for block in before:
-        spread(work, block, core)
-
-
-def schedule_transposed(work: Schedule, core: Core) -> None:
-    """Tiles as for a product; what follows goes over the whole result, whose columns come from tiles of different phases."""
-    main = main_block(work, (TRANSPOSED,))
-    before = work.get_producers(main)
-    last = inline_epilogue(work, main, core)
-    _tile_product(work, core, main, work.cache_write(main, 0, "global"))
-    for block in (*before, last):
         spread(work, block, core)
 
 
@@ -233,5 +223,4 @@ RULES = {
     PRODUCT: schedule_product,
     CONVOLUTION_INT8: schedule_product,
     DENSE_INT8: schedule_product,
-    TRANSPOSED: schedule_transposed,
 }

@@ -21,6 +21,7 @@ from farm.compiler.choices import Chooser
 from farm.compiler.extents import product_at_one
 from farm.compiler.fences import with_fences
 from farm.compiler.loops import WORKLOAD
+from farm.compiler.phases import INTERLEAVED, schedule_interleaved
 from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
@@ -37,6 +38,7 @@ _RULES = {
     **WINDOW_RULES,
     SOFTMAX: schedule_rows,
     LAYER_NORM: schedule_rows,
+    INTERLEAVED: schedule_interleaved,
     GENERAL: schedule_general,
 }
 

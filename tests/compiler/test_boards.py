@@ -154,7 +154,7 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
         (CONVOLUTIONS, {"convolution", "winograd"}),
         (MANY_CHANNELS, {"winograd"}),
         (WINDOWS, {"depthwise", "max_pool"}),
-        (ATTENTION, {"convolution", "transposed_convolution", "layer_norm", "dense", "product", "softmax"}),
+        (ATTENTION, {"convolution", "interleaved", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
     ids=["network", "convolutions", "many channels", "windows", "attention", "arithmetic"],

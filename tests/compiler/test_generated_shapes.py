@@ -63,19 +63,25 @@ def convolutions(draw: some.DrawFn) -> Case:
 
 @some.composite
 def transposed(draw: some.DrawFn) -> Case:
-    depth, channels = draw(some.sampled_from([1, 3, 17, 40])), draw(some.sampled_from([1, 6, 16, 33, 64]))
+    groups = draw(some.sampled_from([1, 1, 2, 16]))
+    depth, channels = (
+        draw(some.sampled_from([1, 3, 17, 40][: 4 // groups + 1])),
+        draw(some.sampled_from([1, 6, 16, 33, 64][: 6 // groups + 1])),
+    )
     size, kernel, strides = draw(pairs(1, 9)), draw(pairs(1, 5)), draw(pairs(1, 4))
+    dilation = draw(some.sampled_from([(1, 1), (1, 1), (2, 1), (3, 4)]))
     padding = draw(some.integers(0, (min(kernel) - 1) // 2))
     extra = tuple(draw(some.integers(0, stride - 1)) for stride in strides)
 
     def theirs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return functional.conv_transpose2d(x, w, None, strides, padding, extra)
+        return functional.conv_transpose2d(x, w, None, strides, padding, extra, groups, dilation)
 
     def ours(x: Any, w: Any) -> Any:
-        return relax.op.nn.conv2d_transpose(x, w, strides=strides, padding=[padding] * 4, output_padding=extra)
+        geometry = {"strides": strides, "padding": [padding] * 4, "output_padding": extra, "dilation": dilation, "groups": groups}
+        return relax.op.nn.conv2d_transpose(x, w, **geometry)
 
-    shapes = (draw(some.sampled_from([1, 3])), depth, *size), (depth, channels, *kernel)
-    return Case(*shapes, True, ours, theirs, f"transposed {strides} {padding} {extra}")
+    shapes = (draw(some.sampled_from([1, 3])), groups * depth, *size), (groups * depth, channels, *kernel)
+    return Case(*shapes, True, ours, theirs, f"transposed {strides} {padding} {extra} {dilation} {groups}")
 
 
 @some.composite

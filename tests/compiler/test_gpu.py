@@ -192,12 +192,17 @@ def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding
     assert np.abs(machine["main"](tvm.runtime.tensor(x)).numpy() - expected).max() < 1e-5
 
 
-def test_a_transposed_convolution_in_groups_is_refused(desk, kept, cache):
-    weights = {"w": np.ones((4, 2, 2, 2), "float32")}
-    model = kept({"x": np.zeros((1, 4, 4, 4), "float32")}, lambda emit, x, w: emit(OP.nn.conv2d_transpose(x, w, groups=2)), weights)
-    with pytest.raises(BuildError) as caught:
-        build(desk, model, SHIPPED["cuda-sm90"], cache)
-    assert "a transposed convolution of groups 2" in caught.value.why
+@pytest.mark.parametrize("groups", [1, 2])
+def test_any_transposed_convolution_has_code(groups, desk, kept, cache):
+    def network(emit, x, v, w):
+        grown = emit(OP.nn.conv2d_transpose(x, w, strides=2, dilation=(1, 2), groups=groups))
+        return emit(OP.nn.conv2d_transpose(grown, v))
+
+    inputs, weights = (
+        {"x": np.zeros((1, 4, 4, 4), "float32"), "v": np.ones((4, 2, 2, 2), "float32")},
+        {"w": np.ones((4, 4 // groups, 2, 2), "float32")},
+    )
+    assert build(desk, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
 
 
 @pytest.mark.parametrize("name", ["mali", "adreno"])

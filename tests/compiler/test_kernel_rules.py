@@ -295,6 +295,8 @@ def test_a_layer_norm(width, cpu):
         ((3, 5, 4, 3), (5, 7, 4, 3), (2, 1), (1, 2), (0, 0)),
         ((1, 4, 1, 1), (4, 58, 5, 5), (1, 1), (0, 0), (0, 0)),
         ((1, 4, 3, 3), (4, 16, 2, 1), (3, 4), (0, 0), (1, 2)),  # strides larger than the kernel
+        ((2, 4, 7, 5), (4, 3, 3, 4), (2, 2), (2, 3), (1, 0)),  # side by side, and more padding than a phase reaches
+        ((1, 3, 3, 2), (3, 64, 6, 6), (2, 3), (3, 4), (1, 2)),  # phases that meet a part of the image
     ],
     ids=str,
 )
@@ -308,16 +310,46 @@ def test_a_transposed_convolution(shape, weight, strides, padding, extra, cpu):
     answer = compute({"x": x}, body, {"w": w, "b": b}, cpu)
     exact = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, strides, padding, extra)
     close(answer.outputs, (exact + torch.from_numpy(b)).relu())
-    assert (answer.rules, answer.notes) == (["transposed_convolution"], [])
+    expected = {"convolution"} if strides == (1, 1) else {"convolution", "interleaved"}
+    assert ({*answer.rules} - {"winograd"} | {"convolution"}, answer.notes) == (expected, [])
 
 
-@pytest.mark.parametrize(("groups", "dilation"), [(2, (1, 1)), (1, (2, 1))])
-def test_a_transposed_convolution_of_another_kind_is_right(groups, dilation):
+@pytest.mark.parametrize(
+    ("groups", "dilation", "strides"), [(2, (1, 1), 2), (1, (2, 1), 2), (1, (2, 4), (4, 6)), (4, (1, 1), 2), (4, (3, 1), (2, 3))]
+)
+def test_a_transposed_convolution_in_groups_or_dilated(groups, dilation, strides):
     x, w = draw(1, 4, 5, 5), draw(4, 8 // groups, 3, 3)
     answer = compute(
-        {"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), dilation=dilation, groups=groups)), {"w": w}
+        {"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, strides, dilation=dilation, groups=groups)), {"w": w}
     )
-    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 0, 0, groups, dilation))
+    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, strides, 0, 0, groups, dilation))
+    assert "interleaved" in answer.rules
+
+
+def test_a_transposed_depthwise_convolution_is_made_of_depthwise_ones():
+    x, w = draw(1, 16, 5, 5), draw(16, 1, 4, 4)
+    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1), groups=16)), {"w": w})
+    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, groups=16))
+    assert {*answer.rules} == {"depthwise", "interleaved"}
+
+
+def test_a_transposed_convolution_by_a_kernel_that_is_an_input_is_right():
+    x, w = draw(1, 4, 5, 5), draw(4, 8, 3, 3)
+    answer = compute({"x": x, "w": w}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1))))
+    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1))
+
+
+def test_what_follows_a_transposed_convolution_may_have_another_shape():
+    x, w, v = draw(1, 4, 5, 5), draw(4, 8, 4, 4), draw(8, 8, 1, 1)
+
+    def body(emit, x, w, v):
+        grown = emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1)))
+        return [emit(relax.op.mean(grown, [2, 3])), emit(relax.op.nn.conv2d(emit(relax.op.concat([grown, grown], 2)), v))]
+
+    answer = compute({"x": x}, body, {"w": w, "v": v})
+    grown = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1)
+    close(answer.outputs[:1], grown.mean((2, 3)))
+    close(answer.outputs[1:], functional.conv2d(torch.cat([grown, grown], 2), torch.from_numpy(v)))
 
 
 TURNED = [

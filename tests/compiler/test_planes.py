@@ -68,7 +68,28 @@ def test_a_transposed_convolution_over_rows_is_right(more):
     geometry = {"strides": 2, "padding": (1, 1), "output_padding": more}
     ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv1d_transpose(x, w, **geometry)), {"w": w})
     agree(ours, functional.conv_transpose1d(torch.from_numpy(x), torch.from_numpy(w), stride=2, padding=1, output_padding=more))
-    assert ours.rules == ["transposed_convolution"]
+    assert {*ours.rules} == {"convolution", "interleaved"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "more", "dilation"),
+    [
+        ((1, 6, 4, 5, 3), (2, 2, 2), (2, 2, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+        ((2, 3, 3, 4, 4), (3, 3, 3), (2, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)),
+        ((1, 3, 4, 2, 3), (2, 3, 1), (3, 2, 1), (0, 1, 0), (2, 0, 0), (2, 1, 1)),  # phases that meet no plane
+    ],
+)
+def test_a_transposed_convolution_over_volumes_is_right_and_scheduled(shape, kernel, stride, padding, more, dilation):
+    x, w, v = draw(*shape), draw(shape[1], 5, *kernel), draw(4, 5, 1, 1, 1)
+
+    def body(emit, x, w, v):
+        grown = emit(OP.nn.conv3d_transpose(x, w, stride, padding, more, dilation))
+        return emit(OP.nn.conv3d(emit(OP.nn.relu(grown)), v))
+
+    ours = compute({"x": x}, body, {"w": w, "v": v})
+    grown = functional.conv_transpose3d(torch.from_numpy(x), torch.from_numpy(w), None, stride, padding, more, 1, dilation)
+    agree(ours, functional.conv3d(grown.relu(), torch.from_numpy(v)))
+    assert {"convolution", "interleaved"} <= {*ours.rules}, ours.kernels
 
 
 def test_a_dilated_convolution_over_volumes_skips_planes():
