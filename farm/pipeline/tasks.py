@@ -58,6 +58,14 @@ def agent_task(desk: Desk, machine: str, cache: Path, deadline_s: float) -> Path
     return executable
 
 
+def agent_there(machine: str, cache: Path) -> Path | None:
+    """The native agent's executable for a machine where it is made already: most often, and to find out takes no worker."""
+    from farm.agent import build
+
+    found: Path | None = build.there(machine, cache)
+    return found
+
+
 def prepare_task(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
     """The imported and checked model."""
     from farm.prepare import prepare
