@@ -90,3 +90,8 @@ core._object_type_key_to_index = lambda key: asked.append(key) or index(key)
 tvm_rpc()
 print(len(asked), [key for key in asked if index(key) is None])
 """).endswith(" []")
+
+
+def test_what_a_lane_and_a_command_do_not_need_is_not_loaded() -> None:
+    assert _python("import sys, farm.cli, farm.pipeline; print('numpy' in sys.modules)") == "False"
+    assert _python("import sys, farm.pipeline.tasks, farm.executor; print('pydantic' in sys.modules)") == "False"
