@@ -5,10 +5,11 @@ from __future__ import annotations
 from this_machine import HOST
 
 from farm import zoo
+from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
 from farm.pipeline import single
 from farm.pipeline.single import fits
-from farm.pipeline.tasks import crew_of
+from farm.pipeline.tasks import agent_there, crew_of
 from farm.store import Store
 from farm.types import Device, Model
 
@@ -38,3 +39,10 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
     assert "offline" in found["gone"].what
     assert found["here"] is found["there"] and found["here"].why == "the disk is full"
     assert asked == ["here"]
+
+
+def test_an_agent_that_cannot_be_looked_for_is_told_by_the_worker_that_would_make_it(tmp_path):
+    """So it is an error of the jobs that want it, not of the command."""
+    assert agent_there("of no kind", tmp_path) is None
+    (tmp_path / "digits").symlink_to(tmp_path / "digits")
+    assert agent_there("x86_64", tmp_path / "digits") in (None, PREBUILT / "farm-agent-x86_64")

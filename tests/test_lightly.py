@@ -60,3 +60,38 @@ def test_a_lane_that_begins_with_a_device_has_tvms_runtime_alone_and_another_all
     )
     assert _python(started + "import tvm; tvm_rpc(); print(hasattr(tvm, 'relax'))") == "True"
     assert _python("from farm.lightly import tvm_rpc; tvm_rpc(); import tvm; print(hasattr(tvm, 'relax'))") == "True"
+
+
+def test_tvm_is_the_same_as_when_it_is_imported_at_length() -> None:
+    """The functions and types of all its modules, though what is not there is answered briefly and names are read once."""
+    shown = """
+import tvm, sys
+from tvm_ffi import core, registry
+for name, module in sorted(sys.modules.items()):
+    if name.startswith("tvm.") and name.endswith("_ffi_api"):
+        print(name, sorted(vars(module)))
+print(sorted(key for key in map(str, registry.get_registered_type_keys()) if core._object_type_key_to_index(key) is None))
+print(core._object_type_key_to_index("there.is.none"), registry.list_global_func_names.__module__)
+"""
+    for alone in ("", "import os; os.environ['TVM_USE_RUNTIME_LIB'] = '1'"):
+        briefly = _python(f"{alone}\nfrom farm.lightly import leave_torch_out; leave_torch_out()\n{shown}")
+        assert briefly == _python(f"{alone}\nimport sys; sys.modules['torch'] = None\n{shown}")
+        assert briefly.count("_ffi_api") >= 10 and briefly.endswith("None tvm_ffi.registry")
+
+
+def test_a_type_that_the_runtime_has_not_is_answered_without_c() -> None:
+    """Which would read the symbols of all libraries."""
+    assert _python("""
+from farm.lightly import leave_torch_out, tvm_rpc
+leave_torch_out()
+from tvm_ffi import core
+index, asked = core._object_type_key_to_index, []
+core._object_type_key_to_index = lambda key: asked.append(key) or index(key)
+tvm_rpc()
+print(len(asked), [key for key in asked if index(key) is None])
+""").endswith(" []")
+
+
+def test_what_a_lane_and_a_command_do_not_need_is_not_loaded() -> None:
+    assert _python("import sys, farm.cli, farm.pipeline; print('numpy' in sys.modules)") == "False"
+    assert _python("import sys, farm.pipeline.tasks, farm.executor; print('pydantic' in sys.modules)") == "False"

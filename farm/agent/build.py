@@ -27,7 +27,7 @@ from farm.errors import BuildError, DeadlineError
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "place_in_package"]
+__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "place_in_package", "there"]
 
 Note = Callable[[str, "float | None"], None]
 
@@ -41,14 +41,11 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
 
     Raises BuildError for an unknown architecture or when the compiler fails, DeadlineError when it takes too long.
     """
+    if found := there(arch, cache):
+        return found
     wanted = digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
-    prebuilt = _prebuilt(arch, wanted)
-    if prebuilt and os.access(prebuilt, os.X_OK):
-        return prebuilt
-    if executable.exists():
-        return executable
-    if prebuilt:  # unpacked by something that lost its mode
+    if prebuilt := _prebuilt(arch, wanted):  # unpacked by something that lost its mode
         return _copy(prebuilt, executable)
     executable.parent.mkdir(parents=True, exist_ok=True)
     with _alone(executable.with_name("lock"), arch, note, deadline):
@@ -56,6 +53,16 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
             with tempfile.TemporaryDirectory(prefix="farm-agent-") as scratch:
                 _copy(build(arch, Path(scratch), cache / "zig", note, deadline), executable)
     return executable
+
+
+def there(arch: str, cache: Path) -> Path | None:
+    """The agent's executable for an architecture, where it need not be made. Raises BuildError for an unknown architecture."""
+    wanted = digest(arch)
+    executable = cache / "agents" / wanted / "farm-agent"
+    prebuilt = _prebuilt(arch, wanted)
+    if prebuilt and os.access(prebuilt, os.X_OK):
+        return prebuilt
+    return executable if executable.exists() else None
 
 
 def build(arch: str, scratch: Path, zig_cache: Path, note: Note, deadline: Deadline) -> Path:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # and at run time where it is wanted: whoever wants the names alone need not wait for it
+    import numpy as np
 
 WIDEN = "widen_parameters"  # the function of a library that is called once these are loaded, where it has it
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
@@ -19,6 +20,8 @@ INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
 def raw(value: np.ndarray[Any, Any]) -> memoryview:
     """The bytes of an array in C order, not copied where they lie so already; of any type, bfloat16 too."""
+    import numpy as np
+
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
@@ -46,6 +49,8 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
 
 def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     """The parameters by name, in order."""
+    import numpy as np
+
     shards = json.loads((folder / INDEX).read_text())["records"]
     content = (folder / SHARD).read_bytes()
 

@@ -24,6 +24,10 @@ class LimitsTable(Table):
         given: dict[str, Any] = {names.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()}
         return replace(limits, **given)
 
+    def of_model(self, every: Mapping[str, Limits]) -> dict[str, Limits]:
+        """The limits of a model whose table this is, whatever it computes in."""
+        return {name: self.over(limits) for name, limits in every.items()}
+
 
 class AllLimitsTable(Table):
     float32: LimitsTable = LimitsTable()
@@ -32,8 +36,3 @@ class AllLimitsTable(Table):
 
     def made(self) -> dict[str, Limits]:
         return {name: getattr(self, name).over(limits) for name, limits in LIMITS.items()}
-
-
-def of_model(table: LimitsTable, every: Mapping[str, Limits]) -> dict[str, Limits]:
-    """The limits of a model, whatever it computes in."""
-    return {name: table.over(limits) for name, limits in every.items()}

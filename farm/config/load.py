@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
-from farm.config.limits import of_model
 from farm.config.toml_lines import Key, Mistake, Parsed, parse
 from farm.errors import ConfigError
 from farm.types import Device, Limits, Model, Plan, Profile
@@ -106,7 +105,7 @@ def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
         preprocess=table.preprocess.made(),
         labels=Path(table.labels) if table.labels else None,
         dataset=Path(table.dataset) if table.dataset else None,
-        limits=of_model(table.limits, every),
+        limits=table.limits.of_model(every),
         module=table.module,
         dtypes=table.dtypes,
         quantize=table.quantize.made() if table.quantize else None,

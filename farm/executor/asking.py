@@ -52,7 +52,9 @@ def infer_deployed(
         loaded = load(link, device, release.inputs, SHARD in release.files)
         loaded.feed(inputs)
         loaded.run()
-        return release, loaded.outputs(), said
+        outputs = loaded.outputs()
+        loaded.let_go()
+        return release, outputs, said
 
 
 def _check_kind(device: Device, release: Release) -> None:

@@ -48,6 +48,10 @@ class Loaded:
     recordable: bool = False
     recorded: bool = False
 
+    def let_go(self) -> None:
+        """Give back what it has of its session, before that is over (see `Link.let_go`)."""
+        self.machine, self.parameters = None, []
+
     def feed(self, inputs: Mapping[str, Array]) -> None:
         import numpy as np
         import tvm
@@ -111,6 +115,8 @@ def open_and_load(
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
                     loaded = load(link, device, artifact.inputs, has_parameters(artifact))
+                if device.on_this_machine:
+                    attempt.callback(loaded.let_go)
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:

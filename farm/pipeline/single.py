@@ -15,6 +15,7 @@ from farm.pipeline.tasks import (
     BUILD_S,
     PREPARE_S,
     agent_task,
+    agent_there,
     build_task,
     crew_of,
     device_at_home,
@@ -111,8 +112,7 @@ def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> di
 def agent_for(machine: str, *, store: Store, show: Show) -> Path:
     """The native agent's executable for a machine."""
     with crew_of(store) as crew:
-        path: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
-        return path
+        return _agent(crew, machine, store, show)
 
 
 def check_usable(device: Device) -> None:
@@ -165,8 +165,14 @@ def ensure_agent(crew: Crew, device: Device, store: Store, show: Show) -> Path |
     machine = device.profile.agent
     if not device.gets_agent or machine is None:
         return None
-    path: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
-    return path
+    return _agent(crew, machine, store, show)
+
+
+def _agent(crew: Crew, machine: str, store: Store, show: Show) -> Path:
+    if path := agent_there(machine, store.root):
+        return path
+    made: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    return made
 
 
 def do(crew: Crew, function: Callable[..., Any], arguments: tuple[Any, ...], show: Show, deadline_s: float, task: str) -> Any:

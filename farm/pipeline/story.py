@@ -22,7 +22,7 @@ from farm.parallel import Crew, Kind, Message, together
 from farm.pipeline.needs import Key, build_key, for_profile, in_order, needs_of
 from farm.pipeline.rounds import Turns, interleaved
 from farm.pipeline.single import not_usable
-from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, build_task, crew_of, measure_task, prepare_task, whole
+from farm.pipeline.tasks import AGENT_S, BUILD_S, PREPARE_S, agent_task, agent_there, build_task, crew_of, measure_task, prepare_task, whole
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
 
@@ -130,6 +130,9 @@ class _Story:
                 error = not_usable(job.device, there)
                 self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
         self._todo = in_order(key for job in self._waiting for key in needs_of(job))
+        agents = {key: agent_there(key[1], self.store.root) for key in self._todo if key[0] == "agent"}
+        self._made |= {key: path for key, path in agents.items() if path}
+        self._todo = [key for key in self._todo if key not in self._made]
 
     @property
     def unfinished(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
+from farm.errors import FarmError
 from farm.parallel import Crew, Desk
 from farm.store import RecordStore, Store
 from farm.types import (
@@ -56,6 +57,19 @@ def agent_task(desk: Desk, machine: str, cache: Path, deadline_s: float) -> Path
 
     executable: Path = build.ensure(machine, cache, note, Deadline(deadline_s))
     return executable
+
+
+def agent_there(machine: str, cache: Path) -> Path | None:
+    """The native agent's executable for a machine where it is made already: most often, and to find out takes no worker.
+
+    What keeps it from being found is for the worker to tell that makes it: it is an error of the jobs that want it, and of no others.
+    """
+    from farm.agent import build
+
+    with contextlib.suppress(FarmError, OSError):
+        found: Path | None = build.there(machine, cache)
+        return found
+    return None
 
 
 def prepare_task(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
