@@ -73,14 +73,15 @@ def loads(name: str, weights: int, inputs: int, apart: int) -> str:
     return _DECLARED + _function(f"@{name}(ptr %tow, ptr %toi, ptr %w, ptr %i, i32 %step)", *lines)
 
 
-def is_offset(distance: int) -> bool:
-    """Whether an instruction that loads a vector can add so many bytes to an address."""
-    return 0 <= distance < (1 << 16 if distance % BYTES == 0 else 1 << 8)
+def is_offset(distance: int, pairs: bool = False) -> bool:
+    """Whether an instruction that loads a vector, or a pair of them, can add so many bytes to an address."""
+    return 0 <= distance < (1 << 10 if pairs else 1 << 16 if distance % BYTES == 0 else 1 << 8)
 
 
 def _pair(pointer: str, at: int) -> list[str]:
     types, result = f"{{{_VECTOR}, {_VECTOR}}}", f"%{pointer}r{at}"
-    lines = [f'{result} = call {types} asm sideeffect "ldp ${{0:q}}, ${{1:q}}, [$2, #{16 * at}]", "=w,=w,r,~{{memory}}"(ptr %{pointer})']
+    asked = f'{types} asm sideeffect "ldp ${{0:q}}, ${{1:q}}, [$2, $3]", "=w,=w,r,i,~{{memory}}"(ptr %{pointer}, i32 %{pointer}d{at})'
+    lines = [_distance(pointer, at, BYTES), f"{result} = call {asked}"]
     for half in (0, 1):
         value = f"%{pointer}v{at + half}"
         lines += [_place(f"to{pointer}", at + half), f"{value} = extractvalue {types} {result}, {half}"]
@@ -89,11 +90,15 @@ def _pair(pointer: str, at: int) -> list[str]:
 
 
 def _single(pointer: str, at: int, apart: int) -> list[str]:
-    """The step is known once the groups of an iteration are unrolled, and so a part of the instruction."""
     value, load = f"%{pointer}v{at}", "ldr" if at * apart % BYTES == 0 else "ldur"
-    distance = f"%{pointer}d{at} = add i32 {at * apart}, {'%step' if pointer == 'i' else 0}"
     asked = f'{_VECTOR} asm sideeffect "{load} ${{0:q}}, [$1, $2]", "=w,r,i,~{{memory}}"(ptr %{pointer}, i32 %{pointer}d{at})'
-    return [distance, f"{value} = call {asked}", _place(f"to{pointer}", at), f"store {_VECTOR} {value}, ptr %to{pointer}{at}, align 4"]
+    lines = [_distance(pointer, at, apart), f"{value} = call {asked}", _place(f"to{pointer}", at)]
+    return [*lines, f"store {_VECTOR} {value}, ptr %to{pointer}{at}, align 4"]
+
+
+def _distance(pointer: str, at: int, apart: int) -> str:
+    """The step is known once the groups of an iteration are unrolled, and so a part of the instruction."""
+    return f"%{pointer}d{at} = add i32 {at * apart}, {'%step' if pointer == 'i' else 0}"
 
 
 def _place(pointer: str, at: int) -> str:

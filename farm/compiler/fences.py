@@ -29,8 +29,8 @@ FENCE = "farm.fence"  # annotation of a loop
 PACKED, APART = 1, 2  # it copies inputs and weights of some steps, and then adds their products to sums: see `_grouped`
 COUNTED = 3  # around such a loop: LLVM is not to know how often, else it has no counters of addresses for two iterations
 ANEW, EACH = 4, 5  # others: an iteration keeps nothing that it read in registers for the next; a copy is a load of its own
-_IMPORT = "pragma_import_llvm"  # TVM's
-_COLUMN = 3  # the axis of a copy of a row's inputs: see `windows`
+IMPORT = "pragma_import_llvm"  # TVM's
+_COLUMN = -2  # the axis of a copy of a row's inputs: see `windows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
     kind = int(loop.annotations[FENCE])
     if kind == COUNTED:
         inner = _fenced(loop.body, [*around, loop])
-        counted = loop_with(inner, [inner.body], {**inner.annotations, _IMPORT: f"{inner.annotations[_IMPORT]}\n{llvm.COUNT}"})
+        counted = loop_with(inner, [inner.body], {**inner.annotations, IMPORT: f"{inner.annotations[IMPORT]}\n{llvm.COUNT}"})
         count = tirx.call_extern("int64", "farm_count", loop.extent)
         return tirx.For(loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step)
     if kind == ANEW:
-        body, functions = [_call("farm_anew"), *loop.body.seq], [llvm.ANEW]
+        body, functions = [call("farm_anew"), *loop.body.seq], [llvm.ANEW]
     elif kind == EACH:
         given, functions = _given(loop.body), [llvm.EACH]
-        body = [loop.body if given is None else _call("farm_each", _touched(loop.body), given)]
+        body = [loop.body if given is None else call("farm_each", touched(loop.body), given)]
     else:
         body, functions = _grouped(loop, kind)
-    return loop_with(loop, body, {**kept, _IMPORT: "\n".join(functions)})
+    return loop_with(loop, body, {**kept, IMPORT: "\n".join(functions)})
 
 
 def _grouped(loop: tirx.For, kind: int) -> tuple[list[tirx.Stmt], list[str]]:
@@ -76,30 +76,30 @@ def _grouped(loop: tirx.For, kind: int) -> tuple[list[tirx.Stmt], list[str]]:
     APART: neither do; its iterations are rows of a window, and those beyond the image are left out.
     """
     inputs, weights, products = loop.body.seq
-    sums = _touched(products)
-    fence, border = _call(name := f"farm_fence_{sums.count}", sums), _call("farm_border")
+    sums = touched(products)
+    fence, border = call(name := f"farm_fence_{sums.count}", sums), call("farm_border")
     functions = [llvm.fence(name, sums.count)]
     if kind == APART:
-        there, inputs = _row(inputs)
+        there, inputs = row(inputs)
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
         whole = body if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(body), None)]
         return whole, [*functions, llvm.BORDER]
-    loaded, packed, lying = _touched(weights), _touched(weights, read=True), _lying(inputs, loop)
+    loaded, packed, lying = touched(weights), touched(weights, read=True), _lying(inputs, loop)
     if lying is None:
         functions.append(llvm.load(load := f"farm_load_{loaded.count}", loaded.count))
-        return [fence, _backwards(inputs), _call(load, loaded, packed), fence, products], functions
+        return [fence, _backwards(inputs), call(load, loaded, packed), fence, products], functions
     count, apart = lying.vectors.count, lying.apart
     functions.append(llvm.loads(load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart))
-    places = [each.address for each in (loaded, _touched(inputs), packed, lying.vectors)]
+    places = [each.address for each in (loaded, touched(inputs), packed, lying.vectors)]
     loads = tirx.Evaluate(tirx.call_extern("int32", load, *places, (loop.loop_var * lying.step).astype("int32")))
     return [loads, fence, products, fence], functions
 
 
-def _call(name: str, *groups: _Vectors) -> tirx.Stmt:
+def call(name: str, *groups: _Vectors) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("int32", name, *(group.address for group in groups)))
 
 
-def _nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
+def nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     loops = []
     while isinstance(statement, tirx.For):
         loops.append(statement)
@@ -107,16 +107,16 @@ def _nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     return loops, statement
 
 
-def _touched(statement: tirx.Stmt, read: bool = False) -> _Vectors:
+def touched(statement: tirx.Stmt, read: bool = False) -> _Vectors:
     """What a nest of loops around one block writes, or reads."""
-    loops, realize = _nest(statement)
+    loops, realize = nest(statement)
     region = (realize.block.reads if read else realize.block.writes)[0]
     return _vectors(loops, realize, region.source, [part.min for part in region.region])
 
 
 def _given(statement: tirx.Stmt) -> _Vectors | None:
     """The vector that a loop over lanes around one block copies; None where it computes something, or copies one value to all lanes."""
-    (lanes,), realize = _nest(statement)
+    (lanes,), realize = nest(statement)
     value = realize.block.body.value
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
@@ -139,7 +139,7 @@ class _Lying:
 
 def _lying(copy: tirx.Stmt, groups: tirx.For) -> _Lying | None:
     """What a copy reads for a group; None where it does not lie evenly, or too far apart for the reach of an instruction."""
-    loops, realize = _nest(copy)
+    loops, realize = nest(copy)
     value = realize.block.body.value
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
@@ -156,19 +156,15 @@ def _lying(copy: tirx.Stmt, groups: tirx.For) -> _Lying | None:
         return 4 * same.pop() if len(same) == 1 and all(isinstance(each, tirx.IntImm) for each in between) else None
 
     across = [loop for loop in loops[:-1] if int(loop.extent) > 1]
-    apart = distance(across[0]) if across else 0
-    if len(across) > 1 or apart is None or distance(loops[-1]) != 4:
+    apart = distance(across[0]) if len(across) == 1 else None
+    if apart is None or distance(loops[-1]) != 4:
         return None
-    vectors = replace(_touched(copy, read=True), count=int(across[0].extent) if across else 1)
+    vectors = replace(touched(copy, read=True), count=int(across[0].extent))
     step, last, iterations = distance(groups) or 0, (vectors.count - 1) * apart, int(groups.extent) - 1
     if not llvm.is_offset(apart) or not llvm.is_offset(last):
         return None
-    if (
-        apart == llvm.BYTES
-        or step % llvm.BYTES
-        or not llvm.is_offset(apart + step * iterations)
-        or not llvm.is_offset(last + step * iterations)
-    ):
+    farthest, pairs = step * iterations, apart == llvm.BYTES
+    if step % llvm.BYTES or not all(llvm.is_offset(farthest + one, pairs) for one in (apart, last)):
         return _Lying(vectors, apart, 0)
     first = tirx.IndexMap([groups.loop_var], list(vectors.first), None).map_indices([0])
     return _Lying(replace(vectors, first=list(first)), apart, step)
@@ -193,9 +189,9 @@ def _vectors(loops: Sequence[tirx.For], realize: SBlockRealize, buffer: tirx.Buf
     return _Vectors(buffer, first, values // 4)
 
 
-def _row(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
+def row(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
     """When a row of the input that is copied is in the image, and its copy for that case: what is asked of the whole row is asked once."""
-    loops, realize = _nest(copy)
+    loops, realize = nest(copy)
     block = realize.block
     store, column = block.body, block.iter_vars[_COLUMN].var
     if not (isinstance(store.value, Call) and store.value.op.name == "prim.if_then_else"):
@@ -228,7 +224,7 @@ def _parts(condition: tirx.Expr) -> list[tirx.Expr]:
 
 def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
     """A copy whose outermost loop runs backwards: LLVM turns loads around, and so what is needed first comes first."""
-    loops, realize = _nest(statement)
+    loops, realize = nest(statement)
     last = [loop.extent - 1 - loop.loop_var if loop is loops[0] else loop.loop_var for loop in loops]
     values = tirx.IndexMap([loop.loop_var for loop in loops], list(realize.iter_values), None).map_indices(last)
     body: tirx.Stmt = SBlockRealize(list(values), realize.predicate, realize.block)
