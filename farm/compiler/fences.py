@@ -15,39 +15,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
+from farm.compiler import fence_functions as llvm
 from farm.compiler.annotated import changed, loop_with
 
 FENCE = "farm.fence"  # annotation of a loop
-PACKED, BOTH_PACKED, APART = 1, 2, 3  # it copies inputs and weights of some steps, and then adds their products to sums: see `_grouped`
+PACKED, APART = 1, 2  # it copies inputs and weights of some steps, and then adds their products to sums: see `_grouped`
+COUNTED = 3  # around such a loop: LLVM is not to know how often, else it has no counters of addresses for two iterations
 ANEW, EACH = 4, 5  # others: an iteration keeps nothing that it read in registers for the next; a copy is a load of its own
-_IMPORT = "pragma_import_llvm"  # TVM's
-_VECTOR = "<4 x float>"
-_COLUMN = 3  # the axis of a copy of a row's inputs: see `windows`
-_AT_ONCE = 4  # vectors that one instruction loads
-_FOUR = "{" + ", ".join([_VECTOR] * _AT_ONCE) + "}"
-_DECLARED = f"declare {_FOUR} @llvm.aarch64.neon.ld1x4.v4f32.p0(ptr)\n"
-_ANEW = """define void @farm_anew() alwaysinline {
-call void asm sideeffect "", "~{memory}"()
-ret void
-}"""
-_EACH = f"""define void @farm_each(ptr %to, ptr %from) alwaysinline {{
-%v = call {_VECTOR} asm sideeffect "ldr ${{0:q}}, [$1]", "=w,r"(ptr %from)
-store {_VECTOR} %v, ptr %to, align 4
-ret void
-}}"""
-_BORDER = """define void @farm_border() alwaysinline {
-callbr void asm sideeffect "", "!i,~{memory}"() to label %next [label %never]
-next:
-ret void
-never:
-unreachable
-}"""
+IMPORT = "pragma_import_llvm"  # TVM's
+_COLUMN = -2  # the axis of a copy of a row's inputs: see `windows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,54 +51,55 @@ def with_fences(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return changed(function, FENCE, _fenced)
 
 
-def _fenced(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
+def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
     kept = {name: value for name, value in loop.annotations.items() if name != FENCE}
     kind = int(loop.annotations[FENCE])
+    if kind == COUNTED:
+        inner = _fenced(loop.body, [*around, loop])
+        counted = loop_with(inner, [inner.body], {**inner.annotations, IMPORT: f"{inner.annotations[IMPORT]}\n{llvm.COUNT}"})
+        count = tirx.call_extern("int64", "farm_count", loop.extent)
+        return tirx.For(loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step)
     if kind == ANEW:
-        body, functions = [_call("farm_anew"), *loop.body.seq], [_ANEW]
+        body, functions = [call("farm_anew"), *loop.body.seq], [llvm.ANEW]
     elif kind == EACH:
-        given, functions = _given(loop.body), [_EACH]
-        body = [loop.body if given is None else _call("farm_each", _touched(loop.body), given)]
+        given, functions = _given(loop.body), [llvm.EACH]
+        body = [loop.body if given is None else call("farm_each", touched(loop.body), given)]
     else:
         body, functions = _grouped(loop, kind)
-    return loop_with(loop, body, {**kept, _IMPORT: "\n".join(functions)})
+    return loop_with(loop, body, {**kept, IMPORT: "\n".join(functions)})
 
 
 def _grouped(loop: tirx.For, kind: int) -> tuple[list[tirx.Stmt], list[str]]:
     """The body of a loop with its loads apart, and the functions that it calls.
 
-    PACKED: weights lie side by side, at least four vectors of them. BOTH_PACKED: inputs do so, too. APART: neither does; its iterations
-    are rows of a window, and those beyond the image are left out.
+    PACKED: weights lie side by side, at least four vectors of them; where inputs lie evenly, the instructions that load them are given.
+    APART: neither do; its iterations are rows of a window, and those beyond the image are left out.
     """
     inputs, weights, products = loop.body.seq
-    sums = _touched(products)
-    fence, border = _call(name := f"farm_fence_{sums.count}", sums), _call("farm_border")
-    functions = [_fence(name, sums.count)]
+    sums = touched(products)
+    fence, border = call(name := f"farm_fence_{sums.count}", sums), call("farm_border")
+    functions = [llvm.fence(name, sums.count)]
     if kind == APART:
-        there, inputs = _row(inputs)
+        there, inputs = row(inputs)
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
         whole = body if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(body), None)]
-        return whole, [*functions, _BORDER]
-    loaded, packed = _touched(weights), _touched(weights, read=True)
-    if kind == PACKED:
-        functions.append(_load(load := f"farm_load_{loaded.count}", loaded.count))
-        return [fence, _backwards(inputs), _call(load, loaded, packed), fence, products], functions
-    filled, lying = _touched(inputs), _touched(inputs, read=True)
-    following = [_with(source, loop.loop_var, loop.loop_var + 1) for source in (packed, lying)]
-    functions += [_loads(load := f"farm_loads_{loaded.count}_{filled.count}", loaded.count, filled.count), _BORDER]
-    return [_call(load, loaded, filled, packed, lying, *following), fence, border, products, fence, border], functions
+        return whole, [*functions, llvm.BORDER]
+    loaded, packed, lying = touched(weights), touched(weights, read=True), _lying(inputs, loop)
+    if lying is None:
+        functions.append(llvm.load(load := f"farm_load_{loaded.count}", loaded.count))
+        return [fence, _backwards(inputs), call(load, loaded, packed), fence, products], functions
+    count, apart = lying.vectors.count, lying.apart
+    functions.append(llvm.loads(load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart))
+    places = [each.address for each in (loaded, touched(inputs), packed, lying.vectors)]
+    loads = tirx.Evaluate(tirx.call_extern("int32", load, *places, (loop.loop_var * lying.step).astype("int32")))
+    return [loads, fence, products, fence], functions
 
 
-def _with(vectors: _Vectors, variable: tirx.Var, value: tirx.Expr) -> _Vectors:
-    """Those at another value of a variable."""
-    return replace(vectors, first=list(tirx.IndexMap([variable], list(vectors.first), None).map_indices([value])))
-
-
-def _call(name: str, *groups: _Vectors) -> tirx.Stmt:
+def call(name: str, *groups: _Vectors) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("int32", name, *(group.address for group in groups)))
 
 
-def _nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
+def nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     loops = []
     while isinstance(statement, tirx.For):
         loops.append(statement)
@@ -123,16 +107,16 @@ def _nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     return loops, statement
 
 
-def _touched(statement: tirx.Stmt, read: bool = False) -> _Vectors:
+def touched(statement: tirx.Stmt, read: bool = False) -> _Vectors:
     """What a nest of loops around one block writes, or reads."""
-    loops, realize = _nest(statement)
+    loops, realize = nest(statement)
     region = (realize.block.reads if read else realize.block.writes)[0]
     return _vectors(loops, realize, region.source, [part.min for part in region.region])
 
 
 def _given(statement: tirx.Stmt) -> _Vectors | None:
     """The vector that a loop over lanes around one block copies; None where it computes something, or copies one value to all lanes."""
-    (lanes,), realize = _nest(statement)
+    (lanes,), realize = nest(statement)
     value = realize.block.body.value
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
@@ -142,6 +126,56 @@ def _given(statement: tirx.Stmt) -> _Vectors | None:
     beside = [*first[:-1], first[-1] + 1]
     along = all(Analyzer().can_prove_equal(one, other) for one, other in zip(second, beside, strict=True))
     return _Vectors(value.source, first, 1) if along and int(lanes.extent) == 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lying:
+    """Vectors that lie `apart` bytes from one another, for the first group in an iteration; for the next, `step` bytes on."""
+
+    vectors: _Vectors
+    apart: int
+    step: int
+
+
+def _lying(copy: tirx.Stmt, groups: tirx.For) -> _Lying | None:
+    """What a copy reads for a group; None where it does not lie evenly, or too far apart for the reach of an instruction."""
+    loops, realize = nest(copy)
+    value = realize.block.body.value
+    if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
+        return None
+    number = Analyzer().simplify(_number(value.source, list(value.indices)))
+    numbers = tirx.IndexMap([axis.var for axis in realize.block.iter_vars], [number], None).map_indices(list(realize.iter_values))
+    around = [groups, *loops]
+    at = tirx.IndexMap([loop.loop_var for loop in around], list(numbers), None)
+
+    def distance(loop: tirx.For) -> int | None:
+        """Bytes from one iteration to the next, where they are the same for all."""
+        places = [at.map_indices([step if other is loop else 0 for other in around])[0] for step in range(int(loop.extent))]
+        between = [Analyzer().simplify(after - before) for before, after in pairwise(places)]
+        same = {int(each) for each in between if isinstance(each, tirx.IntImm)}
+        return 4 * same.pop() if len(same) == 1 and all(isinstance(each, tirx.IntImm) for each in between) else None
+
+    across = [loop for loop in loops[:-1] if int(loop.extent) > 1]
+    apart = distance(across[0]) if len(across) == 1 else None
+    if apart is None or distance(loops[-1]) != 4:
+        return None
+    vectors = replace(touched(copy, read=True), count=int(across[0].extent))
+    step, last, iterations = distance(groups) or 0, (vectors.count - 1) * apart, int(groups.extent) - 1
+    if not llvm.is_offset(apart) or not llvm.is_offset(last):
+        return None
+    farthest, pairs = step * iterations, apart == llvm.BYTES
+    if step % llvm.BYTES or not all(llvm.is_offset(farthest + one, pairs) for one in (apart, last)):
+        return _Lying(vectors, apart, 0)
+    first = tirx.IndexMap([groups.loop_var], list(vectors.first), None).map_indices([0])
+    return _Lying(replace(vectors, first=list(first)), apart, step)
+
+
+def _number(buffer: tirx.Buffer, place: Sequence[tirx.Expr]) -> tirx.Expr:
+    """The number of an element."""
+    number: tirx.Expr = place[0]
+    for extent, index in zip(buffer.shape[1:], place[1:], strict=True):
+        number = number * extent + index
+    return number
 
 
 def _vectors(loops: Sequence[tirx.For], realize: SBlockRealize, buffer: tirx.Buffer, place: Sequence[tirx.Expr]) -> _Vectors:
@@ -155,9 +189,9 @@ def _vectors(loops: Sequence[tirx.For], realize: SBlockRealize, buffer: tirx.Buf
     return _Vectors(buffer, first, values // 4)
 
 
-def _row(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
+def row(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
     """When a row of the input that is copied is in the image, and its copy for that case: what is asked of the whole row is asked once."""
-    loops, realize = _nest(copy)
+    loops, realize = nest(copy)
     block = realize.block
     store, column = block.body, block.iter_vars[_COLUMN].var
     if not (isinstance(store.value, Call) and store.value.op.name == "prim.if_then_else"):
@@ -190,73 +224,10 @@ def _parts(condition: tirx.Expr) -> list[tirx.Expr]:
 
 def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
     """A copy whose outermost loop runs backwards: LLVM turns loads around, and so what is needed first comes first."""
-    loops, realize = _nest(statement)
+    loops, realize = nest(statement)
     last = [loop.extent - 1 - loop.loop_var if loop is loops[0] else loop.loop_var for loop in loops]
     values = tirx.IndexMap([loop.loop_var for loop in loops], list(realize.iter_values), None).map_indices(last)
     body: tirx.Stmt = SBlockRealize(list(values), realize.predicate, realize.block)
     for loop in reversed(loops):
         body = loop_with(loop, [body], dict(loop.annotations))
     return body
-
-
-def _fence(name: str, count: int) -> str:
-    """Vectors are loaded, pass through the piece of assembly, and are stored: LLVM, which keeps them in registers, leaves out the rest."""
-    given = ", ".join(f"{_VECTOR} %v{at}" for at in range(count))
-    constraints = ",".join([*["=w"] * count, *map(str, range(count)), "~{memory}"])
-    types = "{" + ", ".join([_VECTOR] * count) + "}" if count > 1 else _VECTOR
-    results = [f"%w{at} = extractvalue {types} %r, {at}" for at in range(count)] if count > 1 else [f"%w0 = bitcast {types} %r to {types}"]
-    return _function(
-        f"@{name}(ptr %to)",
-        *(line for at in range(count) for line in (_place("to", at), f"%v{at} = load {_VECTOR}, ptr %to{at}, align 4")),
-        f'%r = call {types} asm sideeffect "", "{constraints}"({given})',
-        *results,
-        *(f"store {_VECTOR} %w{at}, ptr %to{at}, align 4" for at in range(count)),
-    )
-
-
-def _load(name: str, count: int) -> str:
-    """The first four vectors by one instruction, the others by one each or for two."""
-    lines = [f"%r = call {_FOUR} @llvm.aarch64.neon.ld1x4.v4f32.p0(ptr %from)"]
-    for at in range(count):
-        value = f"extractvalue {_FOUR} %r, {at}" if at < _AT_ONCE else f"load {_VECTOR}, ptr %from{at}, align 4"
-        lines += [_place("from", at), _place("to", at), f"%v{at} = {value}", f"store {_VECTOR} %v{at}, ptr %to{at}, align 4"]
-    return _DECLARED + _function(f"@{name}(ptr %to, ptr %from)", *lines)
-
-
-def _loads(name: str, weights: int, inputs: int) -> str:
-    """The first four weights by one instruction, all inputs by one for two, then the other weights so.
-
-    Where the next group's lie is known by then: LLVM would add that up among multiply-adds, for which it would wait.
-    """
-    lines = [f"%r = call {_FOUR} @llvm.aarch64.neon.ld1x4.v4f32.p0(ptr %w)"]
-    for at in range(_AT_ONCE):
-        lines += [_place("tow", at), f"%four{at} = extractvalue {_FOUR} %r, {at}", f"store {_VECTOR} %four{at}, ptr %tow{at}, align 4"]
-    for pointer, first, count in (("i", 0, inputs), ("w", _AT_ONCE, weights)):
-        for at in range(first, count, 2):
-            lines += _pair(pointer, at) if at + 1 < count else _single(pointer, at)
-    lines.append('call void asm sideeffect "", "r,r"(ptr %nw, ptr %ni)')
-    return _DECLARED + _function(f"@{name}(ptr %tow, ptr %toi, ptr %w, ptr %i, ptr %nw, ptr %ni)", *lines)
-
-
-def _pair(pointer: str, at: int) -> list[str]:
-    types, result = f"{{{_VECTOR}, {_VECTOR}}}", f"%{pointer}r{at}"
-    lines = [f'{result} = call {types} asm sideeffect "ldp ${{0:q}}, ${{1:q}}, [$2, #{16 * at}]", "=w,=w,r,~{{memory}}"(ptr %{pointer})']
-    for half in (0, 1):
-        value = f"%{pointer}v{at + half}"
-        lines += [_place(f"to{pointer}", at + half), f"{value} = extractvalue {types} {result}, {half}"]
-        lines.append(f"store {_VECTOR} {value}, ptr %to{pointer}{at + half}, align 4")
-    return lines
-
-
-def _single(pointer: str, at: int) -> list[str]:
-    value = f"%{pointer}v{at}"
-    loaded = f'{value} = call {_VECTOR} asm sideeffect "ldr ${{0:q}}, [$1, #{16 * at}]", "=w,r,~{{memory}}"(ptr %{pointer})'
-    return [loaded, _place(f"to{pointer}", at), f"store {_VECTOR} {value}, ptr %to{pointer}{at}, align 4"]
-
-
-def _place(pointer: str, at: int) -> str:
-    return f"%{pointer}{at} = getelementptr {_VECTOR}, ptr %{pointer}, i32 {at}"
-
-
-def _function(head: str, *lines: str) -> str:
-    return "\n".join([f"define void {head} alwaysinline {{", *lines, "ret void", "}"])

@@ -66,7 +66,7 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, chooser: Chooser
         workload = Workload(loops.DEPTHWISE, weight=weight.shape, **shared)
         choice = chooser.best(workload, windows.window_candidates(workload, chooser.core))
         packed = weight.reshape(kernel_h, kernel_w, channels)[:, :, windows.computed(channels, choice.tile.lanes)]
-        body = partial(windows.depthwise, workload, choice, windows.by_rows(workload, chooser.core))
+        body = partial(windows.depthwise, workload, choice, windows.rows_of(workload, choice, chooser.core))
         return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=loops.DEPTHWISE)
     workload = Workload(loops.CONVOLUTION, weight=weight.shape, half=_is_half(weight, chooser), **shared)
     candidates = [*product_candidates(workload, chooser.core), *winograd_costs.candidates(workload, chooser.core)]

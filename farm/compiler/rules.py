@@ -11,7 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from farm.compiler.choices import CHANNELS
 from farm.compiler.core import Core
 from farm.compiler.extents import product_at_one
-from farm.compiler.fences import APART, BOTH_PACKED, FENCE, PACKED
+from farm.compiler.fences import APART, COUNTED, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE
 from farm.compiler.prefetch import FOLLOWED, PREFETCH
@@ -98,11 +98,8 @@ def split_in_groups(work: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
     return list(work.split(reduced[-1], [None, groups_at_once(steps, math.prod(around)), GROUP]))
 
 
-def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile, inputs_packed: bool = False) -> None:
-    """Load all that a group of steps takes before its products. `loops` are those of the groups in an iteration and of their steps.
-
-    `inputs_packed`: those of a group and a tile lie side by side.
-    """
+def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile) -> None:
+    """Load all that a group of steps takes before its products. `loops` are those of the groups in an iteration and of their steps."""
     groups, steps = loops
     read = [region.source for region in work.get(main).reads]
     (own,) = (at for at, buffer in enumerate(read) if buffer.same_as(work.get(inputs).writes[0].source))
@@ -116,7 +113,15 @@ def load_by_groups(work: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list
     _unroll_vectorize(work, [], work.get_loops(main)[-1])
     work.unroll(groups)
     work.unroll(steps)
-    work.annotate(groups, FENCE, (BOTH_PACKED if inputs_packed else PACKED) if packed else APART)
+    work.annotate(groups, FENCE, PACKED if packed else APART)
+    if packed and extent(work, iterations := _around(work, main, groups)) > 1:
+        work.annotate(iterations, FENCE, COUNTED)
+
+
+def _around(work: Schedule, block: SBlockRV, inner: LoopRV) -> LoopRV:
+    """The loop of a block that is next around another."""
+    loops = work.get_loops(block)
+    return loops[next(at for at, loop in enumerate(loops) if work.get(loop).same_as(work.get(inner))) - 1]
 
 
 def sources_of(work: Schedule, main: SBlockRV) -> list[SBlockRV]:

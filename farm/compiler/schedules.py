@@ -23,6 +23,7 @@ from farm.compiler.fences import with_fences
 from farm.compiler.loops import WORKLOAD
 from farm.compiler.phases import INTERLEAVED, schedule_interleaved
 from farm.compiler.prefetch import with_prefetches
+from farm.compiler.rolled import with_rolled_rows
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
 from farm.compiler.spread import has_reduction, name_of, schedule_general
@@ -84,7 +85,7 @@ def _schedule_one(name: str, function: tirx.PrimFunc, chooser: Chooser) -> tuple
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return with_fences(with_prefetches(work.mod["main"])), Kernel(name, rule, failure)
+        return with_fences(with_rolled_rows(with_prefetches(work.mod["main"]))), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
 
 

@@ -6,10 +6,12 @@ and LLVM takes the questions out of the loops. Activations are NHWC.
 On a 64-bit ARM core in order, where a load waits for multiply-adds, a depthwise convolution loads what a row of its window takes for a
 tile before it multiplies any of it: see `fences`. Its tiles need not divide a row: what lies beyond is thrown away. Rows of a window that
 lie beyond the image are left out; which columns do, is known for each tile of a row, where these are few enough to be code of their own.
+Where tiles fill the image, they have several rows: see `rolled`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,11 +24,13 @@ from farm.compiler.choices import DIRECT, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.fences import EACH, FENCE
 from farm.compiler.loops import CROP, DEPTHWISE, DEPTHWISE_INT8, INPUTS, PADDING, POOL, cropped, notes_of, padded
+from farm.compiler.rolled import ROWS, roll
 from farm.compiler.rules import inline_epilogue, inputs_of, load_by_groups, main_block, sources_of, tile_of
 from farm.compiler.spread import extent, in_parallel, name_of, spread, vectorized_tail
 from farm.compiler.tiles import Tile, divisor, in_groups, up_to_multiple
 
 AVERAGE = "average_pool"
+_ROWS = 7  # of a tile at most: more have more addresses than registers
 _UNROLLED_TILES = 5  # of a row: what is asked of a column is known in each; more keep too many addresses
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
@@ -39,17 +43,20 @@ Expr = Any
 Array = np.ndarray[Any, Any]
 
 
-def depthwise(workload: Workload, choice: Choice, by_rows: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def depthwise(workload: Workload, choice: Choice, rows: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """A convolution of each channel by itself. `weight` is [KH, KW, channels], these in the order of `computed`.
 
-    `by_rows`: what a row of the window takes is loaded before its products, for whole tiles.
+    `rows` of a tile: what a row of the window takes is loaded before its products, for whole tiles; 0 where not.
     """
-    covered = up_to_multiple(workload.output(1), choice.tile.pixels) if by_rows else workload.output(1)
+    covered = up_to_multiple(workload.output(1), choice.tile.pixels) if rows else workload.output(1)
     top, left, bottom, right = workload.padding
     source = padded(data, (top, left, bottom, right + (covered - workload.output(1)) * workload.strides[1]))
-    if by_rows:
+    if rows == 1:
         source = _rows(workload, source)
-    return _windows(workload, choice, DEPTHWISE, source, te.sum, lambda value, at: value * weight[at], covered)
+    elif rows:
+        image = source
+        source = te.compute(image.shape, lambda *at: image[at], name=INPUTS)
+    return _windows(workload, choice, DEPTHWISE, source, te.sum, lambda value, at: value * weight[at], covered, rows)
 
 
 def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
@@ -106,10 +113,11 @@ def _windows(
     reducer: Callable[..., Any],
     value_of: Callable[[Expr, tuple[Any, ...]], Expr],
     covered: int = 0,
+    rows: int = 0,
 ) -> te.Tensor:
     """Reduce each window: to the channels of `computed` in the main block, then, where these are others, to [N, H, W, C].
 
-    `source` is the image, or its `_rows` with room for `covered` columns of the output.
+    `source` is the image, or its `_rows`, with room for `covered` columns of the output; `rows` those of a tile.
     """
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     lanes, channels = choice.tile.lanes, workload.data[3]
@@ -123,7 +131,8 @@ def _windows(
         return reducer(value_of(source[at], (ry, rx, c)), axis=[ry, rx])
 
     shape = (source.shape[0], workload.output(0), workload.output(1))
-    main = te.compute((*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes_of(workload, choice))
+    notes = {**notes_of(workload, choice), **({ROWS: rows} if rows > 1 else {})}
+    main = te.compute((*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes)
     if not overlap:
         return cropped(main, (*shape, channels))
     early = channels + overlap - lanes  # where the last vector begins
@@ -148,16 +157,36 @@ def _row_registers(workload: Workload, pixels: int) -> int:
     return pixels + _row_inputs(workload, pixels) + workload.weight[1]
 
 
+def rows_of(workload: Workload, choice: Choice, core: Core) -> int:
+    """The rows of a tile: several where registers hold the sums of a whole window's, and its weights; 0 where nothing is loaded by rows."""
+    return _tile_rows(workload, core, choice.tile.pixels) if by_rows(workload, core) else 0
+
+
+def _tile_rows(workload: Workload, core: Core, pixels: int) -> int:
+    """Only where tiles fill the image: sums then begin with a bias, and addresses are few enough for their registers.
+
+    Nor where rows of windows lie further apart: LLVM leaves their sums in memory.
+    """
+    kernel_h, kernel_w, *_ = workload.weight
+    needed = kernel_h * pixels + _row_inputs(workload, pixels) + kernel_h * kernel_w
+    if needed > core.registers - 2 * _OTHERS or workload.output(1) % pixels or workload.strides[0] * workload.dilation[0] > 1:
+        return 1
+    return divisor(workload.output(0), _ROWS)
+
+
 def _row_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
     """The heights of a tile that registers hold."""
-    width, (kernel_h, kernel_w, *_) = workload.output(1), workload.weight
-    rows, found = workload.data[0] * workload.output(0) * workload.data[3] // core.lanes, []
+    (height, width), (kernel_h, kernel_w, *_) = (workload.output(0), workload.output(1)), workload.weight
+    found = []
     for high in range(1, width + 1):
-        if _row_registers(workload, high) <= core.registers - _OTHERS:
-            loads = (_row_inputs(workload, high) + kernel_w) / core.loads + _WAIT_CYCLES
-            row = loads + kernel_w * max(high / core.multiply_adds, core.latency)
-            tile = kernel_h * row + high * _RESULT_CYCLES + _TILE_CYCLES
-            found.append((Choice(DIRECT, Tile(high, 1, core.lanes)), rows * -(-width // high) * tile))
+        rows = _tile_rows(workload, core, high)
+        if rows > 1 or _row_registers(workload, high) <= core.registers - _OTHERS:
+            reached = Counter(row + tap for row in range(rows) for tap in range(kernel_h))
+            loads = (_row_inputs(workload, high) + (kernel_w if rows == 1 else 0)) / core.loads + _WAIT_CYCLES
+            sums = sum(loads + kernel_w * max(high * together / core.multiply_adds, core.latency) for together in reached.values())
+            cycles = sums + rows * high * _RESULT_CYCLES + _TILE_CYCLES
+            tiles = workload.data[0] * -(-height // rows) * -(-width // high) * workload.data[3] // core.lanes
+            found.append((Choice(DIRECT, Tile(high, 1, core.lanes)), tiles * cycles))
     return found
 
 
@@ -197,6 +226,11 @@ def schedule_windows(work: Schedule, core: Core) -> None:
     before = sources_of(work, main)
     last = inline_epilogue(work, main, core)
     tile, followed = tile_of(work, main), _channels(work, main) == _channels(work, last)
+    if ROWS in work.get(main).annotations:
+        roll(work, core, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
+        for other in before:
+            spread(work, other, core)
+        return
     row = _row(work, main if followed else last, before, core)
     if not followed:
         work.compute_at(main, row, preserve_unit_loops=True)

@@ -109,7 +109,7 @@ def _schedule_products(work: Schedule, core: Core, main: SBlockRV, products: SBl
     work.reorder(i, j, *steps, pixel, vector, lane)
     _unrolled(work, [pixel, vector], lane)
     if inputs is not None:
-        load_by_groups(work, main, inputs, steps[-2:], tile, _fills_tiles(work, tile))
+        load_by_groups(work, main, inputs, steps[-2:], tile)
     reduced = steps[0]
     if core.prefetches:
         work.annotate(reduced, PANEL, 1)

@@ -94,6 +94,27 @@ WINDOWS = graph(  # rows that fill no tiles, padding that differs on each side, 
         "high": np.float32(6),
     },
 )
+ROWS_OF_WINDOWS = graph(  # tiles of several rows on cores in order, that fill the image; many of them beside one another, or few
+    [
+        node("Conv", ["x", "a", "bias"], ["b"], pads=[1, 1, 1, 1], group=12),
+        node("Clip", ["b", "low", "high"], ["c"]),
+        node("Conv", ["c", "d"], ["e"], pads=[0, 2, 1, 0], group=12),
+        node("Add", ["e", "x"], ["f"]),
+        node("Conv", ["f", "g", "bias"], ["h"], pads=[2, 0, 0, 0], group=12),
+        node("Sigmoid", ["h"], ["i"]),
+        node("Mul", ["h", "i"], ["y"]),
+    ],
+    {"x": [2, 12, 14, 24]},
+    {"y": [2, 12, 15, 12]},
+    {
+        "a": draw(12, 1, 3, 3),
+        "d": draw(12, 1, 2, 3),
+        "g": draw(12, 1, 2, 13),
+        "bias": draw(12),
+        "low": np.float32(0),
+        "high": np.float32(6),
+    },
+)
 ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
     [
         node("Conv", ["x", "w"], ["a"], strides=[2, 2], group=2),
@@ -154,10 +175,11 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
         (CONVOLUTIONS, {"convolution", "winograd"}),
         (MANY_CHANNELS, {"winograd"}),
         (WINDOWS, {"depthwise", "max_pool"}),
+        (ROWS_OF_WINDOWS, {"depthwise"}),
         (ATTENTION, {"convolution", "interleaved", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
-    ids=["network", "convolutions", "many channels", "windows", "attention", "arithmetic"],
+    ids=["network", "convolutions", "many channels", "windows", "rows of windows", "attention", "arithmetic"],
 )
 def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
     agent = ARM[architecture].agent
