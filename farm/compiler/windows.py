@@ -31,6 +31,7 @@ from farm.compiler.tiles import Tile, divisor, in_groups, up_to_multiple
 
 AVERAGE = "average_pool"
 _ROWS = 7  # of a tile at most: more have more addresses than registers
+_FAR_ROWS = 4  # where each row needs an address of its own
 _UNROLLED_TILES = 5  # of a row: what is asked of a column is known in each; more keep too many addresses
 _UNROLLED_TAPS = 49  # 7 x 7: more make the code grow without bounds
 _STRIPS = 8  # of an image, to share out among threads
@@ -171,7 +172,8 @@ def _tile_rows(workload: Workload, core: Core, pixels: int) -> int:
     needed = kernel_h * pixels + _row_inputs(workload, pixels) + kernel_h * kernel_w
     if needed > core.registers - 2 * _OTHERS or workload.output(1) % pixels or workload.strides[0] * workload.dilation[0] > 1:
         return 1
-    return divisor(workload.output(0), _ROWS)
+    near = 3 * 4 * workload.data[2] * workload.data[3] <= 1 << 16  # rows: three of them in the reach of one address
+    return divisor(workload.output(0), _ROWS if near else _FAR_ROWS)
 
 
 def _row_candidates(workload: Workload, core: Core) -> list[tuple[Choice, float]]:
