@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-Change = Callable[[tirx.For, Sequence[tirx.For]], tirx.For]  # a loop, and those around it, from the outermost to the innermost
+Change = Callable[[tirx.For, Sequence[tirx.For]], tirx.Stmt]  # a loop, and those around it, from the outermost to the innermost
 
 
 def changed(function: tirx.PrimFunc, annotation: str, change: Change) -> tirx.PrimFunc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from farm.compiler import seen
 from farm.compiler.choices import CHANNELS, DIRECT, PIXELS, Choice, Workload
 from farm.compiler.core import Core
 from farm.compiler.loops import CONVOLUTION, DENSE, PRODUCT
@@ -21,18 +22,21 @@ def product_candidates(workload: Workload, core: Core) -> list[tuple[Choice, flo
     """Of a sum of products: every tile of the core, in both orders."""
     rows, pixels, depth, values = _product(workload)
     channels = workload.channels
+    by_groups = sums_by_groups(workload, core)
     if run := run_length(workload, core):
         depth = values = workload.weight[0] * run
     if workload.groups > 1:
         tile = grouped_tile(core, pixels, channels // workload.groups)
         tiles = [] if tile is None else [(tile, 1.0)]
     else:
-        tiles = product_tiles(core, pixels, channels, depth, sums_by_groups(workload, core))
+        tiles = product_tiles(core, pixels, channels, depth, by_groups)
     found = []
     for tile, cycles in tiles:
         weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
         memory = memory_cycles(core, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        if workload.operator == CONVOLUTION and not by_groups and not run:
+            cycles *= seen.share(workload, tile.pixels)
         found += [(Choice(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)]
     return found
 

@@ -22,12 +22,14 @@ def _reshaped(values: list[Array], call: Call) -> Array:
     return values[0].reshape(tuple(int(extent) for extent in call.ty.shape))
 
 
-def _averaged(values: list[Array], call: Call) -> Array:
-    if values[0].dtype.kind != "f":
-        raise TypeError("not floating point")
-    axes = call.attrs.axis
-    result: Array = values[0].mean(None if axes is None else tuple(map(int, axes)), np.float64, keepdims=bool(call.attrs.keepdims))
-    return result
+def _reduced(reduction: Callable[..., Array]) -> Callable[[list[Array], Call], Array]:
+    def reduced(values: list[Array], call: Call) -> Array:
+        if values[0].dtype.kind != "f":
+            raise TypeError("not floating point")
+        axes = call.attrs.axis
+        return reduction(values[0], None if axes is None else tuple(map(int, axes)), np.float64, keepdims=bool(call.attrs.keepdims))
+
+    return reduced
 
 
 def _permuted(values: list[Array], call: Call) -> Array:
@@ -83,7 +85,9 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.flatten": _reshaped,
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
-    "relax.mean": _averaged,  # of weights that are standardized, as in normalizer-free networks
+    "relax.mean": _reduced(np.mean),  # of weights that are standardized, as in normalizer-free networks
+    "relax.variance": _reduced(np.var),
+    "relax.sum": _reduced(np.sum),  # of those that are divided by their norm
     "relax.isnan": lambda values, _: np.isnan(values[0]),
     "relax.where": lambda values, _: np.where(*values),
 }

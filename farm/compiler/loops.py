@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import te
 
+from farm.compiler import seen
 from farm.compiler.choices import Choice, Workload
 from farm.compiler.extents import Extent, covering, is_open, plain, same
 from farm.compiler.tiles import up_to_multiple
@@ -50,7 +51,10 @@ def convolution(workload: Workload, choice: Choice, by_groups: bool, data: te.Te
         return source[n, row, column + c // channels, c % channels] if runs else source[n, row, column, c]
 
     inputs = te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS) if by_groups else read
-    main = te.compute(shape, value, name=CONVOLUTION, attrs=notes_of(workload, choice))
+    attrs = notes_of(workload, choice)
+    if not by_groups and not runs and seen.share(workload, choice.tile.pixels) < 1:
+        attrs[seen.SEEN] = seen.notes(workload)
+    main = te.compute(shape, value, name=CONVOLUTION, attrs=attrs)
     return cropped(main, (count, out_h, out_w, workload.channels))
 
 

@@ -17,6 +17,7 @@ from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
+from farm.compiler.norms import GroupNorms
 from farm.compiler.parameters import raw
 from farm.compiler.phases import by_phases
 from farm.compiler.planes import Planes
@@ -24,6 +25,7 @@ from farm.compiler.rounding import rounding
 from farm.compiler.schedules import block_names
 from farm.compiler.taps import UsedTaps
 from farm.compiler.transposes import NCHW, NHWC, TransposeSinker
+from farm.compiler.views import Views
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
@@ -85,6 +87,8 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
     """The operators that the model is made of, in the layout in which it came: batch norms and constants folded."""
     transform = relax.transform
     passes = [
+        FoldConstants(),
+        rewriting("farm.GroupNorms", GroupNorms),
         rewriting("farm.Planes", Planes),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
@@ -108,6 +112,7 @@ def loop_nests(module: tvm.IRModule, chooser: Chooser | None) -> tvm.IRModule:
         transform.LegalizeOps(legalization(chooser) if chooser else gpu.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
+        *([Views()] if chooser else []),
     ]
     module = tvm.transform.Sequential(legalize)(module)
     module = layers.noted(module, transform.FuseOps()(module))

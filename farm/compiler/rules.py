@@ -15,7 +15,9 @@ from farm.compiler.fences import APART, COUNTED, FENCE, PACKED
 from farm.compiler.integer_loops import CONVOLUTION_INT8, DENSE_INT8, INSTRUCTION
 from farm.compiler.loops import CONVOLUTION, DENSE, INPUTS, ORDER, PRODUCT, TILE
 from farm.compiler.prefetch import FOLLOWED, PREFETCH
-from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, spread
+from farm.compiler.seen import SEEN
+from farm.compiler.spread import extent, in_parallel, is_open_loop, name_of, place_along, spread
+from farm.compiler.tails import TAIL
 from farm.compiler.tiles import GROUP, Tile, divisor, groups_at_once
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
@@ -39,7 +41,8 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
     spatial, reduced = work.get_loops(main)[:axes], work.get_loops(main)[axes:]
     instruction = str(work.get(main).annotations.get(INSTRUCTION, ""))
     inside = [reduced.pop()] if instruction else []
-    if not core.from_memory and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
+    asks = SEEN in work.get(main).annotations  # for each tap
+    if not core.from_memory and not asks and len(reduced) == 3 and extent(work, reduced[1]) * extent(work, reduced[2]) <= _UNROLLED_BY_LLVM:
         reduced = [work.fuse(*reduced[:2]), reduced[2]]
     inputs = inputs_of(work, main)
     if inputs is not None:
@@ -58,11 +61,13 @@ def _tile_product(work: Schedule, core: Core, main: SBlockRV, last: SBlockRV) ->
         shared, place = _fused(work, [columns, *outer]), [rows, *within][-1]
     else:
         shared, place = _fused(work, [*outer, rows]), columns
-    _follow(work, last, place, tile)
+    _follow(work, main, last, place, tile)
     if core.prefetches:
         work.annotate(place, FOLLOWED, 1)
     in_parallel(work, shared, [main], core)
     _unroll_vectorize(work, [tile_rows, vectors], None if instruction else lanes)
+    if asks:
+        work.annotate(reduced[-1], SEEN, [int(number) for number in work.get(main).annotations[SEEN]])
     if inputs is not None:
         load_by_groups(work, main, inputs, reduced[-2:], tile)
     initial = work.get_loops(work.decompose_reduction(main, reduced[0]))
@@ -206,13 +211,18 @@ def _begin_with_bias(work: Schedule, main: SBlockRV) -> None:
         work.fuse_reduction_epilogue(main, consumers[0])
 
 
-def _follow(work: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
-    """Compute the last block a tile at a time, by vectors as wide as its channels allow."""
+def _follow(work: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
+    """Compute the last block a tile at a time, by whole vectors, of which the last one of all is cut where channels do not fill it."""
     channels = int(work.get(last).writes[0].source.shape[-1])
+    sums = next((read for read in work.get(last).reads if read.source.same_as(work.get(main).writes[0].source)), None)
+    by_channels = place_along(work, last, sums) == len(work.get(last).iter_vars) - 1
     work.reverse_compute_at(last, place, preserve_unit_loops=True)
     *_, pixels, column = work.get_loops(last)
-    vectors, lanes = work.split(column, [None, divisor(math.gcd(channels, tile.block), tile.lanes)])
+    tailed = by_channels and channels % tile.lanes > 0 and extent(work, column) == min(channels, tile.block)
+    vectors, lanes = work.split(column, [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)])
     _unroll_vectorize(work, [pixels, vectors], lanes)
+    if tailed:
+        work.annotate(pixels, TAIL, channels)
 
 
 def _unroll_vectorize(work: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:

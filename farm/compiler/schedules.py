@@ -26,7 +26,9 @@ from farm.compiler.prefetch import with_prefetches
 from farm.compiler.rolled import with_rolled_rows
 from farm.compiler.rows import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.rules import RULES
+from farm.compiler.seen import with_seen_taps
 from farm.compiler.spread import has_reduction, name_of, schedule_general
+from farm.compiler.tails import with_tails
 from farm.compiler.windows import WINDOW_RULES
 from farm.compiler.winograd import WINOGRAD
 from farm.compiler.winograd_rules import schedule_winograd
@@ -85,8 +87,15 @@ def _schedule_one(name: str, function: tirx.PrimFunc, chooser: Chooser) -> tuple
         except Exception as exc:  # a step of the schedule that does not apply, in whatever words
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return with_fences(with_rolled_rows(with_prefetches(work.mod["main"]))), Kernel(name, rule, failure)
+        return _with_changes(work.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _with_changes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """What rules ask for by annotations, as TVM has no such steps; what fetches ahead comes first, as it reads plain loops."""
+    for change in (with_prefetches, with_rolled_rows, with_fences, with_tails, with_seen_taps):
+        function = change(function)
+    return function
 
 
 def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -35,7 +35,8 @@ def schedule_general(work: Schedule, core: Core) -> None:
         name, consumers = name_of(work, block), work.get_consumers(block)
         terms[name] = sum(terms[producer] for producer in producers[name]) or 1
         several = len(consumers) > 1 and len(consumers) * terms[name] > _TERMS
-        if has_reduction(work, block) or not consumers or _feeds_reduction(work, block) or several:
+        kept = _feeds_reduction(work, block) and not _taken_once(work, block)
+        if has_reduction(work, block) or not consumers or kept or several:
             terms[name] = 1
         else:
             work.compute_inline(block)
@@ -95,7 +96,7 @@ def _turned(work: Schedule, block: SBlockRV) -> int | None:
     loops = work.get_loops(block)
     if has_reduction(work, block) or any(is_open_loop(work, loop) for loop in loops):
         return None
-    place = _place_along(work, block, _largest_read(work, block))
+    place = place_along(work, block, _largest_read(work, block))
     if place is None or place == len(loops) - 1:
         return None
     return place if min(extent(work, loops[-1]), extent(work, loops[place])) >= _LINE else None
@@ -104,14 +105,14 @@ def _turned(work: Schedule, block: SBlockRV) -> int | None:
 def _reads_along(work: Schedule, block: SBlockRV) -> bool:
     """Whether neighbours along the last axis of a sum's result come from neighbours in what is read."""
     last = max(place for place, kind in enumerate(_kinds(work, block)) if kind == _SPATIAL)
-    return _place_along(work, block, _largest_read(work, block)) == last
+    return place_along(work, block, _largest_read(work, block)) == last
 
 
 def _largest_read(work: Schedule, block: SBlockRV) -> tirx.BufferRegion | None:
     return max(work.get(block).reads, key=lambda read: product_at_one(read.source.shape), default=None)
 
 
-def _place_along(work: Schedule, block: SBlockRV, read: tirx.BufferRegion | None) -> int | None:
+def place_along(work: Schedule, block: SBlockRV, read: tirx.BufferRegion | None) -> int | None:
     """The axis of a block along which neighbours lie side by side in what is read; None where there is no such single one."""
     along = tirx.analysis.undefined_vars(read.region[-1].min) if read is not None and read.region else []
     variables = [variable.var for variable in work.get(block).iter_vars]
@@ -178,3 +179,14 @@ def has_reduction(work: Schedule, block: SBlockRV) -> bool:
 
 def _feeds_reduction(work: Schedule, block: SBlockRV) -> bool:
     return any(has_reduction(work, consumer) for consumer in work.get_consumers(block))
+
+
+def _taken_once(work: Schedule, block: SBlockRV) -> bool:
+    """Whether the one sum that takes what a block computes takes each element once, by vectors of neighbours: nothing is gained by keeping
+    them."""
+    consumers = work.get_consumers(block)
+    if len(consumers) != 1 or any(is_open_loop(work, loop) for loop in work.get_loops(consumers[0])):
+        return False
+    own, (consumer,) = work.get(block).writes[0].source, consumers
+    iterations = math.prod(extent(work, loop) for loop in work.get_loops(consumer))
+    return _reads_along(work, consumer) and iterations == product_at_one(own.shape) and work.get(consumer).reads[0].source.same_as(own)

@@ -17,7 +17,6 @@ _MANY = 14
 GROUP = 4  # steps of a sum whose inputs are loaded together, for a core in order: one vector holds those of a pixel
 _WAIT_CYCLES = 2  # of a group's first load for the multiply-adds before it
 _GROUPS = 8  # in one iteration at most
-_SCALAR_CYCLES = 2  # of one result where results do not fill vectors
 
 
 def divisor(number: int, limit: int) -> int:
@@ -118,7 +117,5 @@ def _cycles(core: Core, tile: Tile, pixels: int, channels: int, depth: int, by_g
         step = step_in_groups(core, tile)
     else:
         step = (arithmetic + loads if core.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
-    whole = channels % tile.lanes == 0
     store = _STORE_CYCLES + (_CROWDED_CYCLES if followed and core.from_memory and sums > _MANY else 0)
-    results = sums * store if whole else tile.pixels * tile.block * _SCALAR_CYCLES / math.gcd(channels, tile.lanes)
-    return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + results)
+    return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + sums * store)

@@ -39,6 +39,7 @@ _OTHERS = 2  # registers that tiles leave free: they are for bounds of what foll
 _WAIT_CYCLES = 6  # of a row's first load for the multiply-adds before it
 _RESULT_CYCLES = 4  # of a vector, its bounds and its store
 _TILE_CYCLES = 20  # besides
+_OVERLAP_COST = 1.5  # of vectors of which the last overlaps with the one before: what follows them takes another pass over a row
 
 Expr = Any
 Array = np.ndarray[Any, Any]
@@ -210,10 +211,16 @@ def window_candidates(workload: Workload, core: Core) -> list[tuple[Choice, floa
 
 
 def _lanes(core: Core, channels: int) -> int:
-    """The widest vectors that divide the channels; where those are narrow, full ones of which the last overlaps."""
-    lanes = divisor(channels, core.lanes)
+    """The widest vectors of a core that divide the channels; full ones of which the last overlaps, where those are many more.
+
+    Any other number of lanes takes as long as a full vector, or as two.
+    """
     fitting = [width for width in core.widths if width <= channels]
-    return fitting[0] if fitting and lanes < core.widths[-1] else lanes
+    if not fitting:
+        return divisor(channels, core.lanes)
+    dividing = next((width for width in fitting if channels % width == 0), 0)
+    overlapping = -(-channels // fitting[0]) * _OVERLAP_COST
+    return dividing if dividing and channels // dividing <= overlapping else fitting[0]
 
 
 def schedule_windows(work: Schedule, core: Core) -> None:

@@ -1,0 +1,64 @@
+"""Kernels that are better not fused with a transpose, as the loops of both would be in the order of the transpose.
+
+A reshape after one stays a kernel of its own, which the virtual machine does without: it is a view. A resize before one goes by vectors of
+channels, whose transposed places would be single numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call
+
+from farm.compiler.schedules import block_names
+
+_PATTERN = "op_pattern"  # TVM's attribute of a kernel: what may be fused with it
+_INJECTIVE, _OPAQUE = 2, 8
+_VIEWS, _TRANSPOSE, _RESIZE = ("T_reshape", "expand_dims", "T_squeeze"), "T_transpose", "resize"
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.Views")
+class Views:
+    """Marks these kernels as nothing to be fused with, in a module whose kernels have their patterns."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        result = module.clone()
+        for variable in _apart(module):
+            result.update_func(variable, module[variable].with_attr(_PATTERN, _OPAQUE))
+        return result
+
+
+def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
+    """The kernels of transposes of resized images, and those of reshapes of transposes that other than element-wise kernels take."""
+    calls = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings if _is_kernel(binding)}
+    names = {kernel: block_names(module[kernel]) for kernel in {call.args[0] for call in calls.values()}}
+    users: dict[relax.Var, list[relax.Var]] = defaultdict(list)
+    turned: set[relax.Var] = set()
+    for variable, call in calls.items():
+        given, (name, *more) = list(call.args[1].fields), names[call.args[0]] or [""]
+        for argument in given:
+            users[argument].append(variable)
+        if not more and (name == _TRANSPOSE or (name in _VIEWS and given[0] in turned)):
+            turned.add(variable)
+    ending: set[relax.Var] = set()  # views that are not fused with what follows, nor what follows with them
+    for variable, call in reversed(calls.items()):
+        after = (user in ending or int(module[calls[user].args[0]].attrs.get(_PATTERN, _OPAQUE)) > _INJECTIVE for user in users[variable])
+        if variable in turned and names[call.args[0]] != [_TRANSPOSE] and any(after):
+            ending.add(variable)
+    transposes = (variable for variable in turned if names[calls[variable].args[0]] == [_TRANSPOSE])
+    ending |= {variable for variable in transposes if _source(calls, variable, names) == [_RESIZE]}
+    return {calls[variable].args[0] for variable in ending}
+
+
+def _source(calls: dict[relax.Var, Call], variable: relax.Var, names: dict[tvm.ir.GlobalVar, list[str]]) -> list[str]:
+    """The blocks of the kernel that made what another takes first; none where that is an input or a constant."""
+    made = calls.get(calls[variable].args[1].fields[0])
+    return [] if made is None else names[made.args[0]]
+
+
+def _is_kernel(binding: Any) -> bool:
+    value = getattr(binding, "value", None)
+    return isinstance(value, Call) and getattr(value.op, "name", "") == "relax.call_tir" and isinstance(value.args[1], relax.Tuple)
