@@ -62,6 +62,7 @@ def run(
     if output:
         _save(output, answer.specs, answer.outputs)
     _tell(session, device, answer, output)
+    _warn_of_no_numbers(answer)
 
 
 def _ask(session: Session, model: str | Model, device: Device, source: Path, seconds: float, build: bool) -> Answer:
@@ -101,6 +102,15 @@ def _tell(session: Session, device: Device, answer: Answer, output: Path | None)
     elif not best:
         for spec, value in answer.named:
             click.echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
+
+
+def _warn_of_no_numbers(answer: Answer) -> None:
+    import numpy as np
+
+    for spec, value in answer.named:
+        if value.dtype.kind == "f" and (count := int(np.isnan(value).sum())):
+            cause = "what the input asks of a table that has no such row is NaN: a token beyond the vocabulary, for one"
+            click.echo(f"warning: {count} of {value.size} values of {spec.name} are no numbers (NaN)\n  {cause}", err=True)
 
 
 def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]) -> None:

@@ -14,9 +14,7 @@ from tvm.s_tir import SBlockRealize
 
 from farm.compiler.annotated import changed, loop_with
 
-TAIL = (
-    "farm.tail"  # annotation of the loop over a tile's pixels, in which are those over vectors and over lanes: how many channels there are
-)
+TAIL = "farm.tail"  # annotation of the loop over a tile's pixels, in which are those over vectors and lanes: how many channels there are
 
 
 def with_tails(function: tirx.PrimFunc) -> tirx.PrimFunc:

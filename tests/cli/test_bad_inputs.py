@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from farm_running import Farm
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import farm as package
 
@@ -139,3 +139,20 @@ def test_a_configuration_that_is_no_text(farm: Farm) -> None:
     done = farm.run("devices")
     assert done.code == 2
     assert "line 2" in done.error["why"]
+
+
+@pytest.mark.parametrize(("token", "is_right"), [(9, True), (-10, True), (10, False), (2**40, False)])
+def test_an_index_beyond_a_table_ends_nothing_and_is_said(farm: Farm, token: int, is_right: bool) -> None:
+    table = np.arange(40, dtype=np.float32).reshape(10, 4)
+    node = helper.make_node("Gather", ["table", "tokens"], ["rows"])
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [3])
+    rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [3, 4])
+    graph = helper.make_graph([node], "rows", [tokens], [rows], [numpy_helper.from_array(table, "table")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), farm.folder / "rows.onnx")
+    np.save(farm.folder / "x.npy", np.array([0, token, 1]))
+    done = farm.run("run", "--device", "host", "rows.onnx", "--input", "x.npy", "--output", "y.npz")
+    assert done.code == 0, done.err
+    found = np.load(farm.folder / "y.npz")["rows"]
+    np.testing.assert_array_equal(found[[0, 2]], table[:2])
+    np.testing.assert_array_equal(found[1], table[token] if is_right else np.full(4, np.nan))
+    assert ("4 of 12 values of rows are no numbers" in done.err) is not is_right
