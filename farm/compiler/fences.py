@@ -57,7 +57,7 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
     if kind == COUNTED:
         inner = _fenced(loop.body, [*around, loop])
         counted = loop_with(inner, [inner.body], {**inner.annotations, IMPORT: f"{inner.annotations[IMPORT]}\n{llvm.COUNT}"})
-        count = tirx.call_extern("int64", "farm_count", loop.extent)
+        count = tirx.call_extern("int64", "farm_count", loop.extent.astype("int64")).astype(str(loop.loop_var.ty.dtype))
         return tirx.For(loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step)
     if kind == ANEW:
         body, functions = [call("farm_anew"), *loop.body.seq], [llvm.ANEW]

@@ -17,7 +17,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.core import Core
-from farm.compiler.folding import constant
+from farm.compiler.folding import constant, rewriting
 from farm.compiler.requantize import BYTES
 
 _MAGIC = 1.5 * 2**23
@@ -51,28 +51,16 @@ def _extremum(core: Core, name: str, bound: float, value: Expr) -> Expr:
 
 def rounding(core: Core) -> tvm.transform.Pass:
     """A pass that finds the pattern and computes it so."""
-
-    def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        result = module.clone()
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rounder = _Rounder(result, core, function)
-                result.update_func(name, rounder.visit_expr(function))
-                for variable, added in rounder.builder_.get().functions_items():
-                    if isinstance(added, tirx.PrimFunc):
-                        result.update_func(variable, added)
-        return result
-
-    return tvm.transform.module_pass(transform, opt_level=0, name="farm.Rounding")
+    return rewriting("farm.Rounding", partial(_Rounder, core=core))
 
 
 @mutator
 class _Rounder(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule, core: Core, function: relax.Function) -> None:
+    def __init__(self, module: tvm.IRModule, core: Core) -> None:
         super().__init__(module)
         self._core = core
         self._given: dict[relax.Var, relax.Expr] = {}
-        relax.analysis.post_order_visit(function, self._note)
+        relax.analysis.post_order_visit(module["main"], self._note)
 
     def _note(self, node: Any) -> None:
         if isinstance(node, relax.SeqExpr):

@@ -91,12 +91,12 @@ def convolution(workload: Workload, choice: Choice, size: int, band: int, by_gro
     def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
         return points[n, b, t if covered == tiles else te.min(t, tiles - 1), i, j, step]
 
-    def rows_out(n: te.Var, b: te.Var, t: te.Var, y: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
-        return _one_of(y, _output(size, lambda i: main[n, b, t, i, j, c]))
+    # Tiles of all bands are counted as one: where half of a tile's rows are taken, TVM sees from y // size alone that they are of one tile.
+    def rows_out(n: te.Var, t: te.Var, y: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
+        return _one_of(y, _output(size, lambda i: main[n, t // tiles, t % tiles, i, j, c]))
 
     def tiles_out(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
-        t = y % (band * size) // size * columns + x // size
-        return _one_of(x % size, _output(size, lambda j: result[n, y // (band * size), t, y % size, j, c]))
+        return _one_of(x % size, _output(size, lambda j: result[n, y // size * columns + x // size, y % size, j, c]))
 
     source = te.compute((count, bands * band * size + 2, columns * size + 2, depth), padded, name=PADDING)
     lines = te.compute((count, bands, band, side, columns * size + 2, depth), rows_in, name=ROWS_IN)
@@ -106,7 +106,7 @@ def convolution(workload: Workload, choice: Choice, size: int, band: int, by_gro
     tile = [choice.tile.pixels, choice.tile.vectors, choice.tile.lanes]
     attributes = {TILE: tile, ORDER: choice.order, WORKLOAD: workload.key}
     main = te.compute((count, bands, covered, side, side, blocks * block), sums, name=WINOGRAD, attrs=attributes)
-    result = te.compute((count, bands, tiles, size, side, blocks * block), rows_out, name=ROWS_OUT)
+    result = te.compute((count, bands * tiles, size, side, blocks * block), rows_out, name=ROWS_OUT)
     whole = te.compute((count, bands * band * size, columns * size, blocks * block), tiles_out, name=TILES_OUT)
     return te.compute((count, out_h, out_w, workload.channels), lambda *at: whole[at], name=CROP)
 

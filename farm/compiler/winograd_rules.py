@@ -28,10 +28,11 @@ def schedule_winograd(work: Schedule, core: Core) -> None:
     By pixels, bands are shared out among threads. By channels, the whole input is transformed first, and blocks of channels are shared
     out: each block of the weight is then read once.
     """
-    main, rows_out, tiles_out = (work.get_sblock(name) for name in (WINOGRAD, ROWS_OUT, TILES_OUT))
+    main, tiles_in, rows_out, tiles_out = (work.get_sblock(name) for name in (WINOGRAD, TILES_IN, ROWS_OUT, TILES_OUT))
     tile = Tile(*(int(value) for value in work.get(main).annotations[TILE]))
     by_channels = work.get(main).annotations[ORDER] == CHANNELS
-    _, _, tiles, size, _, _ = map(at_one, work.get(rows_out).writes[0].source.shape)
+    _, _, tiles, *_ = map(at_one, work.get(tiles_in).writes[0].source.shape)
+    _, _, size, *_ = map(at_one, work.get(rows_out).writes[0].source.shape)
     columns = int(work.get(tiles_out).writes[0].source.shape[2]) // size
     blocks = int(work.get(main).writes[0].source.shape[-1]) // tile.block
     at_once = together(core, blocks, tiles, size, tile.block) if by_channels else 1
@@ -119,7 +120,7 @@ def _schedule_products(work: Schedule, core: Core, main: SBlockRV, products: SBl
 
 def _fills_tiles(work: Schedule, tile: Tile) -> bool:
     """Whether the tiles of a band are whole register tiles."""
-    _, _, tiles, *_ = map(at_one, work.get(work.get_sblock(ROWS_OUT)).writes[0].source.shape)
+    _, _, tiles, *_ = map(at_one, work.get(work.get_sblock(TILES_IN)).writes[0].source.shape)
     return tiles % tile.pixels == 0
 
 

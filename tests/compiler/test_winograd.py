@@ -166,3 +166,29 @@ def test_bias_and_activation_are_computed_with_the_tiles():
 
 def best(workload: Workload, core: Core) -> str:
     return Chooser(core).best(workload, [*product_candidates(workload, core), *candidates(workload, core)]).method
+
+
+def computed(function: tvm.tirx.PrimFunc, name: str) -> int:
+    """How often a scheduled kernel computes an element of a block."""
+    work, found = tvm.s_tir.Schedule(tvm.IRModule({"main": function})), 0
+    for loop in work.get_loops(work.get_sblock(name)):
+        found = (found or 1) * int(work.get(loop).extent)
+    return found
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a72", "x86-64-v3"])
+@pytest.mark.parametrize("order", [PIXELS, CHANNELS])
+@pytest.mark.parametrize("band", [1, 3, 6])
+def test_no_tile_is_transformed_again_for_another(band, order, cpu):
+    """Half of a tile's rows are apart on ARM, so that what is shared down a column is computed for each half, and no more than that."""
+    machine = target(cpu) if cpu.startswith("x86") else tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu})
+    core = core_of(machine)
+    one = case((1, 24, 20, 32), 32, band=band, tile=Tile(3, 2, core.lanes), order=order)
+    function, report = schedules.by(Chooser(core))("one", kernel(one, core))
+    assert report.note == ""
+    tiles, side = 6 * 5, one.size + 2
+    halves = 1 if cpu.startswith("x86") else 2
+    assert computed(function, winograd.ROWS_OUT) <= halves * tiles * one.size * side * 32
+    assert computed(function, winograd.TILES_OUT) == 24 * 20 * 32
+    assert computed(function, winograd.TILES_IN) == tiles * side * side * 32
+    assert computed(function, winograd.ROWS_IN) == 6 * side * (20 + 2) * 32
