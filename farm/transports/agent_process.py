@@ -17,8 +17,8 @@ from typing import Any
 from farm import process
 from farm.asking import Ask
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports.errors import translate
+from farm.errors import DeadlineError, DeviceError, FarmError
+from farm.transports.errors import ended, translate
 from farm.transports.readiness import State
 from farm.transports.rpc_client import connect
 from farm.types import Device
@@ -50,7 +50,7 @@ def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, as
         except Exception as exc:
             error, words = translate(device, exc), _last_words(child, log)
             if words and not isinstance(error, DeadlineError):
-                error = LinkError(f"the agent of {device.name}, or its session, ended", f"{error.why}\n{words}", error.fix)
+                error = ended(device, f"the agent of {device.name}, or its session, ended", f"{error.why}\n{words}", error.fix)
             raise error from exc
 
 

@@ -131,6 +131,18 @@ ROWS = (
     Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK),
 )
 
+_SIGNALS = {  # how a session's process died, as strsignal(3) names it, and what to do then
+    "Illegal instruction": "correct `profile` of {name}: its code is for another core than the board has (farm devices -v)",
+    "Killed": "check the memory of the board (dmesg there), then run the command again",
+    "Segmentation fault": "the model's code did that, or the board: farm doctor --device {name}, farm bisect --device {name} MODEL",
+}
+
+
+def ended(device: Device, what: str, why: str, fix: str) -> LinkError:
+    """Of a session whose agent has told how it was over, in `why`; `fix` is for what tells nothing more."""
+    known = next((advice for signal, advice in _SIGNALS.items() if f"died of {signal}" in why), fix)
+    return LinkError(what, why, known.format(name=device.name))
+
 
 def translate(device: Device, cause: Exception) -> FarmError:
     """The FarmError for a foreign one."""

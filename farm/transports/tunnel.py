@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 from farm import process
 from farm.asking import Question
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, FarmError, InternalError, LinkError
+from farm.errors import DeadlineError, FarmError, InternalError
 from farm.transports import ssh_upload
+from farm.transports.errors import ended
 from farm.transports.ssh import ERROR, LOG, ORDER, PORT
 from farm.transports.ssh_board import Board
 from farm.transports.ssh_config import Hop, route
@@ -158,10 +159,9 @@ class _Tunnel:
         if status < 0:
             return _broken(name, hop, transport)
         log = process.last_lines((self._scratch / LOG).read_text(errors="replace"))
-        if status == 0:
-            return LinkError(f"the session on {name} ended", log, "check the memory of the board (dmesg there), then run the command again")
-        how = f"of signal {status - 128}" if status > 128 else f"with exit code {status}"
-        return LinkError(f"the agent on {name} ended {how}", log, "check the memory of the board (dmesg there), then run the command again")
+        how = "" if status == 0 else f" of signal {status - 128}" if status > 128 else f" with exit code {status}"
+        what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
+        return ended(self._device, what, log, "check the memory of the board (dmesg there), then run the command again")
 
 
 def _broken(name: str, hop: Hop, transport: Any) -> FarmError:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from farm_running import DEVICES, DIGITS, QUICK, Done, Farm, Running, kill_all
+from ssh_boards import assert_failed
 from waiting import LIMIT_S, patient, wait_until
 
 from farm import process
@@ -54,6 +55,14 @@ def test_agents_and_sessions_that_are_killed_in_the_middle_of_a_run(farm: Farm) 
     farm.assert_nothing_is_left()
     farm.configure(boards("agent", "session") + DIGITS)
     assert farm.run("deploy", "--tag", "victim", "digits").code == 0, "the next jobs on them work"
+
+
+@pytest.mark.usefixtures("emulators")
+def test_code_for_another_core_than_the_board_has(farm: Farm) -> None:
+    farm.configure('[devices.old]\nprofile = "x86-v4"\nurl = "qemu:"\noptions = { launcher = "qemu-x86_64 -cpu Nehalem" }\n' + DIGITS)
+    error = assert_failed(farm.run("deploy", "--device", "old", "digits"), 5, "the agent of old, or its session, ended")
+    assert "died of Illegal instruction" in error["why"] and "correct `profile` of old" in error["fix"]
+    farm.assert_nothing_is_left()
 
 
 @pytest.mark.usefixtures("emulators")
