@@ -13,6 +13,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import gpu, half_arithmetic, halves, layers
+from farm.compiler.bounds import BoundedIndices
 from farm.compiler.choices import Chooser
 from farm.compiler.folding import FoldConstants, constant, rewriting, rewritten, view
 from farm.compiler.integers import Integers
@@ -95,6 +96,7 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
         rewriting("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
         rewriting("farm.Simplify", _Simplifier),
+        rewriting("farm.BoundedIndices", BoundedIndices),
         FoldConstants(),
         rewriting("farm.UsedTaps", UsedTaps),
         transform.DeadCodeElimination(),
@@ -187,9 +189,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     clip -> minimum(maximum()), around which ConvertLayout would put two transposes each; dropout -> its input, with the mask of ones; a
     tensor full of infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast; the loops that the ONNX importer makes of Clip's
-    bounds -> maximum and minimum again. A small whole power -> products, as the C library computes one power at a time. And a row of a
-    table by an index that comes with the input -> NaN, or of integers the nearest row, where there is no such row: TVM would read what is
-    behind the table, or end the agent.
+    bounds -> maximum and minimum again. And a small whole power -> products, as the C library computes one power at a time.
 
     TVM's maximum and minimum of NaN and a number are the second of the two: with the bound first, NaN stays NaN, as in torch and ONNX.
     """
@@ -205,8 +205,6 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             value = constant(call.args[1])
             if value is not None and not np.isfinite(value):
                 return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
-        if name == "relax.take" and call.attrs.mode == "fast" and constant(call.args[1]) is None:
-            return relax.op.take(*call.args, call.attrs.axis, mode="nan" if str(call.ty.dtype).startswith("float") else "clip")
         if name == "relax.power" and str(call.ty.dtype).startswith("float"):
             return self._multiplied(call)
         if name == "relax.clip" and str(call.ty.dtype).startswith("float"):

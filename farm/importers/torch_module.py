@@ -132,7 +132,7 @@ def output_names(returned: Any, what: str) -> list[str]:
 def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
-    from farm.importers import negative_index, pt2e, recurrent_torch, torch_own
+    from farm.importers import pt2e, recurrent_torch, torch_indexing, torch_own
 
     try:
         with hushed():
@@ -140,7 +140,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             table.update(torch_own.decompositions())
             program = program.run_decompositions(table)
             _drop_checks(program.graph)
-            ours = {**negative_index.converters(), **pt2e.converters(), **torch_own.converters(), **recurrent_torch.converters(program)}
+            ours = {**pt2e.converters(), **torch_own.converters(), **torch_indexing.converters(), **recurrent_torch.converters(program)}
             _check_operators(program, ours, what)
             with layers.of_torch() as names:
                 module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)

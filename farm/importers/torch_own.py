@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from tvm import relax
 
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}  # of scatter_reduce, by torch's names
 _PRODUCTS = ("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "matmul.default", "linear.default", "convolution.default")
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> what the node is
 
@@ -28,6 +30,9 @@ def converters() -> dict[str, Converter]:
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
         "scatter_add.default": _scatter_add,
+        "scatter_reduce.two": _scatter_reduce,
+        "unfold.default": _unfold,
+        "_embedding_bag_forward_only.default": _embedding_bag,
         **{name: _in_single(name) for name in _PRODUCTS},
         **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
         **{f"replication_pad{count}d.default": _pad("replicate") for count in (1, 2, 3)},
@@ -139,13 +144,89 @@ def _div(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Of the source, only the part that the indices cover counts."""
+    data, index, source = _scattered(node, importer)
+    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, node.args[1], "add"))
+
+
+def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Where what was there does not count, it is first made what changes nothing; a mean is a sum over a count."""
+    (data, index, source), axis, emit = _scattered(node, importer), node.args[1], importer.block_builder.emit
+    wanted, kind, how = str(node.args[4]), str(data.ty.dtype), "update"
+    if wanted == "mean" and "float" not in kind:
+        raise NotImplementedError("the mean of integers by scatter_reduce")
+
+    def scatter(into: relax.Expr, values: relax.Expr, how: str) -> relax.Expr:
+        return emit(relax.op.scatter_elements(into, index, values, axis, how))
+
+    def filled(like: relax.Expr, number: float) -> relax.Expr:
+        return emit(relax.op.full_like(like, relax.const(number, kind)))
+
+    counts_itself = bool(_argument(node, 5, "include_self", True))
+    if not counts_itself:
+        data = scatter(data, filled(source, _changes_nothing(wanted, kind)), how)
+    reduced = scatter(data, source, _REDUCTIONS[wanted])
+    if wanted != "mean":
+        return reduced
+    ones = filled(data, 1)
+    count = scatter(ones if counts_itself else scatter(ones, filled(source, 0), how), filled(source, 1), "add")
+    return emit(relax.op.divide(reduced, count))
+
+
+def _changes_nothing(reduction: str, kind: str) -> float:
+    """The number that a reduction of this type of elements is the same with and without."""
+    if reduction in ("amax", "amin"):
+        limits = torch.finfo(getattr(torch, kind)) if "float" in kind else torch.iinfo(getattr(torch, kind))
+        return float(limits.min if reduction == "amax" else limits.max)
+    return 1 if reduction == "prod" else 0
+
+
+def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """Data, indices, and of the source only the part that the indices cover: no other counts."""
     data, index, source = (importer.env[node.args[position]] for position in (0, 2, 3))
     extents = [int(extent) for extent in index.ty.shape]
     if extents != [int(extent) for extent in source.ty.shape]:
         axes = list(range(len(extents)))
         source = importer.block_builder.emit(relax.op.strided_slice(source, axes, [0] * len(axes), extents))
-    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, node.args[1], "add"))
+    return data, index, source
+
+
+def _unfold(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Windows of an axis take its place, and what is in each is the last axis."""
+    data, emit = importer.env[node.args[0]], importer.block_builder.emit
+    axis, size, step = node.args[1] % len(data.ty.shape), node.args[2], node.args[3]
+    starts = np.arange((int(data.ty.shape[axis]) - size) // step + 1) * step
+    windows = emit(relax.op.take(data, relax.const(starts[:, None] + np.arange(size), "int64"), axis))
+    rank = len(data.ty.shape) + 1
+    return emit(relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1]))
+
+
+def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Sums, means or the greatest of rows of a table: each bag begins at its offset and ends where the next begins. Bags without rows are
+    zeros."""
+    (table, tokens, offsets), emit = (importer.env[node.args[position]] for position in range(3)), importer.block_builder.emit
+    mode, weights, last, padding = (_argument(node, *of) for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1)))
+    if (padding is not None and padding >= 0) or mode not in (0, 1, 2):
+        raise NotImplementedError("torch.nn.EmbeddingBag with a padding_idx")
+    kind, count = str(table.ty.dtype), int(offsets.ty.shape[0]) - bool(last)
+    rows = emit(relax.op.take(table, tokens, 0))
+    if weights is not None:
+        rows = emit(relax.op.multiply(rows, emit(relax.op.expand_dims(importer.env[weights], [1]))))
+    begun = emit(relax.op.less_equal(offsets, relax.const(np.arange(int(tokens.ty.shape[0]))[:, None], str(offsets.ty.dtype))))
+    bags = emit(relax.op.subtract(emit(relax.op.sum(emit(relax.op.astype(begun, "int64")), [1], True)), relax.const(1, "int64")))
+
+    def gathered(values: relax.Expr, columns: int, how: str, start: float = 0) -> relax.Expr:
+        into = emit(relax.op.full([count, columns], relax.const(start, kind), kind))
+        return emit(relax.op.scatter_nd(into, bags, values, how))
+
+    columns = int(table.ty.shape[1])
+    if mode == 0:
+        return relax.Tuple([gathered(rows, columns, "add")])
+    sizes = gathered(emit(relax.op.ones([int(tokens.ty.shape[0]), 1], kind)), 1, "add")
+    if mode == 1:
+        sizes = emit(relax.op.maximum(sizes, relax.const(1, kind)))
+        return relax.Tuple([emit(relax.op.divide(gathered(rows, columns, "add"), sizes))])
+    most = gathered(rows, columns, "max", _changes_nothing("amax", kind))
+    return relax.Tuple([emit(relax.op.where(emit(relax.op.greater(sizes, relax.const(0, kind))), most, relax.const(0, kind)))])
 
 
 def _pad(mode: str) -> Converter:

@@ -75,7 +75,7 @@ def test_the_example_is_the_one_in_the_file(tmp_path, load):
 
 
 @INDEXING
-def test_indices_from_the_end_are_right(select, tmp_path, load, agree):
+def test_indexing_is_torchs(select, tmp_path, load, agree):
     agree(load(save(tmp_path / "m.pt2", Of(select), (noise(2, 5, 4),))))
 
 

@@ -17,6 +17,12 @@ sys.path.append(str(Path(__file__).parent))
 from torch_forms import Of
 
 INDEX = torch.tensor([[0, 2, 2], [1, 0, 2]])
+
+
+def bags(x, mode, offsets=torch.tensor([0, 2, 2]), **how):  # noqa: B008
+    return torch.nn.functional.embedding_bag(torch.tensor([2, 0, 1, 1, 2]), x[0], offsets, mode=mode, **how)
+
+
 FORMS = {
     "amax": lambda x: x.amax((1, 2)),
     "amax of all": lambda x: x.amax(),
@@ -29,6 +35,19 @@ FORMS = {
     "floor of integers": lambda x: torch.div((x * 9).to(torch.int64), -4, rounding_mode="floor"),
     "floor of tensors": lambda x: torch.div((x * 9).to(torch.int64), torch.tensor(4), rounding_mode="floor"),
     "scatter_add": lambda x: torch.zeros(3, 4).scatter_add(0, INDEX, x[0]),
+    "the greatest by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amax"),
+    "products by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "prod", include_self=False),
+    "means by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean"),
+    "the least of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amin", include_self=False),
+    "means of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean", include_self=False),
+    "the least of integers by scatter_reduce": lambda x: (x[0] * 9).int().scatter_reduce(0, INDEX, (x[1] * 9).int(), "amin"),
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "unfold with steps": lambda x: x.unfold(-1, 2, 3),
+    "bags of rows, added": lambda x: bags(x, "sum"),
+    "bags of rows, weighted": lambda x: torch.nn.functional.embedding_bag(INDEX, x[0], mode="sum", per_sample_weights=x[0, :2, :3]),
+    "bags of rows, their means": lambda x: bags(x, "mean"),
+    "bags of rows, the greatest of each": lambda x: bags(x, "max"),
+    "bags with their end": lambda x: bags(x, "sum", torch.tensor([0, 3, 5]), include_last_offset=True),
     "reflection_pad1d": lambda x: torch.nn.functional.pad(x, (1, 3), mode="reflect"),
     "reflection_pad2d": lambda x: torch.nn.functional.pad(x, (1, 3, 2, 0), mode="reflect"),
     "replication_pad2d": lambda x: torch.nn.functional.pad(x[None], (1, 0, 2, 3), mode="replicate"),

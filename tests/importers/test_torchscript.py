@@ -147,7 +147,7 @@ def test_a_loop_over_values_is_refused(imported):
 
 
 @INDEXING
-def test_indices_from_the_end_are_right(select, imported):
+def test_indexing_is_torchs(select, imported):
     agree(imported(torch.jit.trace(Of(select), torch.randn(2, 5, 4))))
 
 
