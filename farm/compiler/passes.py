@@ -20,6 +20,7 @@ from farm.compiler.integers import Integers
 from farm.compiler.kernels import legalization
 from farm.compiler.norms import GroupNorms
 from farm.compiler.parameters import raw
+from farm.compiler.parts import SumsOfParts
 from farm.compiler.phases import by_phases
 from farm.compiler.planes import Planes
 from farm.compiler.rounding import rounding
@@ -99,6 +100,7 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
         rewriting("farm.BoundedIndices", BoundedIndices),
         FoldConstants(),
         rewriting("farm.UsedTaps", UsedTaps),
+        rewriting("farm.SumsOfParts", SumsOfParts),
         transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)

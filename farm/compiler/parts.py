@@ -1,0 +1,67 @@
+"""A convolution over a concatenation is the sum of convolutions over its parts: what is concatenated need not be copied.
+
+So in the modules of SqueezeNet (Iandola et al., 2016), where 1 x 1 convolutions make few channels of the many that two others have made.
+Each part more costs a sum that is written and read again, the concatenation its channels written and read: it is for few outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import mutator
+
+from farm.compiler.folding import constant
+from farm.compiler.rewriter import Rewriter, Rule, shape_of
+
+
+@mutator
+class SumsOfParts(Rewriter):
+    """Convolutions of 1 x 1 as they come, NCHW and OIHW, that alone take what is concatenated."""
+
+    _layer = ""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._uses: Counter[relax.Var] = Counter()
+        relax.analysis.post_order_visit(module["main"], self._count)
+
+    def _count(self, node: Any) -> None:
+        if isinstance(node, Call | relax.Tuple):
+            self._uses.update(one for one in (node.args if isinstance(node, Call) else node.fields) if isinstance(one, relax.Var))
+
+    def rules(self) -> Mapping[str, Rule]:
+        return {"relax.nn.conv2d": self._of_parts}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._layer = binding.var.name
+        super().visit_var_binding_(binding)
+
+    def _of_parts(self, call: Call) -> relax.Expr | None:
+        data, given, weight, joined = call.args[0], call.attrs, constant(call.args[1]), self.called(call.args[0], "relax.concat")
+        if weight is None or joined is None or int(joined.attrs.axis) not in (1, -3) or self._uses[data] != 1:
+            return None
+        plain = (given.data_layout, given.kernel_layout, int(given.groups)) == ("NCHW", "OIHW", 1)
+        if not plain or weight.shape[2:] != (1, 1) or any(map(int, given.padding)):
+            return None
+        parts = self.bound(joined.args[0])
+        shapes = [shape_of(part) for part in parts.fields] if isinstance(parts, relax.Tuple) else [None]
+        outputs, inputs = weight.shape[:2]
+        if any(shape is None for shape in shapes) or 2 * (len(shapes) - 1) * outputs > inputs:
+            return None
+        ends = np.cumsum([int(shape[1]) for shape in shapes])  # type: ignore[index]
+        kernels = [np.ascontiguousarray(kernel) for kernel in np.split(weight, ends[:-1], axis=1)]
+        sums = [
+            relax.op.nn.conv2d(part, relax.const(kernel, kernel.dtype.name), given.strides, out_dtype=given.out_dtype)
+            for part, kernel in zip(parts.fields, kernels, strict=True)
+        ]
+        return reduce(lambda sum_, made: relax.op.add(self._emit(made), self._emit(sum_)), sums)
+
+    def _emit(self, value: relax.Expr) -> relax.Var:
+        return self.builder_.emit(value, name_hint=self._layer)
