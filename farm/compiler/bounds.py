@@ -102,7 +102,7 @@ class BoundedIndices(Rewriter):
     def _bounded(self, indices: relax.Expr, extents: Sequence[int] | None, signed: bool = False) -> _Bounded | None:
         """None where there is nothing to do, or nothing can be done. `signed`: those below zero count from the end."""
         kind = str(indices.ty.dtype)
-        if extents is None or constant(indices) is not None or not kind.startswith("int"):
+        if extents is None or constant(indices) is not None or kind not in ("int32", "int64"):
             return None
         highest = np.array(extents, kind) - 1
         bounds = (-highest - 1 if signed else 0 * highest, highest)

@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
+from farm.compiler.extents import is_open
 from farm.compiler.folding import constant
 from farm.compiler.rewriter import Rewriter, Rule, shape_of
 
@@ -53,7 +54,7 @@ class SumsOfParts(Rewriter):
         parts = self.bound(joined.args[0])
         shapes = [shape_of(part) for part in parts.fields] if isinstance(parts, relax.Tuple) else [None]
         outputs, inputs = weight.shape[:2]
-        if any(shape is None for shape in shapes) or 2 * (len(shapes) - 1) * outputs > inputs:
+        if any(shape is None or is_open(shape[1]) for shape in shapes) or 2 * (len(shapes) - 1) * outputs > inputs:
             return None
         ends = np.cumsum([int(shape[1]) for shape in shapes])  # type: ignore[index]
         kernels = [np.ascontiguousarray(kernel) for kernel in np.split(weight, ends[:-1], axis=1)]

@@ -176,7 +176,8 @@ def _changes_nothing(reduction: str, kind: str) -> float:
     """The number that a reduction of this type of elements is the same with and without."""
     if reduction in ("amax", "amin"):
         limits = torch.finfo(getattr(torch, kind)) if "float" in kind else torch.iinfo(getattr(torch, kind))
-        return float(limits.min if reduction == "amax" else limits.max)
+        bound: float = limits.min if reduction == "amax" else limits.max
+        return bound
     return 1 if reduction == "prod" else 0
 
 

@@ -41,6 +41,9 @@ FORMS = {
     "the least of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amin", include_self=False),
     "means of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean", include_self=False),
     "the least of integers by scatter_reduce": lambda x: (x[0] * 9).int().scatter_reduce(0, INDEX, (x[1] * 9).int(), "amin"),
+    "the least of others, long, by scatter_reduce": lambda x: (
+        (x[0] * 9).long().scatter_reduce(0, INDEX, (x[1] * 9).long(), "amin", include_self=False)
+    ),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),
