@@ -112,7 +112,7 @@ def test_pools_over_rows_are_those_of_torch():
 
 def test_between_convolutions_over_rows_nothing_is_moved():
     """Bias, activation, gates of halves, residuals, concatenations: a wave net's layers."""
-    x, u, v, w = draw(1, 3, 50), draw(8, 3, 1), draw(16, 8, 3), draw(8, 16, 1)
+    x, u, v, w = draw(1, 3, 50), draw(8, 3, 1), draw(16, 8, 3), draw(8, 16, 3)
     bias = draw(16, 1)
 
     def body(emit, x, u, v, w):
@@ -121,13 +121,13 @@ def test_between_convolutions_over_rows_nothing_is_moved():
         halves = [emit(OP.strided_slice(gates, [1], [first], [first + 8], [1])) for first in (0, 8)]
         gated = emit(OP.multiply(emit(OP.tanh(halves[0])), emit(OP.sigmoid(halves[1]))))
         both = emit(OP.concat([gated, begin], 1))
-        return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv1d(both, w)), begin))))
+        return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv1d(both, w, padding=(1, 1))), begin))))
 
     ours = compute({"x": x}, body, {"u": u, "v": v, "w": w})
     begin = functional.conv1d(torch.from_numpy(x), torch.from_numpy(u))
     gates = functional.conv1d(begin, torch.from_numpy(v), padding=2, dilation=2) + torch.from_numpy(bias)
     gated = torch.tanh(gates[:, :8]) * torch.sigmoid(gates[:, 8:])
-    agree(ours, functional.relu(functional.conv1d(torch.cat([gated, begin], 1), torch.from_numpy(w)) + begin))
+    agree(ours, functional.relu(functional.conv1d(torch.cat([gated, begin], 1), torch.from_numpy(w), padding=1) + begin))
     assert ours.rules == ["convolution"] * 3
     assert sum("transpose" in kernel.name for kernel in ours.kernels) == 2, ours.kernels  # at both ends
 
