@@ -16,6 +16,7 @@ from farm.errors import ModelError
 from farm.importers.files import refuse_dtypes
 from farm.importers.imported import Imported, example_inputs
 from farm.importers.pt2e import known_to_torch
+from farm.importers.pytrees import stand_ins
 from farm.importers.relax_module import hushed, one_line
 from farm.importers.torch_dtypes import spec_of
 from farm.importers.torch_file import SAVE
@@ -62,7 +63,12 @@ def _read(path: Path) -> torch.export.ExportedProgram:
     try:
         with hushed(), _no_unpickling():
             known_to_torch()
-            return torch.export.load(path)
+            try:
+                return torch.export.load(path)
+            except Exception:
+                if not stand_ins(path):
+                    raise
+                return torch.export.load(path)
     except Exception as exc:
         why = f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is {torch.__version__})"
         raise ModelError(f"{path} cannot be loaded", why, SAVE) from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -193,3 +194,32 @@ def test_a_zip_of_something_else_is_no_program(tmp_path, load):
 def test_a_reference_fed_wrongly_says_so(small, load):
     with pytest.raises(ModelError, match="torch cannot run"):
         load(small).reference({"image": np.zeros((1, 3, 9, 9), np.float32), "scale": np.zeros(1, np.float32)})
+
+
+RETURNING = """
+import sys, torch
+from torch.utils import _pytree
+
+class Output(dict):
+    pass
+
+_pytree.register_pytree_node(
+    Output,
+    lambda one: (list(one.values()), list(one)),
+    lambda values, keys: Output(zip(keys, values)),
+    serialized_type_name="theirs.Output",
+)
+
+class Network(torch.nn.Module):
+    def forward(self, x):
+        return Output(hidden=x * 2, pooled=x.mean(1))
+
+torch.export.save(torch.export.export(Network(), (torch.randn(2, 5),)), sys.argv[1])
+"""
+
+
+def test_what_a_class_of_another_package_holds_is_named_by_its_keys(tmp_path, load, agree):
+    subprocess.run([sys.executable, "-c", RETURNING, str(tmp_path / "m.pt2")], check=True, capture_output=True)
+    imported = load(tmp_path / "m.pt2")
+    assert [spec.name for spec in imported.outputs] == ["hidden", "pooled"]
+    agree(imported)
