@@ -7,7 +7,6 @@ into the model and comes out of it stays float32.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import tvm
@@ -17,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.folding import FoldConstants, rewriting
 from farm.compiler.halves import HALF, SINGLE
+from farm.compiler.rewriter import readers
 
 _BY_ELEMENT = {
     *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "sigmoid", "tanh")),
@@ -62,17 +62,10 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._uses: Counter[relax.Var] = Counter()
-        for block in module["main"].body.blocks:
-            for binding in block.bindings:
-                relax.analysis.post_order_visit(binding.value, self._count)
-
-    def _count(self, node: Any) -> None:
-        if isinstance(node, relax.Var):
-            self._uses[node] += 1
+        self._readers = readers(module["main"])
 
     def visit_call_(self, call: Call) -> relax.Expr:
-        alone = [isinstance(one, relax.Var) and self._uses[one] == 1 for one in call.args]
+        alone = [isinstance(one, relax.Var) and self._readers[one] == 1 for one in call.args]
         call = self.visit_expr_post_order(call)
         sums = [self._sum(one) if only else None for one, only in zip(call.args, alone, strict=True)]
         if _is_cast(call, SINGLE):

@@ -6,10 +6,8 @@ Each part more costs a sum that is written and read again, the concatenation its
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import tvm
@@ -19,7 +17,7 @@ from tvm.relax.expr_functor import mutator
 
 from farm.compiler.extents import is_open
 from farm.compiler.folding import constant
-from farm.compiler.rewriter import Rewriter, Rule, shape_of
+from farm.compiler.rewriter import Rewriter, Rule, readers, shape_of
 
 
 @mutator
@@ -30,12 +28,7 @@ class SumsOfParts(Rewriter):
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._uses: Counter[relax.Var] = Counter()
-        relax.analysis.post_order_visit(module["main"], self._count)
-
-    def _count(self, node: Any) -> None:
-        if isinstance(node, Call | relax.Tuple):
-            self._uses.update(one for one in (node.args if isinstance(node, Call) else node.fields) if isinstance(one, relax.Var))
+        self._readers = readers(module["main"])
 
     def rules(self) -> Mapping[str, Rule]:
         return {"relax.nn.conv2d": self._of_parts}
@@ -46,7 +39,7 @@ class SumsOfParts(Rewriter):
 
     def _of_parts(self, call: Call) -> relax.Expr | None:
         data, given, weight, joined = call.args[0], call.attrs, constant(call.args[1]), self.called(call.args[0], "relax.concat")
-        if weight is None or joined is None or int(joined.attrs.axis) not in (1, -3) or self._uses[data] != 1:
+        if weight is None or joined is None or int(joined.attrs.axis) not in (1, -3) or self._readers[data] != 1:
             return None
         plain = (given.data_layout, given.kernel_layout, int(given.groups)) == ("NCHW", "OIHW", 1)
         if not plain or weight.shape[2:] != (1, 1) or any(map(int, given.padding)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -52,6 +53,15 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         while isinstance(expression, relax.Var):
             expression = self.lookup_binding(expression)
         return expression
+
+
+def readers(function: relax.Function) -> Counter[relax.Var]:
+    """How many bindings of a function read each variable."""
+    found: Counter[relax.Var] = Counter()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            relax.analysis.post_order_visit(binding.value, lambda node: found.update([node] if isinstance(node, relax.Var) else []))
+    return found
 
 
 def shape_of(expression: relax.Expr) -> list[Extent] | None:

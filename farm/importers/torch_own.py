@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -151,7 +152,7 @@ def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
 def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Where what was there does not count, it is first made what changes nothing; a mean is a sum over a count."""
     (data, index, source), axis, emit = _scattered(node, importer), node.args[1], importer.block_builder.emit
-    wanted, kind, how = str(node.args[4]), str(data.ty.dtype), "update"
+    wanted, kind = str(node.args[4]), str(data.ty.dtype)
     if wanted == "mean" and "float" not in kind:
         raise NotImplementedError("the mean of integers by scatter_reduce")
 
@@ -163,22 +164,23 @@ def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
     counts_itself = bool(_argument(node, 5, "include_self", True))
     if not counts_itself:
-        data = scatter(data, filled(source, _changes_nothing(wanted, kind)), how)
+        data = scatter(data, filled(source, _changes_nothing(wanted, kind)), "update")
     reduced = scatter(data, source, _REDUCTIONS[wanted])
     if wanted != "mean":
         return reduced
     ones = filled(data, 1)
-    count = scatter(ones if counts_itself else scatter(ones, filled(source, 0), how), filled(source, 1), "add")
+    count = scatter(ones if counts_itself else scatter(ones, filled(source, 0), "update"), filled(source, 1), "add")
     return emit(relax.op.divide(reduced, count))
 
 
 def _changes_nothing(reduction: str, kind: str) -> float:
     """The number that a reduction of this type of elements is the same with and without."""
-    if reduction in ("amax", "amin"):
-        limits = torch.finfo(getattr(torch, kind)) if "float" in kind else torch.iinfo(getattr(torch, kind))
-        bound: float = limits.min if reduction == "amax" else limits.max
-        return bound
-    return 1 if reduction == "prod" else 0
+    if reduction not in ("amax", "amin"):
+        return 1 if reduction == "prod" else 0
+    if "float" in kind:
+        return -math.inf if reduction == "amax" else math.inf
+    limits = torch.iinfo(getattr(torch, kind))
+    return int(limits.min if reduction == "amax" else limits.max)
 
 
 def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr, relax.Expr]:

@@ -140,8 +140,8 @@ _SIGNALS = {  # how a session's process died, as strsignal(3) names it, and what
 
 def ended(device: Device, what: str, why: str, fix: str) -> LinkError:
     """Of a session whose agent has told how it was over, in `why`; `fix` is for what tells nothing more."""
-    known = next((advice for signal, advice in _SIGNALS.items() if f"died of {signal}" in why), fix)
-    return LinkError(what, why, known.format(name=device.name))
+    known = next((advice.format(name=device.name) for signal, advice in _SIGNALS.items() if f"died of {signal}" in why), fix)
+    return LinkError(what, why, known)
 
 
 def translate(device: Device, cause: Exception) -> FarmError:

@@ -44,6 +44,9 @@ FORMS = {
     "the least of others, long, by scatter_reduce": lambda x: (
         (x[0] * 9).long().scatter_reduce(0, INDEX, (x[1] * 9).long(), "amin", include_self=False)
     ),
+    "nothing but infinities by scatter_reduce": lambda x: x[0].scatter_reduce(
+        0, INDEX, torch.full_like(x[1], -torch.inf), "amax", include_self=False
+    ),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),
