@@ -26,6 +26,7 @@ from farm.store import Store, digest_of
 _DRIVER = "libcuda.so.1"
 _RUNTIME = "libcudart.so.13"
 _COMPILER = "libnvrtc.so.13"
+_BUILTINS = "libnvrtc-builtins.so.*"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE, of cuda.h
 _LINK_S = 120.0
 _INSTALL = "pip install 'tvm-farm[cuda]'"
@@ -105,6 +106,8 @@ class _Compiler:
 
     def __init__(self, architecture: str) -> None:
         folder = _toolkit()
+        for builtins in (folder / "lib").glob(_BUILTINS):  # NVRTC 13.0, which torch 2.13 wants, looks for them along the system's path only
+            ctypes.CDLL(str(builtins))
         self._library = ctypes.CDLL(str(folder / "lib" / _COMPILER))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         self.failure: BuildError | None = None
