@@ -1,6 +1,52 @@
 """farm: a device farm for neural networks, over Apache TVM's RPC.
 
-From Python, `from farm import Farm`: see `farm.api`.
+Python programs import the interface with `from farm import Farm`, see `farm.api`. The packages,
+from the lowest layer to the highest (CONTRIBUTING.md has all layers):
+
+    types          data types shared by all packages
+    stats          statistics of measurements
+    sandbox        a process with almost no rights, for models from strangers
+    config         devices.toml as a Fleet
+    store          artifacts, runs and records on the host
+    kernels        TIR kernels written by hand
+    importers      models of all formats to TVM modules
+    zoo            built-in models
+    compiler       TVM modules to linked libraries
+    transports     connections to devices
+    agent          the native device agent and its builder
+    inputs         inputs from users: arrays, images and labels
+    data           sets of samples
+    quantize       quantization of float models
+    executor       measurements over a session with a device
+    export         a model as files that run without farm
+    pipeline       the jobs of the commands, and their worker tasks
+    tracker        TVM's tracker in this process
+    api            the interface for Python programs
+    dashboard      live display of jobs
+    views          tables, reports and JSON documents
+    commands       one module per command: parse, call, print, exit
+
+The modules at the root:
+
+    cli            the command line; turns errors into messages and exit codes
+    comparison     comparison of two sets of runs, and steps in a history of runs
+    deadline       Deadline: a point in time, passed down through calls
+    deployments    models installed on devices
+    errors         FarmError and its subclasses, with their exit codes
+    formatting     numbers, times and runs as text
+    interleaved    interleaved measurement of several functions
+    metrics        metrics of runs in Prometheus's text format
+    ownership      checks of who could have written a file; private files
+    prepare        import of a model, and the check against its reference
+    prompts        questions to the user on the terminal
+    pytest_plugin  the pytest fixture `farm`
+    sanitize       removal of control characters from text
+    signals        orderly end after Ctrl-C, SIGTERM and SIGHUP
+    subprocesses   child processes and their process groups
+    time_ledger    seconds by part
+    tvm_import     import of TVM without torch and, if possible, without its compiler
+    worker_main    the main program of a worker process
+    workers        the pool of worker processes
 """
 
 from __future__ import annotations
@@ -18,7 +64,7 @@ _API = ("Answer", "Farm", "Result")
 
 
 def __getattr__(name: str) -> Any:
-    """The interface for Python programs is loaded when it is first asked for: `import farm` alone costs nothing."""
+    """Import the Python interface on first use, so that `import farm` alone costs nothing."""
     if name not in _API:
         raise AttributeError(f"module 'farm' has no attribute {name!r}")
     from farm import api

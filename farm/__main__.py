@@ -1,10 +1,14 @@
-"""The program: `farm`, or `python -m farm`."""
+"""Entry point of `farm` and of `python -m farm`."""
 
 import signal
 
 
 def main() -> None:
-    """Until the command line has loaded, there is nothing to clean up: Ctrl-C ends us at once, without a traceback."""
+    """Run the command line.
+
+    Until it is loaded, there is nothing to clean up: Ctrl-C ends the process at once, without a
+    traceback.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from farm import cli

@@ -1,21 +1,22 @@
-"""farm's command line: gathers the commands, and turns what goes wrong into words and an exit code."""
+"""The `farm` command line: collects the commands, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
+import re
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import NoReturn
 
 import click
 
-from farm import __version__, interrupts
+from farm import __version__, ownership, signals
 from farm.commands import (
     accuracy,
     baseline,
@@ -28,7 +29,6 @@ from farm.commands import (
     deployments,
     devices,
     doctor,
-    exchange,
     export,
     history,
     profile,
@@ -37,24 +37,53 @@ from farm.commands import (
     records,
     report,
     run,
+    runs,
     schema,
     serve,
     tune,
 )
-from farm.commands.common import show_error
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE
+from farm.commands.output import echo_json, echo_text, guarded, show_error
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
-from farm.lightly import leave_torch_out
+from farm.tvm_import import leave_torch_out
+
+# The commands in the order of `farm --help`, the most used first.
+GROUPS = {
+    "Measure": ("deploy", "run", "bench", "profile", "accuracy", "bisect", "tune"),
+    "Judge and show": ("history", "compare", "baseline", "report", "runs", "records"),
+    "Models": ("check", "compile", "quantize", "export"),
+    "Devices": ("devices", "doctor", "provision", "deployments", "rollback", "undeploy"),
+    "Servers": ("agent", "tracker"),
+    "For programs": ("schema", "completion"),
+}
+
+
+def summary(command: click.Command) -> str:
+    """Return the first clause of a command's help: the text before the first colon or full stop.
+
+    A semicolon ends it too.
+    """
+    first = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"[:;.](?= |$)", first)[0]
 
 
 class _Group(click.Group):
-    """Commands in the order in which one needs them, and a hint for a mistyped one."""
+    """Commands in the order in which they are added, with a hint for a mistyped one."""
 
     def list_commands(self, _: click.Context) -> list[str]:
+        """Return the names of the commands, in order."""
         return list(self.commands)
 
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by group, each with the first clause of its help."""
+        width = max(map(len, self.commands))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary(self.commands[name])) for name in names])
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; raise UsageError with a suggestion for an unknown one."""
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             raise UsageError(f"there is no command {args[0]!r}", did_you_mean(args[0], self.commands), "farm --help")
         return super().resolve_command(ctx, args)
@@ -64,22 +93,22 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="farm")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """A device farm for neural networks: compile, push, run and judge models on real boards.
+    """Compile neural networks, push them to real boards, run them, and judge them.
 
-    Boards and models are named in devices.toml; with no board at all, emulated ones come along.
+    Boards and models are named in devices.toml; without a board, farm has emulated ones built in.
 
     \b
-    farm devices                        what is in the farm
+    farm devices                        list the devices
     farm deploy --device pi3 digits     build, push, run once, compare with the reference
-    farm bench --all                    every model on every device, at once
+    farm bench --all                    measure every model on every device
 
     \b
-    Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml; 3 the model;
-    4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 8 slower than the baseline; 70 a bug of farm's own;
-    130 Ctrl-C (of another signal: 128 and its number).
+    Exit codes: 0 all is well; 1 some of several jobs failed; 2 a wrong argument or devices.toml;
+    3 the model; 4 the build; 5 the device; 6 a deadline; 7 a wrong answer; 8 slower than the
+    baseline; 70 a bug of farm's own; 130 Ctrl-C (of another signal: 128 and its number).
     """
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        echo_text(context.get_help())
 
 
 for command in (
@@ -100,7 +129,7 @@ for command in (
     compare.compare,
     baseline.baseline,
     report.report,
-    exchange.runs,
+    runs.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
     *(serve.agent, serve.tracker, schema.schema, completion.completion),
 ):
@@ -108,15 +137,16 @@ for command in (
 
 
 def main() -> NoReturn:
-    """The entry point."""
-    interrupts.catch()
+    """Run the command line and exit."""
+    signals.catch()
     leave_torch_out()
     try:
-        code = _run()
-    except BrokenPipeError:  # whoever read us, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it exits
+        with guarded():
+            code = _run()
+    except BrokenPipeError:  # the reader, such as `head`, closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports it while it exits
         code = 128 + signal.SIGPIPE
-    except OSError:  # the terminal is gone, and with it whom to tell
+    except OSError:  # the terminal is gone, so that no message can be shown
         code = 128 + signal.SIGHUP
     sys.exit(code)
 
@@ -128,7 +158,7 @@ def _run() -> int:
         return _fail(error)
     except click.ClickException as error:
         return _fail(_usage_error(error))
-    except interrupts.Stopped as stopped:
+    except signals.Stopped as stopped:
         return _fail(Interrupted("interrupted"), stopped.exit_code)
     except click.exceptions.Exit as exit_:  # of --help and --version
         return exit_.exit_code
@@ -142,7 +172,10 @@ def _run() -> int:
 
 
 def _call() -> None:
-    """What click's own `main` does, less its treatment of errors, which hides a closed pipe and takes EOFError for Ctrl-C."""
+    """Invoke the command, as click's own `main` does but without its error handling.
+
+    That would hide a closed pipe and treat EOFError as Ctrl-C.
+    """
     if instruction := os.environ.get(VARIABLE):
         from click.shell_completion import shell_complete
 
@@ -152,14 +185,14 @@ def _call() -> None:
 
 
 def _fail(error: FarmError, code: int | None = None) -> int:
-    """Show an error; with --json, stdout gets its one document nevertheless."""
+    """Print an error and return its exit code; with --json, also print the error as a document."""
     show_error(error)
     code = error.exit_code if code is None else code
     if "--json" in sys.argv:
         from farm.views import document
 
         with contextlib.suppress(OSError):
-            click.echo(json.dumps(document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}}), indent=1))
+            echo_json(document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}}))
     return code
 
 
@@ -169,22 +202,38 @@ def _usage_error(error: click.ClickException) -> UsageError:
 
 
 def _output_error(error: Exception) -> FarmError | None:
-    """A disk that has no room for what we print. The errors of files have a name."""
+    """Return the error for output that cannot be written, such as on a full disk; None otherwise.
+
+    Errors of named files are not of this kind.
+    """
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         fix = "free space on the disk that it goes to, or send it elsewhere"
         return FarmError("the output cannot be written", error.strerror or "", fix)
     return None
 
 
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Return a command line without the values of options that may be secret.
+
+    The log that contains it becomes part of a bug report.
+    """
+    secret, shown = ("--key", "--store"), []
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, _ = word.partition("=")
+        shown.append("..." if before in secret else f"{option}=..." if equals and option in secret else word)
+    return shown
+
+
 def _internal_error(error: Exception) -> InternalError:
-    """A bug of ours: one line for the user, everything in a file."""
+    """Return the error for a bug of farm, and write the traceback to a log file."""
     from farm.store import data_root
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     log = data_root() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(f"{' '.join(sys.argv)}\n{text}")
+        ownership.make_private_folder(log.parent)
+        with os.fdopen(ownership.open_private(log), "w") as file:
+            file.write(f"{' '.join(_without_secrets(sys.argv))}\n{text}")
         fix = f"this is a bug of farm's; please report it with {log}"
     except OSError:
         fix = f"this is a bug of farm's; please report it with:\n{text}"

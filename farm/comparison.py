@@ -1,5 +1,7 @@
-"""Two sets of runs side by side: which belong together, what their latencies say, and what else differs between them. And where a
-history of runs took a step."""
+"""Comparison of two sets of runs: matching runs, their latencies, other differences between them.
+
+It also finds the steps in a history of runs.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from farm import stats, words
+from farm import formatting as words
+from farm import stats
 from farm.errors import FarmError
 from farm.types import Paired, Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
 _FACTS = ("cpu", "gpu", "gpu_driver", "gpu_launches", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
 _WARMER_C = 5.0
-_BUSIER = 0.5  # of load
+_BUSIER = 0.5  # load average
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A model on a device, before and after; and what differs between the two besides the latency, in words. `turns` is what was measured
-    where both were measured again in turns, `failure` what kept them from being."""
+    """A model on a device, before and after, with the comparison of its latencies.
+
+    `differences` are the other differences between the runs, in words. `turns` are the measurements
+    if both builds were measured again interleaved, `failure` the error that prevented that.
+    """
 
     first: Run
     second: Run
@@ -31,8 +37,10 @@ class Pair:
     failure: FarmError | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the pair as a JSON object; NaN becomes null."""
         found = {**asdict(self.found), "change": self.found.change.value}
-        found = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
+        # JSON has no NaN
+        found = {name: None if value != value else value for name, value in found.items()}
         names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
         turns = {"before_s": self.turns.before, "after_s": self.turns.after, "loads": self.turns.loads} if self.turns else None
         failure = asdict(self.failure.as_failure()) if self.failure else None
@@ -41,7 +49,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step in the latencies of a history: the runs on both sides of it, and what else differs between the two, in words."""
+    """A step in the latencies of a history: the runs on both sides of it, and their differences.
+
+    `differences` are the other differences between the two runs, in words.
+    """
 
     before: Run
     after: Run
@@ -50,25 +61,29 @@ class Move:
 
     @property
     def in_words(self) -> str:
+        """The step in words: when it happened, its size, and what else changed."""
         effect = f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms ({100 * (self.step.ratio - 1):+.0f} %)"
         changed = "; ".join(self.differences) or "nothing that farm knows of changed there"
         return f"step at {words.moment(self.after.started_at)}, run {self.after.id[:6]}: {effect}: {changed}"
 
 
 def timed(runs: Iterable[Run]) -> list[Run]:
-    """Those whose latency is one to show: emulated ones and those without any are left out."""
+    """Return the runs whose latency can be shown: neither emulated nor without a latency."""
     return [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
 
 
 def moves(runs: Sequence[Run]) -> list[Move]:
-    """The steps in the medians of `timed` runs of one model on one device, in order of time."""
+    """Return the steps in the medians of `timed` runs of one model on one device, in time order."""
     found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
     return [Move(before, after, step, tuple(differences(before, after))) for before, after, step in sides]
 
 
 def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
-    """The runs of each model on each device that are in both sets. Two single runs belong together, whatever they are of."""
+    """Return the pairs of runs with the same model and device in both sets.
+
+    Two single runs are a pair, whatever their models and devices.
+    """
     first, second = list(first), list(second)
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
@@ -77,7 +92,10 @@ def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]
 
 
 def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE) -> list[Pair]:
-    """What each pair says. One of which a run is not to be trusted says nothing, whatever its figures are."""
+    """Compare the latencies of each pair.
+
+    The result is UNSURE for a pair with a run that is not STABLE, whatever its numbers are.
+    """
     trusted = [pair for pair in pairs if not any(map(_doubt, pair))]
     found = dict(zip(map(id, trusted), stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence), strict=True))
     return [Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair))) for pair in pairs]
@@ -86,7 +104,10 @@ def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDEN
 def compare_in_turns(
     pairs: Sequence[tuple[Run, Run]], measured: Sequence[Paired | FarmError], confidence: float = stats.CONFIDENCE
 ) -> list[Pair]:
-    """What each pair says whose builds were measured again in turns, or what kept them from being."""
+    """Compare each pair of builds that were measured again interleaved.
+
+    A FarmError in `measured`, in place of the measurements, makes its pair UNSURE.
+    """
     there = [found for found in measured if isinstance(found, Paired)]
     loads = [found.loads for found in there]
     compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads))
@@ -102,6 +123,7 @@ def compare_in_turns(
 
 
 def _untold(first: Run, second: Run) -> stats.Comparison:
+    """Return the UNSURE comparison of two runs, with the reason."""
     doubts = [f"{name} is {_doubt(run)}" for name, run in (("the first", first), ("the second", second)) if _doubt(run)]
     both = all(run.verdict in _COMPARABLE and run.latency and run.latency.p50_ms > 0 for run in (first, second))
     ratio = second.latency.p50_ms / first.latency.p50_ms if both and first.latency and second.latency else float("nan")
@@ -109,6 +131,7 @@ def _untold(first: Run, second: Run) -> stats.Comparison:
 
 
 def _doubt(run: Run) -> str:
+    """Return why a run's latency is not to be trusted; empty if it is."""
     return "" if run.verdict is Verdict.STABLE and run.samples else f"{run.verdict.value}: {run.reason}"
 
 
@@ -117,9 +140,12 @@ def _seconds(run: Run) -> tuple[float, ...]:
 
 
 def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
-    """What else differs between two runs, in words: names, versions, the import, the build, and facts of the device, if those count.
+    """Return the other differences between two runs, in words.
 
-    An import differs with the model, its data and limits, and the versions of farm and TVM that made it."""
+    They are names, versions, the import, the build and, with `facts`, facts of the device. An
+    import differs with the model, its data and limits, and the versions of farm and TVM that made
+    it.
+    """
     found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
     found.append(_changed("import", (first.model_digest or "")[:8], (second.model_digest or "")[:8]) if first.model_digest else "")
     found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))

@@ -1,4 +1,4 @@
-"""A moment in the future, passed down instead of a number of seconds that each level would count anew."""
+"""Deadline: a point in time, passed down instead of a duration that each level would restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Deadline:
-    """`Deadline(5)` expires five seconds from now by the monotonic clock."""
+    """A point in time: `Deadline(5)` expires five seconds from now by the monotonic clock."""
 
     __slots__ = ("_at", "seconds")
 
@@ -16,13 +16,14 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds left, never below zero."""
+        """The seconds left, never below zero."""
         return max(0.0, self._at - time.monotonic())
 
     @property
     def expired(self) -> bool:
+        """Return whether no time is left."""
         return self.remaining == 0.0
 
     def extend(self, seconds: float) -> None:
-        """Move the moment, for time in which the work was paused."""
+        """Postpone the deadline, to compensate for time in which the work was paused."""
         self._at += seconds

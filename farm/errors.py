@@ -1,18 +1,18 @@
-"""The errors a user can meet: what happened, why, and what to type next.
+"""The errors that a user can encounter: what happened, why, and what to type next.
 
-    FarmError               1   anything of the below; also: a job of several failed
+    FarmError               1   any of the errors below; also: some of several jobs failed
     ├── UsageError          2   a wrong argument, an unknown name
     │   └── ConfigError     2   devices.toml is wrong
     ├── ModelError          3   the model cannot be read, imported or fed
-    ├── BuildError          4   compiling, linking, or a tool that is missing
+    ├── BuildError          4   compiling or linking failed, or a tool is missing
     ├── DeviceError         5   a device cannot be reached, refused, or died
-    │   ├── LinkError       5   ... the connection to it broke, or what served it there ended: another try may do
-    │   └── DeadlineError   6   ... or did not answer in time
-    ├── WrongAnswer         7   the device's answer is not the reference's
-    ├── Regression          8   surely slower than the baseline, by more than is allowed
-    ├── UntrustedNumber     1   a figure was asked for whose run's verdict, or number of samples, does not allow it
-    ├── Interrupted       130   Ctrl-C; another signal gives 128 and its number
-    └── InternalError      70   a bug of farm's own
+    │   ├── LinkError       5   the connection broke or its server ended: a retry may succeed
+    │   └── DeadlineError   6   it did not answer in time
+    ├── WrongAnswer         7   the device's answer differs from the reference's
+    ├── Regression          8   significantly slower than the baseline, by more than is allowed
+    ├── UntrustedNumber     1   the run's verdict or number of samples does not support the latency
+    ├── Interrupted       130   Ctrl-C; another signal gives 128 plus its number
+    └── InternalError      70   a bug in farm
 
 The number is the exit code of the command.
 """
@@ -22,11 +22,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from farm import sanitize
 from farm.types import Failure
 
 
 class FarmError(Exception):
-    """An error with its cause and its cure. `why` and `fix` may be empty, never misleading."""
+    """Some of several jobs failed; the base of all errors.
+
+    `what` happened, `why`, and the `fix`: what to type or to do next. `why` and `fix` may be empty,
+    but are never misleading.
+    """
 
     exit_code = 1
 
@@ -38,57 +43,83 @@ class FarmError(Exception):
         return type(self), (self.what, self.why, self.fix)
 
     def __str__(self) -> str:
-        return "\n".join(f"{label}: {text}" for label, text in zip(("error", "why", "fix"), self.parts(), strict=True) if text)
+        """Return the text that a traceback shows.
+
+        It has no control characters, and no line of a part except its first starts at the margin.
+        """
+        labelled = zip(("error", "why", "fix"), self.parts(), strict=True)
+        return "\n".join(f"{label}: {sanitize.block(str(text), ' ' * 7)}" for label, text in labelled if text)
 
     def parts(self) -> tuple[str, str, str]:
+        """Return (what, why, fix)."""
         return self.what, self.why, self.fix
 
     def as_failure(self) -> Failure:
+        """Return the error as a value."""
         return Failure(type(self).__name__, self.what, self.why, self.fix, self.exit_code)
 
 
 class UsageError(FarmError):
+    """A wrong argument, or an unknown name."""
+
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    pass
+    """A mistake in devices.toml."""
 
 
 class ModelError(FarmError):
+    """The model cannot be read, imported or fed."""
+
     exit_code = 3
 
 
 class BuildError(FarmError):
+    """Compiling or linking failed, or a tool is missing."""
+
     exit_code = 4
 
 
 class DeviceError(FarmError):
+    """A device cannot be reached, refused, or died."""
+
     exit_code = 5
 
 
 class LinkError(DeviceError):
-    pass
+    """The connection to a device broke, or its server process ended: a retry may succeed."""
 
 
 class DeadlineError(DeviceError):
+    """A deadline passed."""
+
     exit_code = 6
 
 
 class WrongAnswer(FarmError):
+    """The device's answer is not the reference's."""
+
     exit_code = 7
 
 
 class Regression(FarmError):
+    """A model is significantly slower than the baseline, by more than `--fail-on` allows."""
+
     exit_code = 8
 
 
 class InternalError(FarmError):
+    """A bug in farm."""
+
     exit_code = 70
 
 
 class UntrustedNumber(FarmError):
-    """`wrong` is whether the answer itself is."""
+    """A latency was asked for that the run's verdict or number of samples does not support.
+
+    `wrong` says whether the answer itself is wrong.
+    """
 
     def __init__(self, what: str, why: str = "", fix: str = "", wrong: bool = False) -> None:
         super().__init__(what, why, fix)
@@ -99,18 +130,20 @@ class UntrustedNumber(FarmError):
 
 
 class Interrupted(FarmError):
+    """Stopped by Ctrl-C."""
+
     exit_code = 130
 
 
 def of_failure(failure: Failure) -> FarmError:
-    """The error that became a value, of the kind that it was."""
+    """Return the error that `as_failure` converted to a value, with its original class."""
     kind = globals().get(failure.kind)
     known = kind if isinstance(kind, type) and issubclass(kind, FarmError) else FarmError
     return known(failure.what, failure.why, failure.fix)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence naming the nearest of the known names, or else all of them."""
+    """Return a sentence that names the most similar of the known names, or else all of them."""
     names = sorted(known)
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
         return f"did you mean {near[0]!r}?"

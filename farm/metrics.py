@@ -1,4 +1,7 @@
-"""Numbers for Prometheus, in its text format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format"""
+"""Metrics in Prometheus's text format.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from farm import sanitize
 from farm.types import Latency, Run
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -15,7 +19,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 @dataclass(slots=True)
 class Metric:
-    """A gauge: its values, each with what it is of."""
+    """A gauge and its values, each with its labels."""
 
     name: str
     help: str
@@ -23,12 +27,15 @@ class Metric:
 
 
 def text(metrics: Iterable[Metric]) -> str:
-    """The text; a metric without values is left out."""
+    """Return the metrics as text; omit a metric without values."""
     return "".join(line for metric in metrics if metric.values for line in _lines(metric))
 
 
 def of_runs(runs: Sequence[Run]) -> str:
-    """What a textfile collector is given of runs: one sample of a metric for each model on a device. No latency of emulated devices."""
+    """Return the metrics of runs for a textfile collector.
+
+    Each metric has one sample for each model on a device. Emulated devices have no latency.
+    """
     latency = {
         name: Metric(f"farm_latency_{name}_seconds", f"Latency of an inference, {words}.")
         for name, words in (("p50", "median"), ("p90", "90th percentile"), ("p95", "95th percentile"), ("p99", "99th percentile"))
@@ -58,7 +65,9 @@ def _percentile(latency: Latency, name: str) -> float | None:
 
 def _lines(metric: Metric) -> list[str]:
     head = [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} gauge\n"]
-    return head + [f"{metric.name}{{{_labels(labels)}}} {_number(value)}\n" for labels, value in metric.values]
+    # a mapping, because a duplicate sample makes the whole page invalid
+    values = {_labels(labels): _number(value) for labels, value in metric.values}
+    return head + [f"{metric.name}{{{labels}}} {value}\n" for labels, value in values.items()]
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -66,7 +75,8 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _plain(value: str) -> str:
-    return value.encode("utf-8", "backslashreplace").decode()
+    """Return a label without control characters: pages of metrics are read on terminals too."""
+    return sanitize.one_line(value)
 
 
 def _number(value: float) -> str:

@@ -1,26 +1,29 @@
-"""What is done once per model, before any build: import it, ask the reference engine, and check our host build against it.
+"""Import a model once, run its reference engine, and check our host build against the reference.
 
-A model is kept as module.json (its operators), weights.npz, reference.npz (example inputs and the reference's outputs) and prepared.json.
-Builds and boards start from there, so neither onnx nor torch is needed after this.
+A model is stored as module.json (its operators), weights.npz, reference.npz (example inputs and the
+reference's outputs) and prepared.json. Builds and boards start from these files, so neither onnx
+nor torch is needed after this.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, quantize, stats
-from farm.clock import timed
-from farm.compiler import here
-from farm.compiler.build import compiling, specs, versions
+from farm.compiler import host_run
+from farm.compiler.artifact import specs
+from farm.compiler.build import compiling
+from farm.compiler.fingerprint import compiler_digest, versions
 from farm.errors import BuildError, ModelError, WrongAnswer
-from farm.importers.imported import example_inputs, with_fixed_shapes
-from farm.parallel import Desk
+from farm.importers.imported_model import example_inputs, with_fixed_shapes
 from farm.store import Store, digest_of
+from farm.time_ledger import timed
 from farm.types import Agreement, Limits, Model, Prepared, Profile, Progress, Stage
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,20 +33,47 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-_FORMAT = "5"  # of what is kept; a change makes every kept model stale
+MODULE, WEIGHTS, REFERENCE, PREPARED = "module.json", "weights.npz", "reference.npz", "prepared.json"
+FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
+_FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
-_ANOTHER_BATCH = 3  # at which an open one is checked too
+Maker = Callable[[Desk, Model, Profile, Path, Path], None]
+_ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
-def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
-    """The prepared model: from the store, or made and put there. `host` is the profile of this machine.
+def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker | None = None) -> Prepared:
+    """Return the prepared model from the store, or prepare and store it.
 
-    Raises ModelError for a model that cannot be imported, WrongAnswer when our build of it does not agree with the reference.
+    `host` is the profile of this machine. `maker` replaces `make`, for example to run it in a
+    sandbox; the files that it leaves are trusted for their content only. Raises ModelError if the
+    model cannot be imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache)
-    if (digest := _digest(model, cache)) and (kept := store.find(KIND, digest)):
+    before = _digest(model, cache)
+    if before and (kept := store.find(KIND, before)):
         return load(model.name, kept, cached=True)
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    with store.scratch() as scratch:
+        made = scratch / "made"
+        made.mkdir()
+        (maker or make)(desk, model, host, cache, made)
+        digest = _digest(model, cache)
+        if digest is None or before not in (None, digest):
+            raise ModelError(f"{model.name} changed while it was read", model.source, "run the command again")
+        with store.publish(KIND, digest) as folder:
+            for name in FILES:
+                _moved(made / name, folder / name)
+    kept = store.find(KIND, digest)
+    assert kept is not None, "published, and not there"
+    return load(model.name, kept, cached=False)
+
+
+def make(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> None:
+    """Import a model, check it, and write FILES into a folder.
+
+    If a model with an open batch cannot be built, or answers wrong, it is imported again with its
+    example shapes, which have a batch of 1.
+    """
     seconds: dict[str, float] = {}
 
     def note(text: str, fraction: float | None) -> None:
@@ -51,31 +81,32 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
 
     with timed(seconds, "import"):
         imported = quantize.load(model, cache, host, note)
-    digest = _digest(model, cache)
-    if digest is None:
-        raise ModelError(f"{model.name} changed while it was read", model.source, "run the command again")
-    with store.publish(KIND, digest) as folder:
-        try:
-            _prepare_into(folder, desk, model, imported, host, digest, seconds)
-        except (BuildError, ModelError, WrongAnswer) as error:
-            if not imported.open:
-                raise
-            desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
-            with timed(seconds, "import"):
-                fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
-            _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, digest, seconds)
-    kept = store.find(KIND, digest)
-    assert kept is not None, "published, and not there"
-    return load(model.name, kept, cached=False)
+    try:
+        _prepare_into(folder, desk, model, imported, host, seconds)
+    except (BuildError, ModelError, WrongAnswer) as error:
+        if not imported.open:
+            raise
+        desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
+        with timed(seconds, "import"):
+            fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
+        _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, seconds)
+
+
+def _moved(source: Path, target: Path) -> None:
+    """Move a file that a sandboxed process may have made; refuse links and special files."""
+    if source.is_symlink() or not source.is_file():
+        raise ModelError(f"{source.name} was not made", "the process that imported the model left no such file", "run the command again")
+    source.rename(target)
 
 
 def load(name: str, folder: Path, *, cached: bool) -> Prepared:
-    """Read a kept model, to go by this name."""
-    content = json.loads((folder / "prepared.json").read_text())
+    """Read a stored model under the name `name`."""
+    content = json.loads((folder / PREPARED).read_text())
     return Prepared(
         **{
             **content,
             "model": name,
+            "digest": folder.name,
             "directory": folder,
             "inputs": specs(content["inputs"]),
             "outputs": specs(content["outputs"]),
@@ -86,31 +117,35 @@ def load(name: str, folder: Path, *, cached: bool) -> Prepared:
 
 
 def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
-    """Example inputs by name, and what the reference engine makes of them."""
+    """Return example inputs by name, and the reference engine's outputs for them."""
     import numpy as np
 
-    with np.load(prepared.directory / "reference.npz") as kept:
+    with np.load(prepared.directory / REFERENCE) as kept:
         inputs = {spec.name: kept[f"input:{spec.name}"] for spec in prepared.inputs}
         return inputs, [kept[f"output:{index}"] for index in range(len(prepared.outputs))]
 
 
 def _digest(model: Model, cache: Path) -> str | None:
+    """Return the digest of everything that the prepared model depends on.
+
+    Returns None if only importing the model can tell. Raises ModelError if the data set cannot be
+    read.
+    """
     fingerprint = quantize.fingerprint(model, cache)
     if fingerprint is None:
         return None
     try:
         dataset = [data.digest(model.dataset), asdict(model.preprocess), model.labels or ""] if model.dataset else []
         judged = {name: asdict(limits) for name, limits in model.limits.items()}
-        return digest_of(_FORMAT, fingerprint, *dataset, judged, versions())
+        return digest_of(_FORMAT, fingerprint, *dataset, judged, compiler_digest(), versions())
     except OSError as exc:
         raise ModelError(
             f"{model.name}: its data set cannot be read", f"{exc.strerror}: {exc.filename}", "correct `dataset` or `labels` in devices.toml"
         ) from exc
 
 
-def _prepare_into(
-    folder: Path, desk: Desk, model: Model, imported: Imported, host: Profile, digest: str, seconds: dict[str, float]
-) -> None:
+def _prepare_into(folder: Path, desk: Desk, model: Model, imported: Imported, host: Profile, seconds: dict[str, float]) -> None:
+    """Run the reference engine and our build, compare them, and write FILES into a folder."""
     import numpy as np
     import tvm
 
@@ -123,15 +158,14 @@ def _prepare_into(
         answers = _run_here(model, imported, host, examples)
     precision = _precision(imported.module)
     checks = [_checked(model, imported, *pair, model.limits[precision]) for pair in zip(answers, expected, strict=True)]
-    with timed(seconds, "reference"):  # last, as it may take long
+    with timed(seconds, "reference"):  # last, because it may take long
         correct, total = _reference_accuracy(desk, model, imported)
-    (folder / "module.json").write_text(tvm.ir.save_json(imported.module))
-    np.savez(folder / "weights.npz", *imported.weights)
+    (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
+    np.savez(folder / WEIGHTS, *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
     named.update({f"output:{index}": value for index, value in enumerate(expected[0])})
-    np.savez(folder / "reference.npz", **named)  # type: ignore[arg-type]
+    np.savez(folder / REFERENCE, **named)  # type: ignore[arg-type]
     content = {
-        "digest": digest,
         "inputs": [asdict(spec) for spec in imported.inputs],
         "outputs": [asdict(spec) for spec in imported.outputs],
         "engine": imported.engine,
@@ -142,17 +176,20 @@ def _prepare_into(
         "reference_total": total,
         "seconds": seconds,
     }
-    (folder / "prepared.json").write_text(json.dumps(content, indent=1))
+    (folder / PREPARED).write_text(json.dumps(content, indent=1))
 
 
 def _of_another_batch(imported: Imported) -> dict[str, Array]:
-    """An example of a batch that no other extent of a model is likely to be."""
+    """Return an example with a batch size that no other extent of the model is likely to have."""
     specs = [replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:])) for spec in imported.inputs if spec.open]
     return {**imported.example, **example_inputs(specs)}
 
 
 def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], limits: Limits) -> Agreement:
-    """How far our answers are from the reference's. Raises WrongAnswer where that is too far."""
+    """Return the agreement of our answers with the reference's.
+
+    Raises WrongAnswer if it is beyond the limits.
+    """
     check = stats.agreement(ours, theirs, limits)
     if not check.right and quantize.is_asked(model):
         dtype = quantize.settings_of(model).dtype
@@ -172,10 +209,10 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
 
 
 def _precision(module: Any) -> str:
-    """What a model computes in, where that is least precise: a name of `types.LIMITS`."""
+    """Return the lowest precision that a model computes in: a name in `types.LIMITS`."""
     from tvm import relax
 
-    from farm.compiler.dequantized import is_quantized
+    from farm.compiler.graph.qdq import is_quantized
 
     if is_quantized(module):
         return "int8"
@@ -185,6 +222,7 @@ def _precision(module: Any) -> str:
 
 
 def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:
+    """Describe how our answer differs from the reference's."""
     for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} {list(other.shape)}"
@@ -192,6 +230,10 @@ def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Arra
 
 
 def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:
+    """Return how many labelled samples the reference classifies right, and of how many.
+
+    Both are None if the model has no data set.
+    """
     if model.dataset is None:
         return None, None
     samples, correct = data.labelled(model.dataset, model, imported.inputs, imported.outputs), 0
@@ -203,7 +245,7 @@ def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[i
 
 
 def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
-    """What our own build of the model makes of each example, in this process."""
+    """Run our own build of the model on each example in this process."""
     with compiling(model.name, host):
-        run = here.built(imported.module, imported.weights, host)
+        run = host_run.built(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from quick_tier import is_quick, refuse_tvm
 
 from farm.agent.build import ensure
 from farm.deadline import Deadline
@@ -16,12 +17,29 @@ from farm.deadline import Deadline
 _BUILD_S = 1200.0
 
 # Hypothesis calls an example a failure that takes 0.2 s, which a busy machine may need for any.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+# The same examples each time, unless FARM_HYPOTHESIS=random asks for others.
+settings.register_profile("same examples", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("random" if os.environ.get("FARM_HYPOTHESIS") == "random" else "same examples")
 
-# Under nohup, the programs under test would inherit that hang-ups are ignored, for which some wait. What is handled is not inherited.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
+# Programs under test inherit signals that are ignored, for which some tests wait: hang-ups under nohup, Ctrl-C in a shell's background.
+for number, handler in ((signal.SIGHUP, lambda *_: None), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only the tests of tests/quick_tier.py, without TVM")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        refuse_tvm()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files of other tiers without importing them."""
+    return True if config.getoption("--quick") and not is_quick(collection_path) else None
 
 
 @pytest.fixture(scope="session")

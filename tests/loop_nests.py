@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from farm.compiler import passes
+from farm.compiler import pipeline
 
 
 def types_of(imported, operator):
@@ -15,5 +15,5 @@ def types_of(imported, operator):
         if isinstance(call, relax.Call) and getattr(call.op, "name", "") == operator:
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
-    relax.analysis.post_order_visit(passes.simplified(passes.bind(imported.module, imported.weights))["main"], look)
+    relax.analysis.post_order_visit(pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look)
     return found

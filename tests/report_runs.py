@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from farm import stats
 from farm.types import Agreement, Failure, Run, Samples, Verdict
 
-BEGIN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>document.title='harm'</script>|net"
 FACTS = {"cpu": "Cortex-A76", "governor": "performance", "temperatures_c": '{"cpu": 51.5}'}
 LEDGER = {"build": 1.5, "connect": 0.4, "upload": 0.1, "compute": 3.0, "RPC": 0.001}

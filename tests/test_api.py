@@ -1,4 +1,4 @@
-"""farm from Python: what a Result lets one have, how a Farm is made. What it does on devices is in cli/test_python.py."""
+"""farm from Python: what a Result lets one have, how a Farm is made. What it does on devices is in cli/models/test_python.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.choosing import deadline_asked, planned
+from farm.api.resolve import deadline_asked, planned
 from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
 from farm.pipeline import Outcome, expand
-from farm.pipeline.story import Ledger
+from farm.pipeline.run_jobs import Ledger
 from farm.store import RunStore
 from farm.types import PRESETS, Agreement, Device, Failure, Model, Plan, Profile, Run, Until, Verdict
 
@@ -158,8 +158,8 @@ def test_turns_have_the_deadline_of_a_job(config: Path, monkeypatch: pytest.Monk
         return [FarmError("not measured")]
 
     monkeypatch.setattr("farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), Ledger(0.0, 0.0, {})))
-    monkeypatch.setattr("farm.pipeline.comparing.contest", lambda *_: None)
-    monkeypatch.setattr("farm.pipeline.comparing.measure", measure)
+    monkeypatch.setattr("farm.pipeline.compare.contest", lambda *_: None)
+    monkeypatch.setattr("farm.pipeline.compare.measure", measure)
     command = ["bench", "--config", str(config), "--device", "host", str(net), *options, "--baseline", "then", "--in-turns", "--json"]
     done = CliRunner().invoke(cli, command)
     assert json.loads(done.stdout)["comparison"][0]["failure"]["what"] == "not measured"

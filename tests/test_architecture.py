@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +15,22 @@ import farm
 
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
-    types deadline clock turns asking lightly
+    sanitize
+    types deadline time_ledger interleaved prompts tvm_import
     errors
-    process stats interrupts worker
-    parallel words metrics
+    subprocesses stats signals worker_main ownership
+    workers formatting metrics sandbox
     comparison
-    config store
+    config store kernels
     importers zoo compiler transports agent
+    inputs
     data
     quantize
-    prepare releases
+    prepare deployments
     executor export
     pipeline tracker
     api
-    dashboard views plugin
+    dashboard views pytest_plugin
     commands
     cli
     __main__
@@ -36,10 +39,54 @@ LEVEL = {room: level for level, row in enumerate(LAYERS) for room in row.split()
 
 HEAVY = {"tvm", "tvm_ffi", "torch", "torchvision", "onnx", "onnxruntime", "sqlalchemy"}
 # Rooms whose modules may import the heavy libraries as they load; others may import such a module inside a function only.
-HEAVY_ROOMS = {"store", "compiler", "importers", "zoo", "prepare", "executor", "quantize"}
-SUBPROCESS = {"farm.process"}
+HEAVY_ROOMS = {"store", "kernels", "compiler", "importers", "zoo", "prepare", "executor", "quantize"}
+SUBPROCESS = {"farm.subprocesses"}
 RICH = {"dashboard", "views", "commands"}
-SPEAKING = {"commands", "cli"}
+EXITING = {"commands", "cli"}
+# Only here does anything go to the terminal: `output` cleans what comes from outside. `asking` cleans its questions by itself.
+PRINTING = {"farm.commands.output": re.compile(".*"), "farm.prompts": re.compile(r"os\.write")}
+PRINTERS = re.compile(
+    r"((builtins|rich|pprint|click)\.)?(print|pprint|echo_via_pager|secho|confirm|prompt|get_text_stream|get_binary_stream)"
+    r"|click\.echo|(\w+\.)*Console|os\.write|(sys\.)?_*std(out|err)_*(\.buffer)?\.(write|writelines)"
+)
+PRINTING_IMPORTS = {"click": {"echo", "secho", "echo_via_pager", "confirm", "prompt"}, "sys": {"stdout", "stderr"}, "rich": {"print"}}
+
+
+# Inside a room: a package or module may import those of the rows above its own. "__init__" is the room's own file.
+INSIDE_TABLES = {
+    "compiler": """
+        target ir tensor_cache artifact fingerprint __init__
+        graph
+        cpu.tir_passes
+        cpu gpu
+        execution_graph pipeline codegen
+        lower
+        build host_run
+        tuning diagnostics
+    """,
+    "importers": """
+        archive_check
+        size_limits
+        imported_model model_file layer_names relax_module custom_kernels
+        summary fixed_batch
+        onnx tflite
+        torch
+        fingerprints capabilities
+        __init__
+    """,
+    "pipeline": """
+        confinement dependencies interleaving
+        worker_tasks
+        operations
+        run_jobs
+        accuracy bisect check compare doctor other_engines profile quantize tuning
+        provision __init__
+    """,
+}
+INSIDE = {
+    home: {unit: level for level, row in enumerate(table.strip().splitlines()) for unit in row.split()}
+    for home, table in INSIDE_TABLES.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +142,7 @@ def chain(name: str) -> set[str]:
 
 
 def violations(sources: Mapping[str, str]) -> list[str]:
-    """What is wrong in a package: `sources` are its modules by name ("farm.store.files"; a package by "farm.store.__init__")."""
+    """What is wrong in a package: `sources` are its modules by name ("farm.store.artifact_store"; a package by "farm.store.__init__")."""
     known = frozenset(name.removesuffix(".__init__") for name in sources)
     trees = {module: ast.parse(source) for module, source in sources.items()}
     imported = {module: list(imports(module, tree, known)) for module, tree in trees.items()}
@@ -108,8 +155,57 @@ def violations(sources: Mapping[str, str]) -> list[str]:
             continue
         for one in imported[module]:
             found += [f"{module}:{one.line}: {words}" for words in _wrong_import(module, home, one, slow)]
-        if home not in SPEAKING:
-            found += [f"{module}:{line}: {call} belongs in commands and cli" for line, call in _speaks(tree)]
+        if home not in EXITING:
+            found += [f"{module}:{line}: {call} belongs in commands and cli" for line, call in _exits(tree)]
+        allowed = PRINTING.get(module)
+        found += [
+            f"{module}:{line}: {name} prints past farm.commands.output"
+            for line, name in _prints(tree)
+            if not (allowed and allowed.fullmatch(name))
+        ]
+    return found
+
+
+def unit(module: str) -> str:
+    """Return the package or module of its room that a module belongs to, by the table of the room."""
+    home, inside = room(module), module.removesuffix(".__init__").split(".")[2:]
+    names = [".".join(inside[:size]) for size in range(len(inside), 0, -1)]
+    return next((name for name in names if name in INSIDE[home]), names[-1] if names else "__init__")
+
+
+def _wrong_inside(module: str, home: str, one: Import) -> Iterator[str]:
+    if home not in INSIDE or not f"{one.name}.".startswith(f"farm.{home}."):
+        return
+    levels, ours, theirs = INSIDE[home], unit(module), unit(one.name)
+    if ours not in levels:
+        yield f"{ours} is in no row of the table of {home}"
+    elif ours != theirs and levels.get(theirs, 99) >= levels[ours]:
+        yield f"{home}.{ours} may not import {home}.{theirs}"
+
+
+def circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or by others, as they load or later."""
+    known = frozenset(name.removesuffix(".__init__") for name in sources)
+    graph = {}
+    for module, source in sources.items():
+        its = imports(module, ast.parse(source), known)
+        graph[module.removesuffix(".__init__")] = {
+            one.name for one in its if one.name in known and one.name != "farm" and not one.for_types
+        }
+    reachable = {module: _reachable(graph, module) for module in graph}
+    groups = {
+        tuple(sorted(other for other in reachable[module] if module in reachable[other])) for module in graph if module in reachable[module]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        more = graph[waiting.pop()] - found
+        found |= more
+        waiting += more
     return found
 
 
@@ -121,20 +217,31 @@ def _wrong_import(module: str, home: str, one: Import, slow: set[str]) -> Iterat
             yield "the zoo is imported by name only, from devices.toml"
         if LEVEL.get(other, 99) >= LEVEL.get(home, -1) and (home, other) != ("__init__", "api"):
             yield f"{home} may not import {other}"
+    yield from _wrong_inside(module, home, one)
     if one.for_types:
         return
     if top == "subprocess" and module not in SUBPROCESS:
-        yield "subprocess belongs in process"
+        yield "subprocess belongs in subprocesses"
     if top == "rich" and home not in RICH:
         yield "rich belongs in dashboard, views and commands"
     if at_load(one) and home not in HEAVY_ROOMS and slow & chain(one.name):
         yield f"{one.name} is or brings in a heavy library as the module loads"
 
 
-def _speaks(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _exits(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.exit", "exit", "quit"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sys.exit", "exit", "quit"):
             yield node.lineno, ast.unparse(node.func)
+
+
+def _prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield what writes to the terminal: calls, and imports that would make a call look like another."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and PRINTERS.fullmatch(name := ast.unparse(node.func)):
+            yield node.lineno, name
+        elif isinstance(node, ast.ImportFrom):
+            taken = PRINTING_IMPORTS.get(node.module or "", set())
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in taken)
 
 
 def ours() -> dict[str, str]:
@@ -148,15 +255,42 @@ def test_every_module_keeps_to_its_layer_and_its_borders() -> None:
     assert violations(sources) == []
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(ours()) == []
+
+
+def test_a_planted_circle_is_found() -> None:
+    sources = {
+        "farm.a": "from farm import b",
+        "farm.b": "def f():\n    from farm.c import x",
+        "farm.c": "import farm.a",
+        "farm.d": "import farm.a",
+    }
+    assert circles(sources) == [["farm.a", "farm.b", "farm.c"]]
+
+
+def test_every_package_is_a_map_of_its_modules() -> None:
+    missing = []
+    for module, source in ours().items():
+        if not module.endswith(".__init__") or module.count(".") < 3:
+            continue
+        folder = Path(farm.__file__).parent.joinpath(*module.split(".")[1:-1])
+        names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} - {"__init__"}
+        text = ast.get_docstring(ast.parse(source)) or ""
+        missing += [f"{module}: {name}" for name in sorted(names) if not re.search(rf"^\s*{name}\b", text, re.MULTILINE)]
+    assert missing == []
+
+
 def test_every_layer_and_exception_is_of_use() -> None:
     rooms = {room(module) for module in ours()}
-    assert (set(LEVEL) | HEAVY_ROOMS | RICH | SPEAKING) - rooms == set()
+    assert set(PRINTING) <= set(ours())
+    assert (set(LEVEL) | HEAVY_ROOMS | RICH | EXITING) - rooms == set()
 
 
 def test_the_guide_shows_the_layers_as_they_are() -> None:
     guide = Path(farm.__file__).parents[1] / "CONTRIBUTING.md"
-    rows = re.findall(r"^\| ([a-z, ]+) \|", guide.read_text("utf-8"), re.MULTILINE)
-    shown = [room for row in rows for room in re.findall(r"[a-z]+", row)]
+    rows = re.findall(r"^\| ([a-z_, ]+) \|", guide.read_text("utf-8"), re.MULTILINE)
+    shown = [room for row in rows for room in re.findall(r"[a-z_]+", row)]
     assert [room for room in shown if room not in ("rooms", "then")] == [room for room in LEVEL if room != "__main__"]
 
 
@@ -168,19 +302,30 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.config.load", "from farm.store import Store", "config may not import store"),
         ("farm.config.load", "from ..store import Store", "config may not import store"),
         ("farm.config.__init__", "from ..store import Store", "config may not import store"),
-        ("farm.agent.build", "from farm.compiler.link import link", "agent may not import compiler"),
-        ("farm.transports.ssh", "if TYPE_CHECKING:\n    from farm import executor", "transports may not import executor"),
+        ("farm.agent.build", "from farm.compiler.codegen.link import link", "agent may not import compiler"),
+        ("farm.transports.ssh.transport", "if TYPE_CHECKING:\n    from farm import executor", "transports may not import executor"),
         ("farm.pipeline", "def f():\n    from farm.zoo import resnet18", "the zoo is imported by name only, from devices.toml"),
         ("farm.extra", "x = 1", "extra is in no layer"),
-        ("farm.store.files", "import subprocess", "subprocess belongs in process"),
-        ("farm.store.files", "def f():\n    from subprocess import run", "subprocess belongs in process"),
+        ("farm.store.artifact_store", "import subprocess", "subprocess belongs in subprocesses"),
+        ("farm.store.artifact_store", "def f():\n    from subprocess import run", "subprocess belongs in subprocesses"),
         ("farm.pipeline", "from rich.text import Text", "rich belongs in dashboard, views and commands"),
         ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),
         ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),
         ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),
         ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),
-        ("farm.store.files", "print(1)", "print belongs in commands and cli"),
-        ("farm.store.files", "def f():\n    sys.exit(1)", "sys.exit belongs in commands and cli"),
+        ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
+        ("farm.commands.devices", "print(1)", "print prints past farm.commands.output"),
+        ("farm.commands.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),
+        ("farm.commands.devices", "def f():\n    click.secho(1)", "click.secho prints past farm.commands.output"),
+        ("farm.commands.devices", "from click import echo", "echo prints past farm.commands.output"),
+        ("farm.commands.devices", "from rich import print as show", "print prints past farm.commands.output"),
+        ("farm.commands.devices", "click.confirm(name)", "click.confirm prints past farm.commands.output"),
+        ("farm.cli", "import sys\nsys.stderr.write(name)", "sys.stderr.write prints past farm.commands.output"),
+        ("farm.cli", "sys.stdout.buffer.write(name)", "sys.stdout.buffer.write prints past farm.commands.output"),
+        ("farm.cli", "os.write(1, name)", "os.write prints past farm.commands.output"),
+        ("farm.views.tables", "from rich.console import Console\nConsole()", "Console prints past farm.commands.output"),
+        ("farm.prompts", "print(name)", "print prints past farm.commands.output"),
+        ("farm.store.artifact_store", "def f():\n    sys.exit(1)", "sys.exit belongs in commands and cli"),
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_found(module: str, source: str, words: str) -> None:
@@ -196,10 +341,21 @@ def test_a_planted_violation_is_found(module: str, source: str, words: str) -> N
         ("farm.pipeline", "def f():\n    from farm.executor import execute\n    import tvm"),
         ("farm.stats", "if TYPE_CHECKING:\n    import torch\n    from subprocess import Popen"),
         ("farm.compiler.lower", "import tvm"),
-        ("farm.compiler.lower", "from farm.compiler import passes"),
-        ("farm.process", "import subprocess"),
-        ("farm.commands.devices", "import sys\nfrom rich.table import Table\nprint(1)\nsys.exit(0)"),
+        ("farm.compiler.lower", "from farm.compiler import pipeline"),
+        ("farm.compiler.cpu.winograd.compute", "import farm.compiler.cpu.conv_dense"),
+        ("farm.subprocesses", "import subprocess"),
+        ("farm.commands.devices", "import sys\nfrom rich.table import Table\nsys.exit(0)"),
+        ("farm.commands.output", "click.echo(1)\nConsole()"),
+        ("farm.commands.devices", "from farm.commands.output import echo\necho(1)"),
+        ("farm.prompts", "os.write(1, b'')"),
+        ("farm.dashboard.display", "from rich.console import Console\ndef f(console: Console): console.print(1)"),
     ],
 )
 def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
     assert violations({"farm.errors": "", "farm.executor": "import tvm", module: source}) == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Their folders are all on the path of modules, where the second of a name would not be found."""
+    names = Counter(path.stem for path in Path(__file__).parent.rglob("*.py") if path.stem != "conftest")
+    assert [name for name, count in names.items() if count > 1] == []

@@ -21,7 +21,7 @@ from farm.deadline import Deadline
 BEGIN = """
 import os, time
 os.close(os.open(os.ttyname(0), os.O_RDWR))
-from farm.asking import Question, Terminal
+from farm.prompts import Question, Terminal
 terminal = Terminal()
 def ask(*questions):
     for number, question in enumerate(questions):
@@ -190,7 +190,7 @@ def test_a_block_that_ends_in_the_middle_of_a_question_leaves_the_terminal_as_it
 
 def test_what_a_server_asks_cannot_move_the_cursor() -> None:
     with dialogue(r'with terminal.lent(): print(ask(Question("\x1b[2J\x07name\r\n: ")))') as it:
-        it.hears(" [2J name  : ")
+        it.hears(r"\x1b[2J\x07name\r\n: ")
         it.type("us\n")
         it.hears("['us']")
         it.hears("end")

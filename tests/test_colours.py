@@ -31,7 +31,7 @@ def test_a_colour_has_contrast_with_white_and_with_black(name: str) -> None:
 
 def test_every_colour_that_tables_and_the_dashboard_use_is_one_of_them() -> None:
     root = Path(farm.__file__).parent
-    sources = [root / "words.py", *(path for room in ("dashboard", "views") for path in (root / room).glob("*.py"))]
+    sources = [root / "formatting.py", *(path for room in ("dashboard", "views") for path in (root / room).glob("*.py"))]
     used = {name for path in sources for name in STYLE.findall(path.read_text("utf-8"))}
     assert used == set(COLOURS)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dashboard_drawing import DIED, a_run, after, drawn, jobs
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -17,36 +18,9 @@ from rich.console import Console
 
 from farm import dashboard
 from farm.dashboard import Board
-from farm.types import Agreement, Device, Event, Failure, Job, Latency, Model, Plan, Profile, Run, Samples, Stage, Verdict
+from farm.types import Event, Failure, Stage, Verdict
 
-
-def jobs(devices: int = 2, models: int = 2, scheme: str = "local:") -> list[Job]:
-    boards = [Device(f"board{number}", Profile("x86", {}, ""), scheme) for number in range(devices)]
-    return [Job(board, Model(f"model{number}", ""), Plan()) for board in boards for number in range(models)]
-
-
-def a_run(verdict: Verdict = Verdict.STABLE, url: str = "local:", reason: str = "because", failure: Failure | None = None) -> Run:
-    samples = Samples((0.0437,) * 20, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
-    latency = Latency(20, 43.7, 43.7, 43.7, 1.748, None, None)
-    made = None if failure else (samples, latency)
-    return Run("1", "board0", "model0", "x86", url, "", verdict, reason, None, *(made or (None, None)), 449, 460, failure=failure)
-
-
-DIED = Failure("DeviceError", "the agent died", "signal 9", "farm devices", 5)
 NO_QEMU = Failure("DeviceError", "pi3 is unavailable", "qemu-arm is not installed", "apt-get install qemu-user", 5)
-
-
-def drawn(board: Board, width: int = 80, height: int = 40, now: float = 100.0) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(dashboard.render(board, width, height, now))
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
-
-
-def after(*events: Event, plan: list[Job] | None = None) -> Board:
-    board = Board.start(plan or jobs(), 0.0)
-    for number, event in enumerate(events):
-        board = board.apply(event, 1.0 + number)
-    return board
 
 
 def line_of(board: Board, device: str = "board0", model: str = "model0", width: int = 80) -> str:
@@ -271,7 +245,7 @@ def test_off_a_terminal_there_is_a_line_for_each_stage_and_none_for_progress(tmp
             show(Event("board1", "model0", Stage.FAILED, run=a_run(Verdict.FAILED, failure=DIED)))
             show(Event("board1", "model1", Stage.FAILED, "[gone]"))
     assert (tmp_path / "log").read_text().splitlines() == [
-        "   1.0s  board0 model0: measuring, 0 of 10 samples",
+        r"   1.0s  board0 model0: measuring, 0 of 10\nsamples",
         "    10s  board0 model0: STABLE, 43.7 ms ±4 %, top-1 97.8 % (ref 97.6 %), max err 3.1e-7",
         "    10s  board0 model1: EMULATED, top-1 97.8 % (ref 97.6 %), max err 3.1e-7",
         "   1:23  board1 model0: FAILED, the agent died",

@@ -7,9 +7,9 @@ from this_machine import HOST
 from farm import zoo
 from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
-from farm.pipeline import single
-from farm.pipeline.single import fits
-from farm.pipeline.tasks import agent_there, crew_of
+from farm.pipeline import operations
+from farm.pipeline.operations import fits
+from farm.pipeline.worker_tasks import agent_there, crew_of
 from farm.store import Store
 from farm.types import Device, Model
 
@@ -32,10 +32,10 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         asked.append(device.name)
         raise BuildError("compiling the agent failed", "the disk is full", "make room")
 
-    monkeypatch.setattr(single, "ensure_agent", ensure)
+    monkeypatch.setattr(operations, "ensure_agent", ensure)
     gone, here, there = (Device(name, HOST, url) for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:")))
     with crew_of(Store(tmp_path)) as crew:
-        found = single.ready(crew, [gone, here, there], Store(tmp_path), lambda _: None)
+        found = operations.ready(crew, [gone, here, there], Store(tmp_path), lambda _: None)
     assert "offline" in found["gone"].what
     assert found["here"] is found["there"] and found["here"].why == "the disk is full"
     assert asked == ["here"]

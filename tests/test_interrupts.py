@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from farm import process
+from farm import subprocesses
 from farm.deadline import Deadline
 
-BEGIN = "import os, signal, time\nfrom farm import interrupts\ninterrupts.catch()\nme = os.getpid()\n"
+BEGIN = "import os, signal, time\nfrom farm import signals\nsignals.catch()\nme = os.getpid()\n"
 
 
 def run(script: str) -> list[str]:
-    return process.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script").split("\n")[:-1]
+    return subprocesses.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script").split("\n")[:-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -26,7 +26,7 @@ def test_a_signal_raises_where_the_program_is(number: signal.Signals) -> None:
 try:
     os.kill(me, {number})
     time.sleep(60)
-except interrupts.Stopped as stopped:
+except signals.Stopped as stopped:
     print(stopped.exit_code)
 """
     assert run(script) == [str(128 + number)]
@@ -40,7 +40,7 @@ try:
         time.sleep(60)
     except Exception:
         print("swallowed")
-except interrupts.Stopped:
+except signals.Stopped:
     print("heard")
 """
     assert run(script) == ["heard"]
@@ -49,14 +49,14 @@ except interrupts.Stopped:
 def test_in_a_deferred_block_it_waits_for_the_next_check() -> None:
     script = """
 try:
-    with interrupts.deferred():
+    with signals.deferred():
         os.kill(me, signal.SIGTERM)
         print("goes on")
-        with interrupts.deferred():
+        with signals.deferred():
             print("and on")
-        interrupts.check()
+        signals.check()
         print("not here")
-except interrupts.Stopped:
+except signals.Stopped:
     print("stopped")
 """
     assert run(script) == ["goes on", "and on", "stopped"]
@@ -65,10 +65,10 @@ except interrupts.Stopped:
 def test_at_the_end_of_a_deferred_block_it_is_heard() -> None:
     script = """
 try:
-    with interrupts.deferred():
+    with signals.deferred():
         os.kill(me, signal.SIGINT)
     print("not here")
-except interrupts.Stopped:
+except signals.Stopped:
     print("stopped")
 """
     assert run(script) == ["stopped"]
@@ -79,7 +79,7 @@ def test_the_second_signal_does_not_disturb_the_cleaning_up() -> None:
 try:
     os.kill(me, signal.SIGINT)
     time.sleep(60)
-except interrupts.Stopped:
+except signals.Stopped:
     os.kill(me, signal.SIGINT)
     os.kill(me, signal.SIGTERM)
     print("cleaned up")
@@ -88,7 +88,7 @@ except interrupts.Stopped:
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
-    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\ninterrupts.catch()\nos.kill(me, signal.SIGHUP)\nprint('lives')"
+    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch()\nos.kill(me, signal.SIGHUP)\nprint('lives')"
     assert run(script) == ["lives"]
 
 
@@ -100,10 +100,10 @@ def alive(pid: int) -> bool:
 def test_an_heir_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from farm import process
-heir = process.Heir()
-known = process.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
-gone = process.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
+from farm import subprocesses
+heir = subprocesses.Heir()
+known = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
+gone = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
 heir.know(known)
 heir.know(gone)
 heir.forget(gone)
@@ -111,7 +111,7 @@ print(known.pid, gone.pid, flush=True)
 os.kill(me, signal.SIGKILL)
 """
     log = tmp_path / "out"
-    child = process.start([sys.executable, "-c", BEGIN + script], log=log)
+    child = subprocesses.start([sys.executable, "-c", BEGIN + script], log=log)
     child.wait(LIMIT_S)
     known, forgotten = map(int, log.read_text().split())
     try:
@@ -125,7 +125,7 @@ def test_a_loop_that_is_in_a_callback_ends_too() -> None:
     script = """
 import asyncio
 loop = asyncio.new_event_loop()
-interrupts.stop(loop)
+signals.stop(loop)
 def callback():
     os.kill(me, signal.SIGTERM)
     time.sleep(0.1)
@@ -133,8 +133,8 @@ def callback():
 loop.call_soon(callback)
 try:
     loop.run_forever()
-    interrupts.check()
-except interrupts.Stopped as stopped:
+    signals.check()
+except signals.Stopped as stopped:
     print(stopped.exit_code)
 """
     assert run(script) == ["goes on", "143"]

@@ -15,7 +15,7 @@ def _python(program: str) -> str:
 def test_tvm_comes_without_torch_and_torch_later_all_the_same() -> None:
     assert _python("""
 import sys
-from farm.lightly import leave_torch_out
+from farm.tvm_import import leave_torch_out
 leave_torch_out()
 import tvm.relax, tvm.relax.frontend.onnx
 print("torch" in sys.modules)
@@ -29,7 +29,7 @@ def test_where_torch_is_there_first_nothing_is_kept_from_tvm() -> None:
         _python("""
 import sys
 import torch
-from farm.lightly import leave_torch_out
+from farm.tvm_import import leave_torch_out
 leave_torch_out()
 import tvm_ffi._convert
 print(tvm_ffi._convert.torch is torch)
@@ -41,7 +41,7 @@ print(tvm_ffi._convert.torch is torch)
 def test_a_missing_tvm_is_told_as_ever_and_torch_is_not_lost_with_it() -> None:
     assert _python("""
 import sys
-from farm.lightly import leave_torch_out
+from farm.tvm_import import leave_torch_out
 leave_torch_out()
 sys.path_importer_cache.clear()
 places, sys.path[:] = list(sys.path), []
@@ -54,12 +54,12 @@ print("torch" in sys.modules)
 
 
 def test_a_lane_that_begins_with_a_device_has_tvms_runtime_alone_and_another_all_of_it() -> None:
-    started = "from farm.lightly import leave_torch_out, tvm_rpc; leave_torch_out(); "
+    started = "from farm.tvm_import import leave_torch_out, tvm_rpc; leave_torch_out(); "
     assert (
         _python(started + "tvm_rpc(); import tvm, os; print(hasattr(tvm, 'relax'), 'TVM_USE_RUNTIME_LIB' in os.environ)") == "False False"
     )
     assert _python(started + "import tvm; tvm_rpc(); print(hasattr(tvm, 'relax'))") == "True"
-    assert _python("from farm.lightly import tvm_rpc; tvm_rpc(); import tvm; print(hasattr(tvm, 'relax'))") == "True"
+    assert _python("from farm.tvm_import import tvm_rpc; tvm_rpc(); import tvm; print(hasattr(tvm, 'relax'))") == "True"
 
 
 def test_tvm_is_the_same_as_when_it_is_imported_at_length() -> None:
@@ -74,7 +74,7 @@ print(sorted(key for key in map(str, registry.get_registered_type_keys()) if cor
 print(core._object_type_key_to_index("there.is.none"), registry.list_global_func_names.__module__)
 """
     for alone in ("", "import os; os.environ['TVM_USE_RUNTIME_LIB'] = '1'"):
-        briefly = _python(f"{alone}\nfrom farm.lightly import leave_torch_out; leave_torch_out()\n{shown}")
+        briefly = _python(f"{alone}\nfrom farm.tvm_import import leave_torch_out; leave_torch_out()\n{shown}")
         assert briefly == _python(f"{alone}\nimport sys; sys.modules['torch'] = None\n{shown}")
         assert briefly.count("_ffi_api") >= 10 and briefly.endswith("None tvm_ffi.registry")
 
@@ -82,7 +82,7 @@ print(core._object_type_key_to_index("there.is.none"), registry.list_global_func
 def test_a_type_that_the_runtime_has_not_is_answered_without_c() -> None:
     """Which would read the symbols of all libraries."""
     assert _python("""
-from farm.lightly import leave_torch_out, tvm_rpc
+from farm.tvm_import import leave_torch_out, tvm_rpc
 leave_torch_out()
 from tvm_ffi import core
 index, asked = core._object_type_key_to_index, []
@@ -94,4 +94,4 @@ print(len(asked), [key for key in asked if index(key) is None])
 
 def test_what_a_lane_and_a_command_do_not_need_is_not_loaded() -> None:
     assert _python("import sys, farm.cli, farm.pipeline; print('numpy' in sys.modules)") == "False"
-    assert _python("import sys, farm.pipeline.tasks, farm.executor; print('pydantic' in sys.modules)") == "False"
+    assert _python("import sys, farm.pipeline.worker_tasks, farm.executor; print('pydantic' in sys.modules)") == "False"

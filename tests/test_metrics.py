@@ -58,3 +58,9 @@ def test_a_trackers_summary_counts_boards_by_their_key() -> None:
         'farm_tracker_requests_waiting{key="jetson"}': 3.0,
         'farm_tracker_requests_waiting{key="pi4"}': 0.0,
     }
+
+
+def test_names_that_are_shown_alike_are_one_sample_and_the_rest_can_still_be_read() -> None:
+    summary = {"queue_info": {"a": {}, "a\x1b[31m": {"free": 1}, "b": {"free": 2}}, "server_info": []}
+    lines = [line for line in of_summary(summary).splitlines() if line.startswith("farm_tracker_boards_free")]
+    assert len(lines) == len({line.partition("} ")[0] for line in lines}) == 2

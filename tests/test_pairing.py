@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import LIMIT_S
 
-from farm import comparison, stats, turns
+from farm import comparison, interleaved, stats
 from farm.errors import DeviceError
 from farm.executor import comparing
-from farm.stats import pairing
+from farm.stats import paired_test
 from farm.types import Paired, Run, Until, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,11 +33,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_signed_rank_test_is_scipys(values: list[float]) -> None:
     given_values = [value for value in values if value]
     if not given_values:
-        assert pairing.signed_rank(values) == 1.0
+        assert paired_test.signed_rank(values) == 1.0
         return
     exact = len({abs(value) for value in given_values}) == len(given_values) <= 50
     wanted = scipy.stats.wilcoxon(given_values, method="exact" if exact else "asymptotic").pvalue
-    assert pairing.signed_rank(values) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    assert paired_test.signed_rank(values) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
@@ -68,7 +68,7 @@ def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_do
     draw = np.random.default_rng(3)
     values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
     p = stats.compare_in_turns([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
-    alone = pairing.signed_rank(values)
+    alone = paired_test.signed_rank(values)
     assert scipy.stats.norm.isf(alone / 2) > 9
     assert alone == pytest.approx(scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9)
     assert p and 1e-15 < p < 1e-3  # about that of 30 rounds
@@ -107,7 +107,7 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float,
 
     enough = comparing.Enough(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
-        turns.in_turns({comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE)
+        interleaved.in_turns({comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE)
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
     assert [load for load, rounds, _ in notes if not rounds] == list(range(len(loads)))
     assert all(0 <= share <= 1 for _, _, share in notes)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from pickle import PicklingError
 
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from farm.asking import Question
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
-from farm.parallel import Crew, Desk, Kind, Message, together
+from farm.prompts import Question
+from farm.types import Progress, Stage
+from farm.workers import Crew, Desk, Kind, Message, together
 
 
 @pytest.fixture
@@ -62,6 +64,19 @@ def blunder(_: Desk) -> None:
 def die(_: Desk) -> None:
     print("last words", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def die_in_tvm(desk: Desk) -> None:
+    import tvm_ffi  # noqa: F401  it prints the stack of a segmentation fault
+
+    desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    die(desk)
+
+
+def die_with_a_stack_of_python(desk: Desk) -> None:
+    faulthandler.enable()
+    desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    die(desk)
 
 
 def hang(desk: Desk, note: Path) -> None:
@@ -171,6 +186,14 @@ def test_a_worker_that_crashes_says_how_and_the_lane_gets_another(crew: Crew) ->
     assert "last words" in error.why
     crew.assign("a", add, 1, 1, deadline_s=LIMIT_S, task="again")
     assert finish(crew, "a")["a"].value == 2
+
+
+@pytest.mark.parametrize("crash", [die_in_tvm, die_with_a_stack_of_python])
+def test_a_crash_is_an_error_that_names_the_step_and_shows_no_stack(crew: Crew, crash: Callable[[Desk], None]) -> None:
+    crew.assign("a", crash, deadline_s=LIMIT_S, task="importing x")
+    error = finish(crew, "a")["a"].value
+    assert error.what == "importing x: its process ended with signal 11 (Segmentation fault)"
+    assert error.why == "it was checking the import on this machine\nlast words"
 
 
 def test_a_task_past_its_deadline_is_ended_with_all_it_started(crew: Crew, tmp_path: Path) -> None:

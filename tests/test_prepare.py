@@ -12,13 +12,13 @@ from this_machine import HOST
 from tvm import topi
 
 from farm import importers, prepare, stats
-from farm.compiler import loops
-from farm.compiler.here import flat
+from farm.compiler.cpu import conv_dense
+from farm.compiler.host_run import flat
 from farm.errors import BuildError, ModelError, WrongAnswer
-from farm.importers import onnx_converters
-from farm.parallel import Desk
+from farm.importers.onnx import converters
 from farm.prepare import KIND, reference
 from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
+from farm.workers import Desk
 
 CLASSES = 8
 
@@ -134,9 +134,18 @@ def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(run, 
     assert not run(model).cached
 
 
+def test_an_import_that_another_compiler_passed_is_checked_again(run, model, monkeypatch):
+    first = run(model)
+    monkeypatch.setattr(prepare, "compiler_digest", lambda: "other sources")
+    again = run(model)
+    assert not again.cached and again.digest != first.digest
+    monkeypatch.undo()
+    assert run(model) == replace(first, cached=True)
+
+
 def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(run, model, cache, monkeypatch):
-    right = loops.dense
-    monkeypatch.setattr(loops, "dense", lambda *given: topi.add(right(*given), 1e-3))
+    right = conv_dense.dense
+    monkeypatch.setattr(conv_dense, "dense", lambda *given: topi.add(right(*given), 1e-3))
     with pytest.raises(WrongAnswer) as caught:
         run(model)
     assert "model: what TVM makes of it is not what onnxruntime" in caught.value.what
@@ -145,7 +154,7 @@ def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kep
 
 
 def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
-    monkeypatch.delitem(onnx_converters._OURS, "OneHot")  # TVM's importer makes float64 of it
+    monkeypatch.delitem(converters._OURS, "OneHot")  # TVM's importer makes float64 of it
     nodes = [node("OneHot", ["x", "d", "v"], ["y"])]
     body = graph(nodes, {"x": ("int64", [4])}, {"y": [4, 5]}, {"d": np.int64(5), "v": np.array([0, 1], "float32")})
     with pytest.raises(WrongAnswer) as caught:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from farm.executor.recordings import Inference, median_one, parsed, steps_of
+from farm.executor.profile_records import Inference, median_one, parsed, steps_of
 from farm.types import Kernel, Roof, Step
 
 PLAIN, RECORDED = 0xFFFFFFFF, 0xFFFFFFFE

@@ -88,6 +88,13 @@ def test_nothing_in_a_cell_of_markdown_ends_the_cell_or_the_row() -> None:
     assert "<i>" not in text.replace("\\<i", "") and "](g)" not in text.replace("\\](g)", "")
 
 
+def test_nothing_in_markdown_calls_a_person_or_becomes_a_link() -> None:
+    evil = "@octocat see https://example.org or www.example.org &lt;b&gt; $x$"
+    text = markdown.document(report([dataclasses.replace(failed("pi5", evil, 3), reason=evil)]))
+    assert "octocat" in text and "example.org" in text
+    assert not re.search(r"@\w|://\w|www\.|(?<!\\)\$|&lt;", text)
+
+
 def test_the_page_names_no_address_to_load_from() -> None:
     page = html.page(report())
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", page) == []

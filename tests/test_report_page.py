@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from report_runs import PROFILE, many, timed
 
-from farm import process
+from farm import subprocesses
 from farm.views import html, roofline
 from farm.views.report import gather
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
-CHROMIUM = process.find("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
 

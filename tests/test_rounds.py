@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.pipeline.rounds import Turns, interleaved, merged
+from farm.pipeline.interleaving import Turns, interleaved, merged
 from farm.types import PRESETS, Agreement, Device, Job, Model, Plan, Profile, Samples
 
 PROFILE = Profile("x86", {"kind": "llvm"}, "")

@@ -1,5 +1,5 @@
 """The published schemas: every document that is written has one, and what is really written is valid by it. Those of commands that need a
-device are met in cli/test_published.py."""
+device are met in cli/output/test_published.py."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from farm import stats
 from farm.dashboard import tuning
-from farm.pipeline.search import Kernel, Search
-from farm.pipeline.trials import Tuning
-from farm.pipeline.tuning import Tuned
+from farm.pipeline.tuning.loop import Tuning
+from farm.pipeline.tuning.search import Kernel, Search
+from farm.pipeline.tuning.tune import Tuned
 from farm.types import Batch, Candidate, Model, Paired, Proposals, Task, Variant
 
 

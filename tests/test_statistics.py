@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from waiting import LIMIT_S
 
 from farm import stats
-from farm.stats import comparing, quantiles, special
-from farm.stats.steps import steps
+from farm.stats import compare_runs, distributions, quantiles
+from farm.stats.changepoints import steps
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = st.lists(st.floats(1e-6, 10), min_size=1, max_size=300)
@@ -31,12 +31,12 @@ VALUES = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=15)
 
 @given(st.floats(1e-6, 1 - 1e-6), st.floats(0.5, 2000), st.floats(0.5, 2000))
 def test_the_beta_function_is_scipys(x: float, a: float, b: float) -> None:
-    assert special.beta_regularized(x, a, b) == pytest.approx(scipy.special.betainc(a, b, x), rel=1e-8, abs=1e-12)
+    assert distributions.beta_regularized(x, a, b) == pytest.approx(scipy.special.betainc(a, b, x), rel=1e-8, abs=1e-12)
 
 
 @given(st.floats(0.51, 0.9999), st.integers(1, 200))
 def test_students_quantile_is_scipys(probability: float, freedom: int) -> None:
-    assert special.student_quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-7)
+    assert distributions.student_quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-7)
 
 
 @given(SAMPLES, st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.sampled_from([0.9, 0.95, 0.99]))
@@ -78,24 +78,24 @@ def test_means_of_blocks_state_no_percentile_but_the_median() -> None:
 def test_mann_whitney_is_scipys(first: list[float], second: list[float]) -> None:
     exact = len(set(first + second)) == len(first + second) and min(len(first), len(second)) < 9
     if len(set(first + second)) == 1:
-        assert comparing.mann_whitney(first, second) == 1.0
+        assert compare_runs.mann_whitney(first, second) == 1.0
         return
     wanted = scipy.stats.mannwhitneyu(first, second, method="exact" if exact else "asymptotic").pvalue
-    assert comparing.mann_whitney(first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    assert compare_runs.mann_whitney(first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 def test_holm_is_the_textbooks() -> None:
     """Holm's own example order: p (m - rank), never less than the one before, at most 1."""
-    assert comparing.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert comparing.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert comparing.holm([]) == []
+    assert compare_runs.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert compare_runs.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert compare_runs.holm([]) == []
 
 
 @given(st.lists(st.lists(st.sampled_from([0.01, 0.02, 0.03]) | st.floats(1e-6, 1.0), min_size=1, max_size=9), min_size=2, max_size=10))
 def test_the_median_of_a_resample_is_that_of_its_samples_written_out(parts: list[list[float]]) -> None:
     drawn = np.random.default_rng(1).multinomial(len(parts), [1 / len(parts)] * len(parts), size=20).T.astype(np.int32)
     written = [[value for part, count in zip(parts, counts, strict=True) for value in part * int(count)] for counts in drawn.T]
-    assert comparing._medians(parts, drawn).tolist() == list(map(statistics.median, written))
+    assert compare_runs._medians(parts, drawn).tolist() == list(map(statistics.median, written))
 
 
 def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
@@ -105,7 +105,7 @@ def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
     wanted = scipy.stats.bootstrap(
         (a, b), lambda x, y, axis: np.median(y, axis=axis) / np.median(x, axis=axis), method="percentile", confidence_level=0.95, rng=1
     ).confidence_interval
-    low, high = comparing.ratio_interval(np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95)
+    low, high = compare_runs.ratio_interval(np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95)
     assert low < wanted.low < wanted.high < high
     assert math.log(high / low) < 2 * math.log(wanted.high / wanted.low)
 

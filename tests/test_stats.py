@@ -221,3 +221,8 @@ def test_a_proportion_of_nothing_may_be_anything() -> None:
     assert stats.wilson_interval(0, 0) == (0.0, 1.0)
     with pytest.raises(ValueError, match="3 of 2"):
         stats.wilson_interval(3, 2)
+
+
+def test_a_run_of_times_that_are_zero_is_compared_without_a_ratio() -> None:
+    [pair] = stats.compare([([1.0] * 20, [0.0] * 20)])
+    assert pair.interval is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from farm import views
@@ -36,7 +36,7 @@ DIED = Failure("DeviceError", "the agent died\nof \x1b[31msignal 9", "", "", 5)
 FAILED = Run("3", "rk3399", "[b]net[/b]", "rk3399", "ssh://x", "2026-07-01T12:00:00+00:00", Verdict.FAILED, "died", failure=DIED)
 
 
-def shown(table: Table, width: int) -> str:
+def shown(table: Table | Group, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -73,9 +73,11 @@ def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: 
 def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() -> None:
     narrow = shown(final_table([STABLE, FAILED], 80), 80)
     assert row(narrow, "rk3399") == "rk3399 [b]net[/b] FAILED"
-    assert "✗ rk3399 [b]net[/b]: the agent died of signal 9" in narrow
+    assert r"✗ rk3399 [b]net[/b]: the agent died\nof signal 9" in narrow
+    long = dataclasses.replace(FAILED, failure=dataclasses.replace(FAILED.failure, what=f"{'a ' * 40}long reason"))
+    assert f"✗ rk3399 [b]net[/b]: {'a ' * 40}long reason" in shown(final_table([STABLE, long], 130), 130)
     wide = shown(final_table([STABLE, FAILED], 160), 160)
-    assert row(wide, "rk3399").endswith(" the agent died of signal 9")
+    assert row(wide, "rk3399").endswith(r" the agent died\nof signal 9")
     assert "✗" not in wide
 
 

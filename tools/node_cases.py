@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import FarmError
-from farm.importers.onnx_file import load_with
+from farm.importers.onnx.load import load_with
 from farm.types import Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
@@ -130,7 +130,7 @@ def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
 def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
 
-    from farm.compiler.link import linker
+    from farm.compiler.codegen.link import linker
 
     executable, parameters = _compiled(imported)
     library = folder / "model.so"
@@ -145,7 +145,7 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
     from farm.compiler.build import compiling
-    from farm.compiler.code import compiled
+    from farm.compiler.codegen.executable import compiled
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(HOST)
@@ -158,7 +158,7 @@ def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> 
     import tvm
     from tvm import relax
 
-    from farm.compiler.here import flat
+    from farm.compiler.host_run import flat
     from farm.errors import DeviceError
 
     try:
@@ -181,14 +181,14 @@ def _agent(folder: Path) -> Iterator[Any]:
 
     from tvm import rpc
 
-    from farm import process
+    from farm import subprocesses
     from farm.agent import build
     from farm.deadline import Deadline
     from farm.store import cache_root
 
     executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))
     port = folder / "port"
-    child = process.start([str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")], log=folder / "log")
+    child = subprocesses.start([str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")], log=folder / "log")
     try:
         deadline = Deadline(20)
         while not port.exists() and not deadline.expired:
@@ -196,4 +196,4 @@ def _agent(folder: Path) -> Iterator[Any]:
         session = rpc.connect("127.0.0.1", int(port.read_text()), session_timeout=1800)
         yield session
     finally:
-        process.end(child, grace_s=5)
+        subprocesses.end(child, grace_s=5)

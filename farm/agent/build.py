@@ -1,8 +1,10 @@
-"""The device agent's executable for an architecture: prebuilt in the package, or built before, or built now.
+"""Provide the agent's executable for an architecture: prebuilt, cached, or built now.
 
     ensure("aarch64", cache, note, deadline) -> Path
 
-Under `cache`: agents/<digest>/farm-agent, whole or absent, and zig/, the compiler's own cache.
+`cache` holds agents/<digest>/farm-agent, whole or absent, and zig/, the compiler's own cache. In
+zig/farm-objects/<digest>.o is the object of TVM's runtime, which changes with TVM only and takes
+most of the time to compile.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm import process
+from farm import subprocesses
 from farm.agent.recipe import AGENTS, ARCHITECTURES, HERE, Step, digest, steps
 from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
@@ -37,15 +39,17 @@ _POLL_S = 0.05
 
 
 def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
-    """The agent's executable for an architecture. `note(text, fraction done or None)` is called about every second while it is built.
+    """Return the agent's executable for an architecture; build it if necessary.
 
-    Raises BuildError for an unknown architecture or when the compiler fails, DeadlineError when it takes too long.
+    While it is built, `note(text, fraction done or None)` is called about every second. Raises
+    BuildError for an unknown architecture or if the compiler fails, DeadlineError if it takes too
+    long.
     """
     if found := there(arch, cache):
         return found
     wanted = digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
-    if prebuilt := _prebuilt(arch, wanted):  # unpacked by something that lost its mode
+    if prebuilt := _prebuilt(arch, wanted):  # the package was unpacked without file modes
         return _copy(prebuilt, executable)
     executable.parent.mkdir(parents=True, exist_ok=True)
     with _alone(executable.with_name("lock"), arch, note, deadline):
@@ -56,7 +60,10 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
 
 
 def there(arch: str, cache: Path) -> Path | None:
-    """The agent's executable for an architecture, where it need not be made. Raises BuildError for an unknown architecture."""
+    """Return the agent's executable for an architecture if it need not be built, else None.
+
+    Raises BuildError for an unknown architecture.
+    """
     wanted = digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
     prebuilt = _prebuilt(arch, wanted)
@@ -66,17 +73,20 @@ def there(arch: str, cache: Path) -> Path | None:
 
 
 def build(arch: str, scratch: Path, zig_cache: Path, note: Note, deadline: Deadline) -> Path:
-    """Compile the agent in an empty folder. `zig_cache` keeps the C and C++ libraries for the next time; errors as in `ensure`."""
+    """Compile the agent in an empty folder, and return the executable.
+
+    `zig_cache` keeps the C and C++ libraries for the next build. The errors are those of `ensure`.
+    """
     zig_cache.mkdir(parents=True, exist_ok=True)
     together, link, executable = steps(arch, scratch)
     work = _Work(arch, scratch, zig_cache, note, deadline)
-    work.run(together)
+    work.run([step for step in together if not work.has_kept(step)])
     work.run([link])
     return executable
 
 
 def place_in_package(arch: str, executable: Path) -> Path:
-    """Copy an executable into the package, so that an installed farm compiles nothing."""
+    """Copy an executable into the package, so that an installed farm need not compile it."""
     target = PREBUILT / f"farm-agent-{arch}"
     recorded = target.with_name(f"{target.name}.digest")
     recorded.unlink(missing_ok=True)
@@ -87,7 +97,7 @@ def place_in_package(arch: str, executable: Path) -> Path:
 
 @dataclass
 class _Work:
-    """A build that is under way. `done` is the share of its time that is behind us."""
+    """A build in progress. `done` is the finished share of its time, from 0 to 1."""
 
     arch: str
     scratch: Path
@@ -99,7 +109,7 @@ class _Work:
     noted: float = 0.0
 
     def run(self, todo: Sequence[Step]) -> None:
-        """Run compiler calls, as many at once as there are cores."""
+        """Run compiler calls, as many at once as there are CPU cores."""
         waiting = list(todo)
         running: list[tuple[Step, Popen[bytes]]] = []
         env = {"ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(self.scratch / "zig")}
@@ -107,7 +117,7 @@ class _Work:
             while waiting or running:
                 while waiting and len(running) < (os.cpu_count() or 1):
                     step = waiting.pop(0)
-                    running.append((step, process.start(step.command, log=self._log(step), env=env)))
+                    running.append((step, subprocesses.start(step.command, log=self._log(step), env=env)))
                 for step, child in [item for item in running if item[1].poll() is not None]:
                     running.remove((step, child))
                     self._finish(step, child)
@@ -117,14 +127,27 @@ class _Work:
             for _, child in running:
                 _end(child)
 
+    def has_kept(self, step: Step) -> bool:
+        """Copy a step's output from the cache; return whether an earlier build has made it."""
+        if step.output is None or not (kept := self._kept(step)).exists():
+            return False
+        shutil.copyfile(kept, step.output)
+        self.done += step.share
+        return True
+
+    def _kept(self, step: Step) -> Path:
+        return self.zig_cache / "farm-objects" / f"{step.digest}.o"
+
     def _log(self, step: Step) -> Path:
         return self.scratch / f"{step.name}.log"
 
     def _finish(self, step: Step, child: Popen[bytes]) -> None:
         if child.returncode:
-            why = process.last_lines(self._log(step).read_text(errors="replace")) or f"exit code {child.returncode}"
+            why = subprocesses.last_lines(self._log(step).read_text(errors="replace")) or f"exit code {child.returncode}"
             fix = "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi, if there is room on the disk"
             raise BuildError(f"compiling the agent for {self.arch} failed ({step.name})", why, fix)
+        if step.output is not None:
+            _copy(step.output, self._kept(step))
         self.done += step.share
 
     def _tell(self, running: Sequence[str]) -> None:
@@ -141,11 +164,14 @@ class _Work:
 
 
 def _end(child: Popen[bytes]) -> None:
-    """End a compiler call with what it started: zig runs clang in processes of their own, which would go on alone."""
+    """End a compiler call with its child processes.
+
+    zig runs clang in processes of their own, which would continue alone.
+    """
     for pid in _descendants(child.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.end(child)
+    subprocesses.end(child)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -159,7 +185,7 @@ def _descendants(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def _alone(lock: Path, arch: str, note: Note, deadline: Deadline) -> Iterator[None]:
-    """Hold a lock, so that two processes that want the same agent do not both compile it."""
+    """Hold a lock, so that two processes that need the same agent do not both compile it."""
     with lock.open("w") as file:
         while True:
             try:
@@ -182,7 +208,7 @@ def _prebuilt(arch: str, wanted: str) -> Path | None:
 
 
 def _copy(executable: Path, target: Path) -> Path:
-    """Copy an executable to its place, whole or not at all."""
+    """Copy an executable to its place atomically, and return the place."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

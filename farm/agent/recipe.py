@@ -1,7 +1,8 @@
-"""How the device agent is compiled: targets, flags, sources, and the digest of all that.
+"""How the device agent is compiled: targets, flags, sources, and the digest of all of them.
 
-The sources are our C++ files and those of TVM's runtime, which lie inside the TVM wheels; the compiler is zig's, which brings C and C++
-libraries along as sources. Headers that the wheels leave out are replaced by our own in shim/.
+The sources are farm's C++ files and those of TVM's runtime, which the TVM wheels contain. The
+compiler is zig's, which contains the C and C++ libraries as sources. Headers that the wheels leave
+out are replaced by farm's own in shim/.
 """
 
 from __future__ import annotations
@@ -12,29 +13,33 @@ import importlib.metadata
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from farm import __version__
 from farm.errors import BuildError
 
-GPU = "-cuda"  # ends the name of an agent that also runs what is built for an NVIDIA GPU
+GPU = "-cuda"  # suffix of the name of an agent that can also run code for NVIDIA GPUs
 ARCHITECTURES: tuple[str, ...] = ("x86_64", "aarch64", "armv7", "riscv64")
 AGENTS: tuple[str, ...] = (*ARCHITECTURES, f"x86_64{GPU}", f"aarch64{GPU}")
 HERE = Path(__file__).resolve().parent
+SOURCES = HERE / "src"
 
-# The oldest CPU of each kind: any x86-64; any ARMv8; ARMv7 with NEON and hard float (no integer division: Cortex-A9 has none); RV64GC.
+# The oldest CPU of each architecture: any x86-64; any ARMv8; ARMv7 with NEON and hard float (no
+# integer division: Cortex-A9 has none); RV64GC.
 _TARGETS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("-target", "x86_64-linux-musl"),
     "aarch64": ("-target", "aarch64-linux-musl"),
     "armv7": ("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a+vfp3+neon"),
     "riscv64": ("-target", "riscv64-linux-musl"),
-    # NVIDIA's driver is a library for glibc, which a static program cannot load. 2.28 is that of RHEL 8; Ubuntu and JetPack are newer.
+    # NVIDIA's driver is a glibc library, which a static program cannot load. glibc 2.28 is that of
+    # RHEL 8; Ubuntu and JetPack have newer ones.
     f"x86_64{GPU}": ("-target", "x86_64-linux-gnu.2.28"),
     f"aarch64{GPU}": ("-target", "aarch64-linux-gnu.2.28"),
 }
-# These decide how zig builds its libraries, and so go with every call. Without -g0 it adds debug information.
+# zig builds its libraries with these flags, so that every call must have them. Without -g0 it adds
+# debug information.
 _COMMON_FLAGS = ("-O2", "-g0", "-fPIC")
 _COMPILE_FLAGS = (
     "-std=c++17",
@@ -47,9 +52,11 @@ _COMPILE_FLAGS = (
     "-DTVM_FFI_BACKTRACE_ON_SEGFAULT=0",
 )
 _LINK_FLAGS = ("-s", "-Wl,--gc-sections")
-_STATIC, _DYNAMIC = ("-static",), ("-ldl", "-lpthread", "-lm")  # the C++ library is part of the executable in both
+# Both link the C++ library statically
+_STATIC, _DYNAMIC = ("-static",), ("-ldl", "-lpthread", "-lm")
 
-# The part of TVM's runtime that a device needs, and of its FFI: no disco, no GPU, no client side of RPC, no sockets but ours.
+# The part of TVM's runtime, and of its FFI, that a device needs: no disco, no GPU, no RPC client,
+# and no sockets but farm's own.
 _TVM_SOURCES = (
     *("const_loader_module", "cpu_device_api", "device_api", "file_utils", "logging", "module", "static_library", "tensor"),
     *("thread_pool", "threading_backend", "timer", "workspace_pool", "memory/memory_manager"),
@@ -66,27 +73,54 @@ _FFI_SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A compiler call, and its share of the time of a build from nothing."""
+    """A compiler call, and its share of the time of a build without any cache.
+
+    `output` is the file that it makes, if other builds can reuse it; `digest` identifies the
+    content of that file.
+    """
 
     name: str
     command: tuple[str | Path, ...]
     share: float
+    output: Path | None = None
+    digest: str = ""
 
 
 def digest(arch: str) -> str:
-    """What decides the executable, as 64 hexadecimal digits: sources, flags, versions. Raises BuildError for an unknown architecture."""
-    settings = [_target(arch), _COMMON_FLAGS, _COMPILE_FLAGS, _link_flags(arch), _TVM_SOURCES, _FFI_SOURCES, __version__]
+    """Return the digest of all that decides the executable: sources, flags, versions.
+
+    It has 64 hexadecimal digits. Raises BuildError for an unknown architecture.
+    """
+    settings = _compiler_settings(arch)
+    return _digest_of([*settings, _link_flags(arch), __version__], _own_sources(arch))
+
+
+def runtime_digest(arch: str) -> str:
+    """Return the digest of all that decides the object of TVM's runtime, as 64 hexadecimal digits.
+
+    It does not change with farm's own sources.
+    """
+    return _digest_of(_compiler_settings(arch), sorted(path for path in (HERE / "shim").rglob("*") if path.is_file()))
+
+
+def _compiler_settings(arch: str) -> list[object]:
     versions = [_distribution(name).version for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")]
-    found = hashlib.sha256(json.dumps([settings, versions]).encode())
-    for path in _own_sources(arch):
-        found.update(f"\0{path.relative_to(HERE).as_posix()}\0".encode() + path.read_bytes())
-    return found.hexdigest()
+    return [_target(arch), _COMMON_FLAGS, _COMPILE_FLAGS, _TVM_SOURCES, _FFI_SOURCES, versions]
+
+
+def _digest_of(settings: Sequence[object], sources: Iterable[Path]) -> str:
+    total = hashlib.sha256(json.dumps(settings).encode())
+    for path in sources:
+        total.update(f"\0{path.relative_to(HERE).as_posix()}\0".encode() + path.read_bytes())
+    return total.hexdigest()
 
 
 def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
-    """The calls that may run side by side, the link that comes after them, and the executable that it makes in the folder `scratch`.
+    """Return the calls that may run in parallel, the link after them, and the executable's path.
 
-    zig builds its libraries at the first link for a target, which takes longer than our own code does: hence the link of an empty program.
+    The executable is made in the folder `scratch`. zig builds its libraries at the first link for a
+    target, which takes longer than compiling farm's own code. Linking an empty program in parallel
+    therefore saves time.
     """
     (scratch / "empty.cc").write_text("#include <iostream>\nint main() { std::cout << std::endl; }\n")
     (scratch / "agent.cc").write_text(_includes(path for path in _own_sources(arch) if path.suffix == ".cc"))
@@ -97,22 +131,28 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     link = _link_flags(arch)
     together = [
         Step("C++ library", (*zig, scratch / "empty.cc", *link, "-o", scratch / "empty"), 0.62),
-        Step("TVM's runtime", (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]), 0.3),
-        Step("agent", (*compiler, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]), 0.06),
+        Step("TVM's runtime", (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]), 0.3, objects[0], runtime_digest(arch)),
+        Step("agent", (*compiler, "-iquote", SOURCES, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]), 0.06),
     ]
     return together, Step("linking", (*zig, *objects, *link, "-o", executable), 0.02), executable
 
 
 def runtime_unit(scratch: Path) -> Path:
-    """TVM's runtime as one C++ file in the folder `scratch`, for another compiler than zig."""
+    """Write TVM's runtime as one C++ file into the folder `scratch`, and return its path.
+
+    Compilers other than zig use it, too.
+    """
     unit = scratch / "tvm.cc"
     unit.write_text(_tvm_unit(scratch))
     return unit
 
 
 def copy_runtime(folder: Path) -> None:
-    """Put the runtime's sources less those of RPC into an existing folder, so that it needs none of the packages: `tvm.cc`, which includes
-    them, `src/` and `include/` of TVM, and `ffi/`. Raises BuildError when the packages carry no sources."""
+    """Copy the runtime's sources, without RPC, into an existing folder.
+
+    The folder then needs none of the Python packages. It gets `tvm.cc`, which includes the sources,
+    `src/` and `include/` of TVM, and `ffi/`. Raises BuildError if the packages contain no sources.
+    """
     ffi = _package("apache-tvm-ffi", "tvm_ffi")
     paths = [path.relative_to(folder) for path in _copied_sources(folder) if path.parent.name != "rpc"]
     shutil.copytree(ffi / "src" / "ffi", folder / "ffi" / "src" / "ffi")
@@ -122,12 +162,15 @@ def copy_runtime(folder: Path) -> None:
 
 
 def zig_flags(arch: str) -> tuple[str, ...]:
-    """What zig wants for an architecture: with the same flags, it takes the C and C++ libraries that it has built."""
+    """Return zig's flags for an architecture.
+
+    zig reuses the C and C++ libraries that it has built with the same flags.
+    """
     return (*_target(arch), *_COMMON_FLAGS)
 
 
 def flags(scratch: Path) -> list[str]:
-    """What that file and our own sources want of any compiler."""
+    """Return the flags with which any compiler compiles the runtime and farm's own sources."""
     return [*_COMPILE_FLAGS, *_definitions(), *_folder_flags(scratch)]
 
 
@@ -142,9 +185,12 @@ def _link_flags(arch: str) -> tuple[str, ...]:
 
 
 def _own_sources(arch: str) -> list[Path]:
-    """Our C++ files and headers, in a fixed order: those in cuda/ where there may be a GPU, else those in cpu/."""
-    folders = [HERE.glob("*"), (HERE / ("cuda" if arch.endswith(GPU) else "cpu")).glob("*"), (HERE / "shim").rglob("*")]
-    return sorted(path for folder in folders for path in folder if path.suffix in (".cc", ".h"))
+    """Return farm's C++ files and headers, sorted.
+
+    Agents with GPU support have the sources in cuda/, others those in cpu/.
+    """
+    left_out = HERE / "src" / "execution" / ("cpu" if arch.endswith(GPU) else "cuda")
+    return sorted(path for path in HERE.rglob("*") if path.suffix in (".cc", ".h") and left_out not in path.parents)
 
 
 def _includes(paths: Iterable[Path]) -> str:
@@ -152,13 +198,16 @@ def _includes(paths: Iterable[Path]) -> str:
 
 
 def _tvm_unit(scratch: Path) -> str:
-    """TVM's runtime as one translation unit."""
+    """Return TVM's runtime as the text of one translation unit."""
     ffi = _package("apache-tvm-ffi", "tvm_ffi")
     return _includes(_copied_sources(scratch) + [ffi / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES])
 
 
 def _copied_sources(folder: Path) -> list[Path]:
-    """The sources of TVM's runtime, copied into `folder`/src. They include "../../support/x.h": our stand-ins are put where that leads."""
+    """Copy the sources of TVM's runtime into `folder`/src, and return their paths.
+
+    They include "../../support/x.h": farm's replacements are copied to the place where that leads.
+    """
     sources = folder / "src"
     runtime = _package("apache-tvm", "tvm") / "src" / "runtime"
     shutil.copytree(runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon"))
@@ -171,7 +220,7 @@ def _folder_flags(scratch: Path) -> list[str]:
     sources = scratch / "src"
     foreign = [tvm / "include", ffi / "include", sources, sources / "runtime" / "rpc", ffi / "src" / "ffi" / "extra"]
     flags = ["-isystem", str(HERE / "shim" / "include")] + [word for folder in foreign for word in ("-isystem", str(folder))]
-    # This machine's folders and its user's name do not belong into the executable.
+    # Keep this machine's folders and its user's name out of the executable.
     return flags + [f"-ffile-prefix-map={folder}=." for folder in (scratch, HERE, tvm.parent, ffi.parent)]
 
 

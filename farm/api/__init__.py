@@ -1,4 +1,4 @@
-"""farm from Python: what the commands do, as functions of a `Farm`.
+"""Use farm from Python: the commands, as methods of a `Farm`.
 
     from farm import Farm
 
@@ -6,8 +6,12 @@
     result = farm.bench("model.onnx", device="pi5", preset="standard")
     print(result.verdict, result.p50_ms)
 
-A device or a model that fails raises a FarmError, which says what, why, and what to do. A run that was measured is a `Result`: its figures
-are there where its verdict lets them be, else asking for them raises `UntrustedNumber`; `result.run` has everything as it was measured.
+    results   `Result` and `Answer`, the return types
+    resolve   turn arguments of commands and methods into plans, models, runs and profiles
+
+A device or a model that fails raises a FarmError, which says what happened, why, and how to fix it.
+A measured run is a `Result`. Its latencies are available if its verdict allows it; otherwise
+reading them raises `UntrustedNumber`. `result.run` holds everything as it was measured.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.api.choosing import build_lanes, deadline_asked, host_profile, of_batch, planned, runs_named
+from farm.api.resolve import build_lanes, deadline_asked, host_profile, of_batch, planned, runs_named
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Until, Verdict
@@ -37,23 +41,29 @@ __all__ = ["Answer", "Farm", "Result"]
 
 @dataclass(frozen=True)
 class Farm:
-    """Devices, models, how to measure, and the record of what was measured. `store` is the record's url or path; the fleet's, if None.
-    `kept` hears of every run that `bench` and `deploy` make."""
+    """A configuration (devices, models, measurement settings) and the database of runs.
+
+    `store` is the URL or path of that database; None uses the configuration's. `kept` is called
+    with each run that `bench` and `deploy` store.
+    """
 
     fleet: Fleet
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)
     kept: Callable[[Run], object] = field(default=lambda _: None, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str | Path | None = None, *, store: str | None = None, kept: Callable[[Run], object] = lambda _: None) -> Farm:
-        """The farm of a devices.toml; without a path that which `farm` would use. Raises ConfigError with every mistake in it."""
+        """Load a devices.toml; without a path, the one that the `farm` command would use.
+
+        Raises ConfigError with all mistakes in the file.
+        """
         from farm.config import load
 
         return cls(load(Path(path) if path is not None else None), store, kept)
 
     @property
     def record(self) -> RunStore:
-        """Where runs are kept."""
+        """Return the database of runs."""
         from farm.store import RunStore
 
         return RunStore.at(self.store or self.fleet.store)
@@ -73,12 +83,14 @@ class Farm:
         show: Callable[[Event], None] | None = None,
         **plan: Any,
     ) -> Result:
-        """Measure a model on a device, and keep the run.
+        """Measure a model on a device, and store the run.
 
-        `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is "quick", "standard" or "mlperf"; `batch`
-        builds it for so many samples at once; further
-        arguments are fields of `farm.types.Plan`, such as count=200 or minimum_s=3. While a run is NOISY or THROTTLED it is measured again,
-        up to `tries` times in all. Raises FarmError where the run fails, UsageError for what is not known.
+        `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is
+        "quick", "standard" or "mlperf". `batch` builds the model for that many samples per
+        inference. Further arguments are fields of `farm.types.Plan`, such as count=200 or
+        minimum_s=3. A run that is NOISY or THROTTLED is measured again, up to `tries` times in all.
+
+        Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
         board = _asked(self.fleet.device(device), options)
@@ -92,8 +104,11 @@ class Farm:
         raise UsageError(f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1")
 
     def deploy(self, model: str | Path, *, device: str, show: Callable[[Event], None] | None = None) -> Result:
-        """Build a model for a device, push it, run it once, and where the answer is right leave it there as the current release of its
-        name. Raises WrongAnswer where it is not, FarmError where the run fails."""
+        """Build a model for a device, push it, run it once, and install it if its answer is right.
+
+        The installed model becomes the current release of its name on the device. Raises
+        WrongAnswer if the answer is wrong, FarmError if the run fails.
+        """
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
         run = self._one(self.fleet.device(device), self.fleet.model(str(model)), how, show)
         if run.verdict is Verdict.WRONG:
@@ -110,9 +125,11 @@ class Farm:
         shapes: Mapping[str, Sequence[int]] | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> Answer:
-        """What a model on a device says to an input: arrays by name, or an image, .npy or .npz file.
+        """Run a model on a device with an input, and return its outputs.
 
-        The deployed model of the name is run where there is one, unless `build` or `shapes` is given; else the model is built.
+        `inputs` are arrays by name, or an image, .npy or .npz file. If a model of that name is
+        deployed on the device, that release runs, unless `build` or `shapes` is given; otherwise
+        the model is built.
         """
         if isinstance(inputs, Mapping):
             import numpy as np
@@ -126,7 +143,7 @@ class Farm:
         return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
 
     def history(self, model: str | None = None, *, device: str | None = None, limit: int | None = 100) -> list[Run]:
-        """Kept runs, failed ones too, the newest first."""
+        """Return stored runs, including failed ones, the newest first."""
         return self.record.runs(model=model, device=device, limit=limit)
 
     def compare(
@@ -139,10 +156,13 @@ class Farm:
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> list[Pair]:
-        """Is the second slower than the first, how much, and how surely? Each is a run, or the name of a baseline, or the beginning of a
-        run's id. Raises UsageError where there is none of the name, or nothing that both have.
+        """Test whether the second is slower than the first, by how much, and with what confidence.
 
-        `in_turns` does not compare the figures of then, but measures both builds again: see `in_turns`, and for `until` and `deadline_s`.
+        Each argument is a run, the name of a baseline, or the beginning of a run's id. Raises
+        UsageError if there is none of that name, or if the two have no model on a device in common.
+
+        By default the stored measurements are compared. With `in_turns`, both builds are measured
+        again, interleaved: see the method `in_turns`, also for `until` and `deadline_s`.
         """
         from farm import comparison
 
@@ -153,7 +173,7 @@ class Farm:
         return self.in_turns(pairs, until=until, deadline_s=deadline_s, show=show) if in_turns else comparison.compare(pairs)
 
     def pairs(self, first: str | Result | Run, second: str | Result | Run) -> list[tuple[Run, Run]]:
-        """The runs that `compare` compares."""
+        """Return the pairs of runs that `compare` compares."""
         from farm import comparison
 
         record = self.record
@@ -175,24 +195,28 @@ class Farm:
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> list[Pair]:
-        """The builds of each two runs, on the device of both, measured again in turns: what disturbs the machine then disturbs both.
+        """Measure the builds of each pair of runs again, interleaved, on the device of both.
 
-        `until` is how long, `confidence` that of all answers together, `deadline_s` the longest a pair may take beside that. A build that
-        is no longer in the cache, runs of different devices or settings, and an emulated device raise UsageError before anything is
-        measured. A device that fails, or a build whose answer is wrong, is the `failure` of its pair.
+        Interleaving exposes both builds to the same disturbances of the machine. `until` is the
+        stopping rule, `confidence` the joint confidence of all answers, and `deadline_s` the
+        longest that a pair may take in addition to the measurement itself.
+
+        Raises UsageError before anything is measured if a build is no longer in the cache, if the
+        runs have different devices or settings, or if the device is emulated. A device that fails,
+        or a build with a wrong answer, is the `failure` of its pair.
         """
         from farm import comparison, stats
-        from farm.pipeline import comparing
+        from farm.pipeline import compare as pipeline_compare
         from farm.store import Store, cache_root
 
         store, sure = Store(cache_root()), confidence or stats.CONFIDENCE
-        contests = [comparing.contest(*pair, self.fleet, store) for pair in pairs]
+        contests = [pipeline_compare.contest(*pair, self.fleet, store) for pair in pairs]
         length = replace(until or Until(), confidence=1 - (1 - sure) / max(1, len(pairs)))
 
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
 
-        measured = comparing.measure(contests, length, limit_s, store=store, show=show or (lambda _: None))
+        measured = pipeline_compare.measure(contests, length, limit_s, store=store, show=show or (lambda _: None))
         return comparison.compare_in_turns(pairs, measured, sure)
 
     def execute(
@@ -203,7 +227,10 @@ class Farm:
         tick: Callable[[], None] | None = None,
         canaries: int = 0,
     ) -> Outcome:
-        """Do many jobs at once, see `farm.pipeline.expand`; every run is kept. A job's failure is a run like any other."""
+        """Execute many jobs in parallel (see `farm.pipeline.expand`) and store every run.
+
+        A failed job is returned as a run with a failure.
+        """
         from farm.pipeline import execute
         from farm.store import Store, cache_root
 
@@ -230,9 +257,12 @@ class Farm:
         build: bool = False,
         show: Callable[[Progress], None] | None = None,
     ) -> Answer:
-        """As `run`, for a device as it is to compute, and an input that is a file. A Model, rather than a name, is built as it is."""
+        """Run a model as `run` does, for a device with its options set and an input file.
+
+        A `Model`, unlike a name, is always built.
+        """
         from farm import pipeline
-        from farm.importers import feed
+        from farm.inputs import read
         from farm.store import Store, cache_root
 
         store, said = Store(cache_root()), show or (lambda _: None)
@@ -244,7 +274,7 @@ class Farm:
         chosen = self.fleet.model(model) if isinstance(model, str) else model
         host = host_profile(self.fleet)
         specs, outputs, words = pipeline.infer(chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said)
-        labels = tuple(feed.read_labels(chosen.labels)) if chosen.labels else ()
+        labels = tuple(read.read_labels(chosen.labels)) if chosen.labels else ()
         return Answer(chosen.name, tuple(specs), tuple(outputs), labels, converted=tuple(words))
 
     def _one(self, device: Device, model: Model, plan: Plan, show: Callable[[Event], None] | None, deadline_s: float | None = None) -> Run:

@@ -1,4 +1,4 @@
-"""What the functions of a `Farm` give back."""
+"""Return types of `Farm`'s methods."""
 
 from __future__ import annotations
 
@@ -16,48 +16,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run that was measured. Latencies are milliseconds per inference by the device's own clock.
+    """A measured run. Latencies are milliseconds per inference by the device's own clock.
 
-    They can be had of a STABLE run. Of any other, and where the number of samples does not support a percentile, asking for them raises
-    UntrustedNumber: a comparison with a limit shall not pass, or fail, by chance.
+    Latencies are available for a STABLE run only. For any other verdict, and for a percentile that
+    the number of samples does not support, reading them raises UntrustedNumber: a comparison with a
+    limit must not pass or fail by chance.
     """
 
     run: Run
 
     @property
     def verdict(self) -> Verdict:
+        """Return the verdict on the run."""
         return self.run.verdict
 
     @property
     def reason(self) -> str:
-        """The verdict's, in words."""
+        """Return the reason of the verdict, as text."""
         return self.run.reason
 
     @property
     def right(self) -> bool:
-        """Whether the answer is the reference's."""
+        """Return whether the answer agrees with the reference."""
         return self.run.samples is not None and self.run.samples.agreement.right
 
     @property
     def accuracy(self) -> float | None:
-        """The share of the labelled samples that the device gets right, 0 to 1; None for a model without any."""
+        """Return the share of labelled samples classified correctly, 0 to 1.
+
+        None if the model has no labelled samples.
+        """
         samples = self.run.samples
         return samples.correct / samples.total if samples and samples.total and samples.correct is not None else None
 
     @property
     def p50_ms(self) -> float:
+        """Return the median latency in milliseconds."""
         return self._figure("p50_ms")
 
     @property
     def p90_ms(self) -> float:
+        """Return the 90th percentile of the latency in milliseconds."""
         return self._figure("p90_ms")
 
     @property
     def p95_ms(self) -> float:
+        """Return the 95th percentile of the latency in milliseconds."""
         return self._figure("p95_ms")
 
     @property
     def p99_ms(self) -> float:
+        """Return the 99th percentile of the latency in milliseconds."""
         return self._figure("p99_ms")
 
     def _figure(self, name: str) -> float:
@@ -83,8 +92,11 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said to an input. `release` is the deployed one that was run; None where the model was built for it.
-    `converted` says in words what had to be done to the input's file to make it an input."""
+    """The outputs of a model for an input.
+
+    `release` is the deployed release that ran; None if the model was built for this call.
+    `converted` describes how the input file was converted to the model's input.
+    """
 
     model: str
     specs: tuple[TensorSpec, ...]
@@ -94,10 +106,13 @@ class Answer:
     converted: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        """An output by its name."""
+        """Return an output by its name."""
         return {spec.name: value for spec, value in self.named}[name]
 
     @property
     def named(self) -> list[tuple[TensorSpec, np.ndarray[Any, Any]]]:
-        """Each output with its specification, whose shape is that of a batch of one where the batch is open."""
+        """Return each output with its specification.
+
+        The specification's shape is that of batch 1 if the batch size is dynamic.
+        """
         return list(zip(self.specs, self.outputs, strict=True))

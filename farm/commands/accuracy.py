@@ -1,7 +1,8 @@
-"""farm accuracy: how many labelled samples devices get right, beside the reference."""
+"""farm accuracy: count correct answers on labelled samples, on devices and on the reference."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, host_profile, shared, show_error
-from farm.commands.describing import Described, with_description
+from farm.commands.common import Session, host_profile, shared
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, on_devices
+from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import Measured
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     metavar="DIR|NPZ",
     help="Images in folders by class, or an .npz with inputs and labels. [default: the model's `dataset`]",
 )
-@click.option("--samples", "count", type=click.IntRange(1), metavar="N", help="So many, spread evenly over the set. [default: all]")
-@click.option("--min-top1", type=Number(0, 100), metavar="PERCENT", help="Less than this on a device, and the exit code is 7.")
-@click.option("--fresh", is_flag=True, help="Begin anew; forget the answers of an earlier run.")
+@click.option("--samples", "count", type=click.IntRange(1), metavar="N", help="The number of samples, spread evenly. [default: all]")
+@click.option("--min-top1", type=Number(0, 100), metavar="PERCENT", help="Exit with 7 if the top-1 of a device is below this.")
+@click.option("--fresh", is_flag=True, help="Start again; discard the answers of an earlier run.")
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest to wait for a device's next answers.")
 @with_description
 @shared
@@ -47,11 +49,15 @@ def accuracy(
     deadline_s: float | None,
     described: Described,
 ) -> None:
-    """Measure top-1 and top-5 of a classifier on devices, and of its reference on this machine, all at once, on the same samples.
+    """Measure top-1 and top-5 accuracy of a classifier on devices and on its reference.
 
-    The folders of DIR are named after the model's labels, or after their numbers; where neither fits and there are as many folders as
-    classes, they are the classes in order of name. Images are prepared as the model's `preprocess` says. The set may be larger than
-    memory. Answers are kept as they come: after Ctrl-C, or whatever else ends it, the same command goes on.
+    All devices, and the reference on this machine, run in parallel on the same samples.
+
+    The folders of DIR are named after the model's labels or after their numbers. If neither fits
+    and there are as many folders as classes, they are the classes in order of name. Images are
+    preprocessed as the model's `preprocess` says. The set may be larger than memory. Answers are
+    stored as they arrive: if the run is interrupted, for example by Ctrl-C, the same command
+    continues it.
 
     \b
     farm accuracy --device pi3 digits
@@ -81,21 +87,21 @@ def _path(model: Model, path: Path | None) -> Path:
 
     if path is None and model.dataset is None:
         why = "it has no `dataset` in devices.toml"
-        raise UsageError(f"there are no data for {model.name}", why, f"farm accuracy {model.name} --data DIR")
+        raise UsageError(f"there are no data for {model.name}", why, f"farm accuracy {shlex.quote(model.name)} --data DIR")
     return path.absolute() if path else model.dataset  # type: ignore[return-value]
 
 
 def _count(
     session: Session, model: Model, devices: Sequence[Device], path: Path, count: int | None, fresh: bool, deadline_s: float | None
 ) -> Measured:
-    from farm import dashboard, interrupts
+    from farm import dashboard, signals
     from farm.pipeline.accuracy import Counting
     from farm.pipeline.accuracy import accuracy as measure
     from farm.store import AnswerStore, Store, cache_root
 
     fleet = session.fleet()
     last: list[Counting] = []
-    with interrupts.deferred(), dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display:
+    with signals.deferred(), dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display:
 
         def show(counting: Counting) -> None:
             last[:] = [counting]
@@ -118,7 +124,7 @@ def _count(
         except BaseException:
             kept = sum(len(lane.best) for lane in last[0].lanes) if last else 0
             if kept:
-                click.echo(f"{kept} answers kept: the same command goes on", err=True)
+                echo(f"{kept} answers kept: the same command goes on", err=True)
             raise
 
 
@@ -131,15 +137,15 @@ def _show(session: Session, measured: Measured) -> None:
     for one in found:
         converted |= Counter(one.converted)  # each device reads the same images
     for words, count in sorted(converted.items()):
-        click.echo(f"{count} images converted: {words}")
+        echo(f"{count} images converted: {words}")
     if measured.note:
-        click.echo(measured.note)
+        echo(measured.note)
     if kept := max(one.kept for one in found):
-        click.echo(f"up to {kept} answers are from an earlier run (--fresh begins anew)")
+        echo(f"up to {kept} answers are from an earlier run (--fresh begins anew)")
 
 
 def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
-    """Say what went wrong, each failure once, and exit with its code."""
+    """Print each distinct failure once, and exit with its code."""
     from farm.errors import WrongAnswer, of_failure
 
     failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}

@@ -1,12 +1,13 @@
-"""farm baseline: names for runs that later ones are compared with."""
+"""farm baseline: name runs, to compare later ones with them."""
 
 from __future__ import annotations
 
 import click
 
-from farm.api.choosing import worth_keeping
+from farm.api.resolve import worth_keeping
 from farm.commands.common import Session, shared
 from farm.commands.options import complete, of_device
+from farm.commands.output import echo
 from farm.errors import UsageError
 
 
@@ -37,26 +38,26 @@ def save(session: Session, name: str, models: tuple[str, ...], device: str | Non
         session.document("baseline", {"name": name, "runs": [run.id for run in newest.values()]})
         return
     for run in newest.values():
-        click.echo(f"{run.title} on {run.device}: {run.id}, {run.verdict.value}")
+        echo(f"{run.title} on {run.device}: {run.id}, {run.verdict.value}")
 
 
 @baseline.command("list")
 @shared
 def list_(session: Session) -> None:
-    """Show the baselines there are."""
+    """List the baselines."""
     found = session.record().baselines()
     if session.as_json:
         session.document("baselines", {"baselines": found})
         return
     for name, count in found.items():
-        click.echo(f"{name}: {count} run{'s' if count != 1 else ''}")
+        echo(f"{name}: {count} run{'s' if count != 1 else ''}")
 
 
 @baseline.command()
 @click.argument("name")
 @shared
 def remove(session: Session, name: str) -> None:
-    """Forget a baseline; its runs stay."""
+    """Remove a baseline; its runs stay."""
     from farm.errors import did_you_mean
 
     record = session.record()

@@ -1,4 +1,4 @@
-"""farm bench: every model on every device, at once."""
+"""farm bench: measure models on devices."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import deadline_asked, of_batch, planned
-from farm.commands import against as rivals
+from farm.api.resolve import deadline_asked, of_batch, planned
 from farm.commands import comparing
+from farm.commands import engine_option as rivals
 from farm.commands.common import Session, check_writable, shared, write_whole
-from farm.commands.computing import Asked, settings, with_threads
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, on_devices, whole_numbers, with_gates
-from farm.words import counted
+from farm.commands.output import echo, show_error
+from farm.commands.thread_options import Asked, settings, with_threads
+from farm.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
 @click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
-@click.option("--standard", "preset", flag_value="standard", help="100 samples, 5 s, until the median is sure, 60 s at the most.")
-@click.option("--mlperf", "preset", flag_value="mlperf", help="MLPerf SingleStream's rules: 600 s, p90 by early stopping.")
+@click.option("--standard", "preset", flag_value="standard", help="100 samples, 5 s, until the median is precise, at most 60 s.")
+@click.option("--mlperf", "preset", flag_value="mlperf", help="The rules of MLPerf SingleStream: 600 s, p90 by early stopping.")
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
 @comparing.fail_on
 @comparing.in_turns
-@click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with.")
+@click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with them.")
 @click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
-@click.option("--count", type=click.IntRange(1), help="At least so many samples.")
-@click.option("--minimum", "minimum_s", type=Number(0), metavar="SECONDS", help="At least so many seconds of samples.")
+@click.option("--count", type=click.IntRange(1), help="The least number of samples.")
+@click.option("--minimum", "minimum_s", type=Number(0), metavar="SECONDS", help="The shortest time to take samples.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), metavar="N", help="The models of a device take turns, so often. [default: 1; --standard: 3]"
+    "--rounds", type=click.IntRange(1, 100), metavar="N", help="Interleave a device's models, in N rounds. [default: 1; --standard: 3]"
 )
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
-@click.option("--batch", "batches", metavar="N", default="", help="Inferences a second with so many samples at once, or several: 1,8,32.")
+@click.option("--batch", "batches", metavar="N", default="", help="Samples per inference, or several: 1,8,32; shows inferences/s.")
 @rivals.option
 @with_gates
 @with_threads(several=True)
@@ -68,8 +69,9 @@ def bench(
 ) -> None:
     """Measure models on devices: latency, agreement with the reference, accuracy.
 
-    MODEL is a name of devices.toml, a file, or python:package.module:function; none means those of [bench]. Each model is built
-    once per kind of board, several at once, and all devices work at the same time. Every run is kept: see farm history.
+    MODEL is a name of devices.toml, a file, or python:package.module:function; the default is the
+    models of [bench]. Each model is built once per kind of board, several builds run in parallel,
+    and all devices work at the same time. Every run is stored: see farm history.
 
     \b
     farm bench --all
@@ -83,7 +85,7 @@ def bench(
     """
     from farm import metrics
     from farm.pipeline import expand
-    from farm.pipeline.rivals import check_rivals
+    from farm.pipeline.other_engines import check_rivals
 
     before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
@@ -108,7 +110,7 @@ def bench(
     pairs = comparing.against(session, before, outcome.runs, in_turns, deadline_s)
     if pairs and not session.as_json:
         comparing.show(session, pairs, "the same farm bench with --in-turns")
-    contests = rivals.contests(session, jobs, outcome, against)  # after the table: what is known by then is not lost if it fails
+    contests = rivals.contests(session, jobs, outcome, against)  # after the table, so that a failure here does not lose it
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
         extra |= {"against": rivals.body(contests)} if against else {}
@@ -121,16 +123,16 @@ def bench(
 
 
 def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
-    """Do the jobs under the live dashboard."""
-    from farm import dashboard, interrupts
+    """Execute the jobs, showing the live dashboard."""
+    from farm import dashboard, signals
 
     farm = session.farm()
-    with interrupts.deferred(), dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
+    with signals.deferred(), dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
 
 def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
-    """What --dry-run prints."""
+    """Print the jobs of --dry-run."""
     if session.as_json:
         body = [
             {
@@ -148,13 +150,13 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
         session.document("jobs", {"jobs": body})
         return
     for job in jobs:
-        click.echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
+        echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
     builds = {job.build for job in jobs}
-    click.echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
+    echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as JSON."""
+    """Return an outcome as JSON."""
     from farm.store import run_to_json
 
     ledger = {"wall_s": outcome.ledger.wall_s, "builds_s": outcome.ledger.builds_s, "devices_s": dict(outcome.ledger.devices)}
@@ -166,7 +168,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """0 when every run is good; with a single bad run, what it stands for; else 1."""
+    """Return 0 if every run is good, the code of a single bad run, or 1 for several runs."""
     from farm.errors import WrongAnswer
     from farm.types import Verdict
 
@@ -182,7 +184,6 @@ def exit_code(outcome: Outcome) -> int:
 
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
-    from farm.commands.common import show_error
     from farm.errors import of_failure
     from farm.views.runs import final_table
 
@@ -195,7 +196,7 @@ def _show(session: Session, outcome: Outcome) -> None:
     slowest = max(ledger.devices.items(), key=lambda item: item[1], default=("no device", 0.0))
     built = sum(not made.cached for made in outcome.artifacts)
     sent = sum(run.samples.uploaded for run in outcome.runs if run.samples)
-    click.echo(
+    echo(
         f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} new, {len(outcome.artifacts) - built} kept), "
         f"slowest device {slowest[0]} {slowest[1]:.1f} s, {sent / 1e6:.1f} MB uploaded"
     )

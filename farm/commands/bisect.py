@@ -1,4 +1,4 @@
-"""farm bisect: the first layer of a model whose output differs on a device."""
+"""farm bisect: find the first layer of a model whose output differs on a device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, host_profile, shared
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import AnyNumber, Number, complete, on_device
+from farm.commands.output import echo
 
 if TYPE_CHECKING:
     from farm.pipeline.bisect import Found
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="An image, .npy, or .npz with the inputs by name. [default: an example]",
 )
-@click.option("--min-snr", type=AnyNumber(), metavar="DB", help="A layer below this is bad. [default: 60, of float16 and integers 30]")
+@click.option("--min-snr", type=AnyNumber(), metavar="DB", help="A layer below this is bad. [default: 60; 30 for float16 and integers]")
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
 @with_description
 @shared
@@ -39,11 +40,13 @@ def bisect(
     deadline_s: float | None,
     described: Described,
 ) -> None:
-    """Find the first layer whose output differs on a device, where farm deploy or bench says WRONG.
+    """Find the first layer of a model whose output differs on a device.
 
-    Every kernel of the very build that runs there is called by itself on the device, in order, and compared with the same kernel as plain
-    loops on this machine. After a bad layer the device goes on from the right values, so that all bad ones are found. Layers have the
-    names of the source. The exit code is 7 where anything differs.
+    Use it if farm deploy or farm bench says WRONG. Each kernel of the same build is called
+    separately on the device, in order, and compared with the same kernel compiled as plain loops on
+    this machine. After a bad layer the device continues with the right values, so that all bad
+    layers are found. Layers have the names of the source model. The exit code is 7 if anything
+    differs.
 
     \b
     farm bisect --device pi3 mobilenet_v2
@@ -75,7 +78,7 @@ def bisect(
         console = session.out()
         console.print(layers_table(found.dissection, console.width))
         for line in lines:
-            click.echo(line)
+            echo(line)
     _end(found)
 
 

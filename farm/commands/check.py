@@ -1,4 +1,4 @@
-"""farm check: whether a model would build, what is in it, and all that stands in the way."""
+"""farm check: report a model's content, its cost, and everything that prevents a build."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, shared, show_error
-from farm.commands.describing import Described, with_description
+from farm.commands.common import Session, shared
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import complete
+from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
     from farm.pipeline.check import Report
@@ -24,25 +25,30 @@ if TYPE_CHECKING:
 @with_description
 @shared
 def check(session: Session, model: str, profile_name: str, described: Described) -> None:
-    """Say what is in a model, what it would cost, and whether it would build for a profile; nothing is run or kept.
+    """Check whether a model would build for a profile, and report its content and its cost.
 
-    Every operator that cannot be imported is named at once, with where it sits in the graph. The exit code is 0 where the model would
-    build.
+    Nothing is run or stored. All operators that cannot be imported are listed at once, with their
+    position in the graph. The exit code is 0 if the model would build.
 
     \b
     farm check model.onnx --profile rasp3b
     """
     from farm.commands.progress import Spinner
+    from farm.importers.capabilities import capability_of
     from farm.pipeline.check import check as check_model
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
+        capability = capability_of(chosen)
         report = check_model(chosen, profile, store=Store(cache_root()), show=spinner.show)
     if session.as_json:
-        session.document("check", {"model": chosen.name, "profile": profile.name, **_body(report)})
+        format_of = None if capability is None else asdict(capability)
+        session.document("check", {"model": chosen.name, "profile": profile.name, "format": format_of, **_body(report)})
     else:
+        if capability is not None:
+            echo(f"format      {capability}")
         _show(report)
     if not report.builds:
         _explain(report, chosen.name, profile.name)
@@ -68,22 +74,22 @@ def _show(report: Report) -> None:
         return
     for label, lines in (("input", outline.inputs), ("output", outline.outputs)):
         for line in lines:
-            click.echo(f"{label:12}{line}")
+            echo(f"{label:12}{line}")
     if report.batch:
-        click.echo(f"batch       {report.batch}")
-    click.echo(f"parameters  {outline.parameters:,} ({outline.parameter_bytes / 1e6:.1f} MB)")
-    click.echo("operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items()))
+        echo(f"batch       {report.batch}")
+    echo(f"parameters  {outline.parameters:,} ({outline.parameter_bytes / 1e6:.1f} MB)")
+    echo("operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items()))
     if report.operations is not None and report.loaded_bytes is not None and report.working_bytes is not None:
-        click.echo(f"arithmetic  {report.operations / 1e9:.3f} GFLOP an inference")
+        echo(f"arithmetic  {report.operations / 1e9:.3f} GFLOP an inference")
         total = report.working_bytes + report.loaded_bytes
-        click.echo(f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for intermediate results (estimated)")
+        echo(f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for intermediate results (estimated)")
     for problem in outline.problems:
-        click.echo(f"unsupported {problem.operator}{': ' if problem.what else ''}{problem.what}")
-        click.echo(f"{'':12}at {', '.join(problem.nodes)}")
+        echo(f"unsupported {problem.operator}{': ' if problem.what else ''}{problem.what}")
+        echo(f"{'':12}at {', '.join(problem.nodes)}")
 
 
 def _explain(report: Report, model: str, profile: str) -> None:
-    """Show why it would not build, and exit with the code that building would end with."""
+    """Print why the model would not build, and exit with the code that building would return."""
     from farm.errors import ModelError, of_failure
 
     if report.failure is not None:

@@ -1,13 +1,8 @@
-"""What every command shares: its session, the two consoles, how an error is shown, and how JSON is written.
-
-Data goes to stdout; progress, tables of progress and errors go to stderr.
-"""
+"""The session that every command receives, its options, and writing files."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import build_lanes as build_lanes
-from farm.api.choosing import host_profile as host_profile
+from farm.api.resolve import build_lanes as build_lanes
+from farm.api.resolve import host_profile as host_profile
+from farm.commands import output
 from farm.commands.options import gathered
-from farm.errors import FarmError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,16 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """One invocation: where its configuration is and how it wants to be talked to."""
+    """One invocation of the command line: its configuration and its output options."""
 
     config: Path | None
     as_json: bool
     verbosity: int  # -1 quiet, 0, 1 verbose
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)
     _farm: Farm | None = field(default=None, init=False, repr=False)
 
     def farm(self) -> Farm:
-        """What Python programs get too, read once. Raises ConfigError with every mistake in the configuration."""
+        """Return the farm, loaded once.
+
+        Raises ConfigError with all mistakes in the configuration.
+        """
         from farm.api import Farm
 
         if self._farm is None:
@@ -47,39 +45,26 @@ class Session:
         return self._farm
 
     def fleet(self) -> Fleet:
-        """The configuration. Raises ConfigError with every mistake in it."""
+        """Return the configuration. Raises ConfigError with all mistakes in it."""
         return self.farm().fleet
 
     def record(self) -> RunStore:
-        """Where runs are kept."""
+        """Return the database of runs."""
         return self.farm().record
 
     def out(self) -> Console:
-        """Where tables for the reader go."""
-        return _console(stderr=False)
+        """Return the console for tables (stdout)."""
+        return output.console(stderr=False)
 
     def err(self) -> Console:
-        """Where progress goes."""
-        return _console(stderr=True)
+        """Return the console for progress (stderr)."""
+        return output.console(stderr=True)
 
     def document(self, kind: str, body: Mapping[str, Any]) -> None:
         """Print one JSON document with its schema's name and version."""
         from farm.views import document
 
-        click.echo(json.dumps(document(kind, body), indent=1, allow_nan=False))
-
-
-def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-
-    from farm.commands.colours import theme
-
-    class Piped(Console):
-        def on_broken_pipe(self) -> None:
-            """Let the command line hear of it; rich would exit as if something had failed."""
-            raise BrokenPipeError
-
-    return Piped(stderr=stderr, highlight=False, emoji=False, theme=theme())
+        output.echo_json(document(kind, body))
 
 
 def _session(config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool) -> Session:
@@ -90,26 +75,26 @@ shared = gathered(
     "session",
     _session,
     click.option("--config", type=click.Path(path_type=Path), help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]"),
-    click.option("--store", metavar="URL", help="Where runs are kept: a file, or postgresql://... [default: that of devices.toml]"),
+    click.option("--store", metavar="URL", help="Where runs are stored: a file, or postgresql://... [default: that of devices.toml]"),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress."),
-    click.option("-v", "--verbose", is_flag=True, help="More detail."),
+    click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
+    click.option("-v", "--verbose", is_flag=True, help="Show more detail."),
 )
-"""The options that every command has; it receives them as its `session`, a Session."""
+"""Decorator: the options that every command has; it receives them as `session`, a Session."""
 
 
 def say_no_runs(session: Session, models: Sequence[str], devices: Sequence[str]) -> None:
-    """Say on stderr that no run is kept: none at all, or none of these models on these devices."""
+    """Print to stderr that no run is stored, or none of these models on these devices."""
     if (models or devices) and session.record().runs(limit=1):
         asked = [f"of {', '.join(models)}"] if models else []
         asked += [f"on {', '.join(devices)}"] if devices else []
-        click.echo(f"no runs {' '.join(asked)} among those that are kept: farm history", err=True)
+        output.echo(f"no runs {' '.join(asked)} among those that are kept: farm history", err=True)
     else:
-        click.echo("no runs yet: farm bench --all", err=True)
+        output.echo("no runs yet: farm bench --all", err=True)
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise UsageError now, rather than after something was measured, where `write_whole` could not write."""
+    """Raise UsageError if `write_whole` could not write this file; call it before measuring."""
     from farm.errors import UsageError
 
     folder = path.absolute().parent if path else None
@@ -119,7 +104,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A file, whole or not at all. Raises UsageError where it cannot be written."""
+    """Write a file atomically. Raises UsageError if it cannot be written."""
     from farm.errors import UsageError
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -129,17 +114,3 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as exc:
         beside.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
-
-
-def show_error(error: FarmError) -> None:
-    """The one way in which an error is shown."""
-    for label, text, colour in zip(("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True):
-        if text:
-            first, *rest = str(text).splitlines()
-            click.echo(f"{click.style(label, fg=colour, bold=True)}: {first}", err=True, color=_colour())
-            for line in rest:
-                click.echo(f"       {line}", err=True)
-
-
-def _colour() -> bool | None:
-    return False if os.environ.get("NO_COLOR") or not sys.stderr.isatty() else None

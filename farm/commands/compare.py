@@ -1,6 +1,8 @@
-"""farm compare: is B slower than A, and how surely."""
+"""farm compare: test whether B is slower than A."""
 
 from __future__ import annotations
+
+import shlex
 
 import click
 
@@ -20,9 +22,9 @@ from farm.types import Until
     "--seconds",
     type=Number(1),
     metavar="S",
-    help="With --in-turns, the longest to measure a pair, if ten rounds take no longer. [default: 20]",
+    help="With --in-turns, the longest to measure a pair, but at least ten rounds. [default: 20]",
 )
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="S", help="With --in-turns, the longest a pair may take beside that.")
+@click.option("--deadline", "deadline_s", type=Number(1), metavar="S", help="With --in-turns, the longest a pair may take besides that.")
 @shared
 def compare(
     session: Session,
@@ -33,13 +35,15 @@ def compare(
     seconds: float | None,
     deadline_s: float | None,
 ) -> None:
-    """Compare kept runs: is B slower than A, by how much, and how surely.
+    """Compare stored runs: is B slower than A, by how much, and with what confidence.
 
-    A and B are ids of runs (their first letters will do, see farm history) or names of baselines, of which each model on each
-    device is compared with its own. Only STABLE runs are evidence.
+    A and B are ids of runs (their first letters suffice, see farm history) or names of baselines.
+    Of baselines, the runs of the same model on the same device are compared. Only STABLE runs are
+    evidence.
 
-    With --in-turns their figures do not count: the builds of both, which must still be in the cache, are loaded on the device side by side
-    and measured one inference here, one there. What disturbs the machine then disturbs both, so that NOISY runs can be judged too.
+    With --in-turns the stored figures are not used. Both builds, which must still be in the cache,
+    are loaded on the device side by side and measured interleaved, one inference at a time. A
+    disturbance of the machine then affects both, so that NOISY runs can be judged too.
 
     \b
     farm compare 4f2a 91c7
@@ -56,5 +60,5 @@ def compare(
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:
-        comparing.show(session, pairs, f"farm compare --in-turns {first} {second}")
+        comparing.show(session, pairs, f"farm compare --in-turns {shlex.quote(first)} {shlex.quote(second)}")
     comparing.end_of(pairs, fail_on)

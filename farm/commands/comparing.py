@@ -1,14 +1,16 @@
-"""What compare and bench share: finding runs by name, showing a comparison, and its exit code."""
+"""Shared by compare, bench and report: baselines by name, comparisons, and their exit codes."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.choosing import worth_keeping
+from farm.api.resolve import worth_keeping
+from farm.commands.output import echo, show_error
 from farm.errors import FarmError, Regression, UsageError, did_you_mean
 from farm.stats import CONFIDENCE, Change
 
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class Percentage(click.ParamType):  # type: ignore[type-arg]
-    """A share: 5% or 0.05."""
+    """A share, given as 5% or 0.05."""
 
     name = "percentage"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share as a number from 0 up to, but not including, 10."""
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
@@ -37,17 +40,21 @@ fail_on = click.option(
     "--fail-on",
     type=Percentage(),
     metavar="SHARE",
-    help="Exit with 8 where a model is surely slower, and a slowdown of this share (5%) is not ruled out.",
+    help="Exit with 8 if a model is significantly slower, and a slowdown of this share (5%) is not ruled out.",
 )
 
 
 in_turns = click.option(
-    "--in-turns", is_flag=True, help="Measure both builds again in turns, which tells on a noisy machine what the kept figures cannot."
+    "--in-turns", is_flag=True, help="Measure both builds again, interleaved; this can decide on a noisy machine what stored runs cannot."
 )
 
 
 def baseline_named(session: Session, name: str | None, fail_on: float | None, in_turns: bool = False) -> list[Run]:
-    """The runs of the baseline that bench is given. Raises UsageError, before anything is measured, where there is none of the name."""
+    """Return the runs of a baseline; none if `name` is None.
+
+    Raises UsageError, before anything is measured, if there is no such baseline, or if an option
+    needs one and none is given.
+    """
     if name is None:
         for option in [*(["--fail-on"] if fail_on is not None else []), *(["--in-turns"] if in_turns else [])]:
             raise UsageError(f"{option} is told nothing to compare with", "", "add --baseline NAME; make one with: farm baseline save NAME")
@@ -55,19 +62,27 @@ def baseline_named(session: Session, name: str | None, fail_on: float | None, in
     record = session.record()
     if not (found := record.baseline(name)):
         known = did_you_mean(name, record.baselines())
-        raise UsageError(f"there is no baseline {name!r}", known, f"farm baseline save {name}, or: farm bench --save-baseline {name}")
+        raise UsageError(
+            f"there is no baseline {name!r}",
+            known,
+            f"farm baseline save {shlex.quote(name)}, or: farm bench --save-baseline {shlex.quote(name)}",
+        )
     return found
 
 
 def save(session: Session, name: str | None, runs: Sequence[Run]) -> None:
-    """Make the good ones of these runs a baseline, if it has a name."""
+    """Store the good runs among these as a baseline, if a name is given."""
     if name is not None and (good := worth_keeping(runs)):
         session.record().save_baseline(name, good)
 
 
 def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -> None:
-    """Raises UsageError, before anything is measured, where a build of the baseline that may have to be measured again cannot be."""
-    from farm.pipeline.comparing import contest
+    """Raise UsageError if a build of the baseline could not be measured again.
+
+    It is called before anything is measured. Only the runs of `before` that `jobs` will be compared
+    with are checked.
+    """
+    from farm.pipeline.compare import contest
     from farm.store import Store, cache_root
 
     asked = {(job.device.name, job.title) for job in jobs if not job.device.emulated}
@@ -77,15 +92,18 @@ def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -
 
 
 def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool, deadline_s: float | None) -> list[Pair]:
-    """The runs beside those of a baseline; where these do not tell, both builds are measured again `in_turns`, if that is asked for.
-    `deadline_s` is that of a job, if it is not its device's."""
+    """Compare runs with those of a baseline.
+
+    With `in_turns`, both builds are measured again, interleaved, for each pair that the stored runs
+    do not decide. `deadline_s` overrides the device's deadline.
+    """
     from farm import comparison
 
     known = {(run.device, run.title) for run in before}
     after = [run for run in runs if (run.device, run.title) in known]
     if not after:
         return []
-    confidence = 1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE  # as there are two ways to be wrong
+    confidence = 1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE  # Bonferroni: each pair may be tested twice
     pairs = comparison.compare(comparison.pair_up(before, after), confidence)
     unsure = [pair for pair in pairs if in_turns and may_be_told(pair)]
     both = [(pair.first, pair.second) for pair in unsure]
@@ -95,18 +113,22 @@ def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_tur
 
 
 def may_be_told(pair: Pair) -> bool:
-    """Whether its kept runs do not tell, and turns might."""
+    """Return whether stored runs do not decide the comparison, but an interleaved one might."""
     return pair.found.change is Change.UNSURE and _measurable(pair)
 
 
 def _measurable(pair: Pair) -> bool:
-    """Whether turns are possible, but for what is in the cache: see `farm.pipeline.comparing.contest`."""
+    """Return whether both builds can be measured interleaved.
+
+    The cache is not checked: see `farm.pipeline.compare.contest`.
+    """
     sides = (pair.first, pair.second)
     alike = len({(run.device, run.profile, run.threads, run.cores, run.pinned) for run in sides}) == 1
     return alike and all(run.good and run.artifact_digest and run.model_digest and not run.emulated for run in sides)
 
 
 def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any) -> list[Pair]:
+    """Measure the builds of the pairs interleaved, showing a spinner."""
     from farm.commands.progress import Spinner
 
     with Spinner(session, "in turns") as spinner:
@@ -114,19 +136,26 @@ def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how:
 
 
 def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
-    """The table, and where it cannot tell, the command that might: `again`, if every pair can be measured in turns."""
+    """Print the comparison, and the command that might decide pairs for which it is inconclusive.
+
+    The command is `again` if several pairs are inconclusive and all can be measured interleaved;
+    else one `farm compare` per pair.
+    """
     from farm.views.comparing import comparison_table
 
     console = session.out()
     console.print(comparison_table(pairs, console.width))
     if unsure := [pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)]:
-        each = [f"farm compare --in-turns {pair.first.id} {pair.second.id}" for pair in unsure]
+        each = [f"farm compare --in-turns {shlex.quote(pair.first.id)} {shlex.quote(pair.second.id)}" for pair in unsure]
         for command in [again] if len(unsure) > 1 and all(map(_measurable, pairs)) else each:
-            click.echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
+            echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
 
 
 def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | None:
-    """The error of what became too slow; none without a bar."""
+    """Return the error for pairs that became slower by `slowdown`; None without a limit.
+
+    A pair counts if it is significantly slower, and its interval does not exclude this slowdown.
+    """
     if slowdown is None or not (slow := [pair for pair in pairs if pair.found.reaches(slowdown)]):
         return None
     why = "\n".join(f"{pair.second.title} on {pair.second.device}: {pair.found.reason}" for pair in slow)
@@ -135,7 +164,10 @@ def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | No
 
 
 def end_of(pairs: Sequence[Pair], slowdown: float | None) -> None:
-    """Exit where something became too slow, or could not be measured in turns; nothing else is left to show then."""
+    """Exit with an error if something became too slow, or could not be measured interleaved.
+
+    Call it last: everything else must be printed before.
+    """
     failures = [pair.failure for pair in pairs if pair.failure]
     if slower := regression(pairs, slowdown):
         end_with(slower, *failures)
@@ -144,9 +176,7 @@ def end_of(pairs: Sequence[Pair], slowdown: float | None) -> None:
 
 
 def end_with(error: FarmError, *others: FarmError) -> None:
-    """Show the errors, and exit with the first; the document, if any, is printed already."""
-    from farm.commands.common import show_error
-
+    """Print the errors and exit with the code of the first."""
     for one in (*others, error):
         show_error(one)
     raise SystemExit(error.exit_code)

@@ -1,4 +1,4 @@
-"""farm compile: a model into a library for a kind of board."""
+"""farm compile: build a model into a library for a kind of board."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.common import Session, host_profile, shared
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import complete
+from farm.commands.output import echo
 
 if TYPE_CHECKING:
     from farm.types import Artifact, Prepared
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the artifact into this new folder.")
 @shared
 def compile_(session: Session, model: str, profile_name: str, described: Described, output: Path | None) -> None:
-    """Import a model, check it against its reference on this machine, and build it for a profile.
+    """Import a model, check it against its reference, and build it for a profile.
 
-    The artifact is a folder: library.so, parameters, metadata.json. It is kept under the digest of all that went into it; with -v, a table
-    says which schedule each kernel got.
+    The check runs on this machine. The artifact is a folder: library.so, parameters, metadata.json.
+    It is stored under a digest of everything that determines it. With -v, a table shows the
+    schedule of each kernel.
 
     \b
     farm compile model.onnx --profile rasp3b -o out
@@ -52,11 +54,11 @@ def compile_(session: Session, model: str, profile_name: str, described: Describ
         return
     where = output or artifact.library.parent
     how = "from the store" if artifact.cached else f"built in {sum(artifact.seconds.values()):.1f} s"
-    click.echo(f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, artifact {artifact.digest[:12]}")
-    click.echo(f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}")
+    echo(f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, artifact {artifact.digest[:12]}")
+    echo(f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}")
     if batch := batch_in_words(prepared.inputs, prepared.fixed):
-        click.echo(f"batch: {batch}")
-    click.echo(str(where))
+        echo(f"batch: {batch}")
+    echo(str(where))
     if session.verbosity > 0:
         from farm import views
 

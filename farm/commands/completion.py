@@ -1,11 +1,13 @@
-"""farm completion: what makes the shell complete farm's commands, options, devices and models."""
+"""farm completion: print shell completion scripts."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-VARIABLE = "_FARM_COMPLETE"  # by which the shell asks
+from farm.commands.output import echo_text
+
+VARIABLE = "_FARM_COMPLETE"  # the environment variable by which the shell requests completions
 
 
 @click.command()
@@ -21,4 +23,4 @@ def completion(context: click.Context, shell: str) -> None:
     """
     script = get_completion_class(shell)
     assert script is not None
-    click.echo(script(context.find_root().command, {}, "farm", VARIABLE).source())
+    echo_text(script(context.find_root().command, {}, "farm", VARIABLE).source())

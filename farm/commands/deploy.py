@@ -1,4 +1,4 @@
-"""farm deploy: a model onto a device, and the proof that it answers right there."""
+"""farm deploy: install a model on a device if its answer there is right."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
-from farm.commands.common import Session, shared, show_error
-from farm.commands.describing import Described, with_description
+from farm.commands.common import Session, shared
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, on_devices, with_gates
+from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
     from farm.pipeline import Outcome
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     "canaries",
     type=click.IntRange(1),
     metavar="N",
-    help="The first N devices go ahead; the others follow only if all is right there.",
+    help="Deploy to the first N devices; to the others only if all is right there.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
@@ -46,12 +47,14 @@ def deploy(
     canaries: int | None,
     dry_run: bool,
 ) -> None:
-    """Install a model on a device: build it, push it, run it there once, compare the answer with the reference.
+    """Install a model on a device: build it, push it, run it once, and check its answer.
 
-    Where the answer is right, the model stays there as the current release of its name: farm run uses it from then on, and
-    so does farm-agent run on the board itself. See farm deployments, rollback, undeploy.
+    If the answer agrees with the reference, the model stays on the device as the current release of
+    its name: farm run uses it from then on, and so does farm-agent run on the board itself. See
+    also the commands deployments, rollback, undeploy.
 
-    MODEL is a name of devices.toml, a file, or python:package.module:function; none means those of [bench].
+    MODEL is a name of devices.toml, a file, or python:package.module:function; the default is the
+    models of [bench].
 
     \b
     farm deploy --device pi3 digits
@@ -77,7 +80,7 @@ def deploy(
             if run.failure:
                 show_error(of_failure(run.failure))
             else:
-                click.echo(_line(run, _artifact(outcome, run)))
+                echo(_line(run, _artifact(outcome, run)))
     raise SystemExit(exit_code(outcome))
 
 

@@ -1,4 +1,4 @@
-"""farm deployments, rollback and undeploy: what is installed where, the release before, and away with it."""
+"""farm deployments, rollback and undeploy: list, switch and remove releases on devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, shared, show_error
+from farm.commands.common import Session, build_lanes, shared
 from farm.commands.options import on_devices
+from farm.commands.output import echo, show_error
 from farm.errors import FarmError
 
 if TYPE_CHECKING:
@@ -21,15 +22,16 @@ _SESSION_S = 60.0
 @on_devices
 @shared
 def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
-    """List what is deployed where: name, releases, digests and dates. Without a choice, of all devices.
+    """List the models deployed on devices, with their releases, digests and dates.
 
-    The release marked with an arrow is the current one: farm run uses it, and farm-agent run on the board itself.
+    The default is all devices. The release marked with an arrow is the current one: farm run uses
+    it, and so does farm-agent run on the board itself.
 
     \b
     farm deployments
     farm deployments --device pi3 --json
     """
-    from farm.pipeline.tasks import deployments_task
+    from farm.pipeline.worker_tasks import deployments_task
 
     chosen = session.fleet().select_devices(devices, tags, everywhere or not (devices or tags))
     found = _ask(session, chosen, "asking the devices", deployments_task)
@@ -43,16 +45,18 @@ def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...
 @click.command()
 @click.argument("name")
 @on_devices
-@click.option("--to", "number", type=click.IntRange(1), metavar="RELEASE", help="This release. [default: the one before the current]")
+@click.option("--to", "number", type=click.IntRange(1), metavar="RELEASE", help="The release. [default: the one before the current]")
 @shared
 def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, number: int | None) -> None:
-    """Make an earlier release of a deployed model the current one. Nothing is built, and nothing is sent.
+    """Make an earlier release of a deployed model the current one.
+
+    Nothing is built, and nothing is sent.
 
     \b
     farm rollback --device pi3 digits
     farm rollback --tag lab digits --to 3
     """
-    from farm.pipeline.tasks import roll_back_task
+    from farm.pipeline.worker_tasks import roll_back_task
 
     chosen = session.fleet().select_devices(devices, tags, everywhere)
     found = _ask(session, chosen, f"rolling {name} back", roll_back_task, name, number or 0)
@@ -66,12 +70,13 @@ def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[
 def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
     """Remove deployed models from devices, with all their releases.
 
-    Their files go when the room is wanted for others; farm provision --remove takes everything away at once.
+    Their files are deleted when the space is needed for others; farm provision --remove removes
+    everything at once.
 
     \b
     farm undeploy --device pi3 digits
     """
-    from farm.pipeline.tasks import undeploy_task
+    from farm.pipeline.worker_tasks import undeploy_task
 
     chosen = session.fleet().select_devices(devices, tags, everywhere)
     found = _ask(session, chosen, "removing", undeploy_task, names)
@@ -79,7 +84,7 @@ def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...],
 
 
 def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """The answers of the devices, or their errors, in the order of the choice."""
+    """Return the devices' answers or errors, in the order of `chosen`."""
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
     from farm.store import Store, cache_root
@@ -97,12 +102,12 @@ def _report(session: Session, found: Mapping[str, Any], line: Callable[[str, Any
         if isinstance(answer, FarmError):
             show_error(answer)
         elif not session.as_json:
-            click.echo(line(name, answer))
+            echo(line(name, answer))
     _end(found)
 
 
 def _end(found: Mapping[str, Any]) -> None:
-    """0 when every device did it; with a single device, what its error stands for; else 1."""
+    """Exit with 0 if every device succeeded, the code of a single device's error, or 1."""
     errors = [answer for answer in found.values() if isinstance(answer, FarmError)]
     raise SystemExit(0 if not errors else errors[0].exit_code if len(found) == 1 else 1)
 
@@ -118,7 +123,7 @@ def _show(session: Session, found: Mapping[str, Any]) -> None:
         if isinstance(answer, FarmError):
             show_error(answer)
         elif not answer:
-            click.echo(f"nothing is deployed on {name}: farm deploy --device {name} MODEL", err=True)
+            echo(f"nothing is deployed on {name}: farm deploy --device {name} MODEL", err=True)
 
 
 def _date(release: Release) -> str:

@@ -1,4 +1,4 @@
-"""farm devices: what is in the farm, and in what state."""
+"""farm devices: list the configured devices and their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farm.commands.common import Session, build_lanes, shared
 from farm.commands.options import on_devices
 
 if TYPE_CHECKING:
-    from farm.transports.readiness import State
+    from farm.transports.state import State
     from farm.types import Device
 
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 @on_devices
 @shared
 def devices(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
-    """List the devices of devices.toml with their state; with -v, also what each says of itself.
+    """List the devices of devices.toml with their state; with -v, also with their facts.
 
-    A device is ready, emulated, offline (nobody answers) or unavailable (something is missing on this machine, and the line says what).
+    A device is ready, emulated, offline (it does not answer) or unavailable (this machine lacks
+    something, which the note names).
     """
     from farm import transports
-    from farm.parallel import together
+    from farm.workers import together
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere or not (devices or tags))
@@ -59,7 +60,7 @@ def _known(facts: Any) -> dict[str, str]:
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
-    from farm.pipeline.tasks import FACTS_S, facts_task
+    from farm.pipeline.worker_tasks import FACTS_S, facts_task
     from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices") as spinner:

@@ -1,21 +1,20 @@
-"""farm doctor: what does not work, why, and the command that mends it."""
+"""farm doctor: find what does not work, why, and the command that repairs it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 import farm
-from farm.commands import findings
+from farm.commands import doctor_output
 from farm.commands.common import Session, build_lanes, host_profile, shared
 from farm.commands.options import on_devices
-from farm.words import plain
+from farm.commands.output import Styled, echo
 
 if TYPE_CHECKING:
-    from farm.pipeline.doctor import Finding
+    from farm.pipeline.doctor.board import Finding
 
 _HERE = "this machine"
 _MODEL = "digits"
@@ -27,8 +26,8 @@ _MODEL = "digits"
 def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
     """Check this machine, and devices layer by layer: from the name to the answer of a small model.
 
-    The first layer of a device that does not hold is named, with the reason and the command that mends it. Without a device, only this
-    machine is checked.
+    The first layer of a device that fails is reported, with the reason and the command that repairs
+    it. Without a device, only this machine is checked.
 
     \b
     farm doctor
@@ -36,8 +35,8 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     """
     from farm.commands.progress import Spinner
     from farm.config import load
-    from farm.pipeline.doctor import examine
-    from farm.pipeline.host_check import examine_host
+    from farm.pipeline.doctor.board import examine
+    from farm.pipeline.doctor.host import examine_host
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
@@ -52,14 +51,15 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
             keep, host = session.record(), host_profile(fleet)
             found |= examine(chosen, model=model, host=host, store=store, keep=keep, lanes=build_lanes(), show=spinner.show)
     if session.as_json:
-        session.document("doctor", {"examined": findings.body(found)})
+        session.document("doctor", {"examined": doctor_output.body(found)})
     else:
         for device in chosen:
             _print(device.name, found[device.name])
-    raise SystemExit(findings.exit_code(found))
+    raise SystemExit(doctor_output.exit_code(found))
 
 
 def _print(name: str, found: list[Finding]) -> None:
-    click.secho(plain(name), bold=None if os.environ.get("NO_COLOR") else True)
+    echo(Styled(name, bold=True))
     for finding in found:
-        click.echo(findings.lines(finding))
+        for line in doctor_output.lines(finding):
+            echo(*line)

@@ -1,14 +1,16 @@
-"""farm export: a model as files that run without farm."""
+"""farm export: write a model as files that run without farm."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from farm.commands.common import Session, host_profile, shared
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import complete
+from farm.commands.output import echo
 
 FOLDER, PARTS = "folder", "parts"
 
@@ -18,17 +20,19 @@ FOLDER, PARTS = "folder", "parts"
 @click.option(
     "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a new folder; for parts, any folder.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The folder to write to: a new one; for parts, any.")
 @click.option("--format", "kind", type=click.Choice([FOLDER, PARTS]), default=FOLDER, show_default=True, help="What to write, see above.")
 @with_description
 @shared
 def export(session: Session, model: str, profile_name: str, output: Path, kind: str, described: Described) -> None:
     """Write a model as files that run without farm, and without Python.
 
-    folder: the model, a C++ header and its runner, the runtime's sources, an example (image in, label out) and a CMakeLists.txt that builds
-    them, for this machine or with a cross compiler; its README.md says how.
+    folder: the model, a C++ header and its runner, the runtime's sources, an example (image in,
+    label out), and a CMakeLists.txt that builds them for this machine or with a cross compiler. Its
+    README.md explains how.
 
-    parts: three files, the library MODEL.so, the graph MODEL.json (inputs, outputs, steps), the parameters MODEL.npz.
+    parts: three files: the library MODEL.so, the graph MODEL.json (inputs, outputs, steps), and the
+    parameters MODEL.npz.
 
     \b
     farm export digits --profile rasp3b -o digits-for-pi
@@ -59,6 +63,7 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
         session.document("export", {"artifact": artifact.digest, "profile": artifact.profile, "paths": [str(path) for path in written]})
         return
     for path in written:
-        click.echo(str(path))
+        echo(str(path))
     if kind == FOLDER:
-        click.echo(f"build it: cmake -B {output}/build -S {output} && cmake --build {output}/build -j", err=True)
+        build = shlex.quote(f"{output}/build")
+        echo(f"build it: cmake -B {build} -S {shlex.quote(str(output))} && cmake --build {build} -j", err=True)

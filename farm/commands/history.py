@@ -1,4 +1,4 @@
-"""farm history: the runs that were kept."""
+"""farm history: list stored runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import click
 
 from farm.commands.common import Session, say_no_runs, shared
 from farm.commands.options import complete, of_device
+from farm.commands.output import echo
 
 
 @click.command()
 @click.argument("model", required=False, shell_complete=complete("models"))
 @of_device
-@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="The newest so many.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="The number of runs.")
 @shared
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
-    """Show past runs, the newest first, failed ones too.
+    """Show stored runs, the newest first, failed ones too.
 
-    Of one model on one device also a line of its medians over time, and where they took a step, with what else changed there.
+    For one model on one device, also show its medians over time, the steps in them, and what else
+    changed at each step.
 
     \b
     farm history resnet18 --device pi3
@@ -37,4 +39,4 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     console.print(history_table(runs, console.width))
     if model and len({run.device for run in runs}) == 1:
         for line in timeline(runs[::-1]):
-            click.echo(line)
+            echo(line)

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands, and their types."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ Option = Callable[[Any], Any]
 
 
 class AnyNumber(click.types.FloatParamType):
-    """A number. "nan" and "inf" are none: the one is neither below a limit nor above, the other never comes."""
+    """A finite number.
+
+    "nan" is rejected because it is neither below nor above a limit, and "inf" because it is never
+    reached.
+    """
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Return the number; fail if it is not finite."""
         number = super().convert(value, parameter, context)
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", parameter, context)
 
 
 class Number(AnyNumber, click.FloatRange):
-    """One in a range."""
+    """A finite number in a range."""
 
 
 def gathered(name: str, make: Callable[..., Any], *options: Option) -> Callable[[Command], Command]:
-    """Options of which a command receives one value under a name: what `make` makes of theirs."""
+    """Return a decorator that adds options and passes `make(**values)` as the argument `name`."""
 
     def decorate(command: Command) -> Command:
         def with_value(**given: Any) -> Any:
@@ -46,7 +51,7 @@ def gathered(name: str, make: Callable[..., Any], *options: Option) -> Callable[
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion of the configured `devices`, `profiles` or `models`."""
+    """Return a shell completion of the configured `devices`, `profiles` or `models`."""
 
     def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         from farm.config import load
@@ -60,17 +65,17 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
-    """-d, --device; the command receives it under the name."""
+    """Return the option -d, --device; the command receives it as `name`."""
     return click.option("-d", "--device", name, metavar="NAME", help=help, shell_complete=complete("devices"), **more)
 
 
 on_device = device_option("device_name", "The device.", required=True)
-of_device = device_option("device", "Only of this device.")
+of_device = device_option("device", "Only runs on this device.")
 several_devices = device_option("devices", "A device; may be repeated.", multiple=True)
 
 
 def on_devices(command: Command) -> Command:
-    """The options that choose devices."""
+    """Add the options that choose devices: --device, --tag and --all."""
     everywhere = click.option("-a", "--all", "everywhere", is_flag=True, help="All devices.")
     tags = click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="All devices with the tag; may be repeated.")
     chosen: Command = several_devices(tags(everywhere(command)))
@@ -78,7 +83,7 @@ def on_devices(command: Command) -> Command:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """What an option such as 1,2,4 says, each number once. Raises UsageError."""
+    """Return the distinct numbers of an option such as 1,2,4. Raises UsageError."""
     words = text.split(",") if text else []
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise UsageError(f"{option} {text}: no numbers", "whole numbers above 0, commas between them", f"{option} 1,2,4")
@@ -86,13 +91,16 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def with_gates(command: Command) -> Command:
-    """What an answer must reach, or the run is WRONG; the command receives `min_snr_db` and `min_top1`, a share."""
+    """Add --min-snr and --min-top1, below which a run is WRONG.
+
+    The command receives `min_snr_db` and `min_top1`; the latter is a share from 0 to 1.
+    """
     top1 = click.option(
         "--min-top1",
         type=Number(0, 100),
         callback=lambda _context, _parameter, value: None if value is None else value / 100,
         metavar="PERCENT",
-        help="WRONG below this: of the labelled samples, or of rows with the reference's best class.",
+        help="WRONG below this share of right labelled samples, or of rows with the reference's best class.",
     )
-    snr = click.option("--min-snr", "min_snr_db", type=AnyNumber(), metavar="DB", help="WRONG below this ratio of signal to noise.")
+    snr = click.option("--min-snr", "min_snr_db", type=AnyNumber(), metavar="DB", help="WRONG below this signal-to-noise ratio.")
     return snr(top1(command))

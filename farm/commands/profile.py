@@ -1,4 +1,4 @@
-"""farm profile: where the time of an inference goes, kernel by kernel."""
+"""farm profile: measure the time of each kernel of an inference."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.common import Session, check_writable, host_profile, shared, write_whole
-from farm.commands.computing import Asked, settings, with_threads
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, on_device
+from farm.commands.output import echo
+from farm.commands.thread_options import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     pass
@@ -22,8 +23,10 @@ _MOST = 20  # kernels, without -v
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @on_device
-@click.option("--seconds", type=Number(0.1), default=3.0, show_default=True, help="How long to record, about.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one inference for ui.perfetto.dev or speedscope.")
+@click.option("--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write a trace of one inference for ui.perfetto.dev or speedscope."
+)
 @with_threads(several=False)
 @with_description
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
@@ -38,10 +41,11 @@ def profile(
     deadline_s: float | None,
     asked: Asked,
 ) -> None:
-    """Where the time of an inference on a device goes: kernel by kernel, each with its share of what the device can do.
+    """Measure the time of each kernel of an inference, and its share of what the device can do.
 
-    Inferences that are recorded and such that are not take turns, inside the device's own run: so the kernels' times can be held against
-    the latency, and what lies between them is shown. The roof is measured beside, with the same threads. -v shows every kernel.
+    Recorded and unrecorded inferences alternate within one run on the device. The kernels' times
+    can therefore be compared with the latency, and the time between them is shown. The roof is
+    measured in addition, with the same threads. -v shows every kernel.
 
     \b
     farm profile --device host mobilenet_v2
@@ -49,7 +53,7 @@ def profile(
     """
     from farm import views
     from farm.commands.progress import Spinner
-    from farm.pipeline.profiling import profile as profile_on
+    from farm.pipeline.profile import profile as profile_on
     from farm.store import Store, cache_root
     from farm.views.profiling import profile_table, profile_to_json, trace_of
 
@@ -78,4 +82,4 @@ def profile(
     if session.verbosity > 0:
         console.print(views.ledger_table({device.name: profiled.ledger}, console.width))
     if trace:
-        click.echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or in speedscope")
+        echo(f"one inference in {trace}: open it at https://ui.perfetto.dev or in speedscope")

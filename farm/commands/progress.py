@@ -1,15 +1,14 @@
-"""Progress of a command that does one thing: a spinner with the stage, or plain lines off a terminal."""
+"""Progress of a command with a single task: a spinner on a terminal, or plain lines."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import click
-
-from farm import interrupts
-from farm.asking import terminal
+from farm import sanitize, signals
 from farm.commands.common import Session
+from farm.commands.output import Styled, echo
+from farm.prompts import terminal
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Spinner:
-    """`show` tells it what is going on; it is silent with --quiet."""
+    """A spinner that shows the current stage of the work; it shows nothing with --quiet."""
 
     def __init__(self, session: Session, title: str) -> None:
         self._console, self._title, self._last = session.err(), title, ""
@@ -30,7 +29,7 @@ class Spinner:
         self._block = ExitStack()
 
     def __enter__(self) -> Spinner:
-        self._block.enter_context(interrupts.deferred())
+        self._block.enter_context(signals.deferred())
         self._start()
         self._block.callback(self._stop)
         self._block.enter_context(terminal.lent(self._stop, self._start))
@@ -39,10 +38,10 @@ class Spinner:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._block.__exit__(kind, error, trace)
 
-    def say(self, line: str) -> None:
-        """A line on stdout, above the spinner."""
-        self._stop()  # while it runs, what goes to stdout would go where it is
-        click.echo(line)
+    def say(self, *parts: str | Styled) -> None:
+        """Print a line on stdout, above the spinner."""
+        self._stop()  # otherwise the line would be written into the spinner's line
+        echo(*parts)
         self._start()
 
     def _start(self) -> None:
@@ -56,7 +55,7 @@ class Spinner:
             self._status = None
 
     def show(self, progress: Progress) -> None:
-        """Say where the work is."""
+        """Show the current stage."""
         text = f"{self._title}: {progress.stage.value}{', ' if progress.note else ''}{progress.note}"
         if progress.fraction is not None:
             text += f" {progress.fraction:.0%}"
@@ -70,4 +69,4 @@ class Spinner:
 def _plain(text: str):  # type: ignore[no-untyped-def]
     from rich.text import Text
 
-    return Text(text)
+    return Text(sanitize.one_line(text))

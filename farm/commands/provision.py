@@ -1,4 +1,4 @@
-"""farm provision: what a board needs to be a device of the farm, put there, proved, and taken away again."""
+"""farm provision: install the agent on a board, prove that it works, and remove it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import farm
-from farm.commands import findings
+from farm.commands import doctor_output
 from farm.commands.common import Session, build_lanes, host_profile, shared
 from farm.commands.options import on_devices
-from farm.commands.serve import OPEN, check_key, refuse_open
+from farm.commands.serve import KEY_FILE, KEY_FILE_HELP, KEY_HELP, NO_KEY_HELP, OPEN, VARIABLE, chosen_key, refuse_open
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.pipeline.doctor import Finding
-    from farm.transports.ssh_service import Service
+    from farm.pipeline.doctor.board import Finding
+    from farm.transports.ssh.systemd_service import Service
 
 _MODEL = "digits"
 
 
 @click.command()
 @on_devices
-@click.option("--service", is_flag=True, help="Have the board's systemd start the agent at boot.")
+@click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
 @click.option("--tracker", metavar="HOST:PORT", help="With --service: register with this tracker.")
-@click.option(
-    "--key", default="", envvar="FARM_AGENT_KEY", help="With --service: what clients must know; with a tracker, the kind of board."
-)
+@click.option("--key-file", type=KEY_FILE, metavar="FILE", help=f"With --service: {KEY_FILE_HELP} [default: a random key, kept there]")
+@click.option("--key", default="", envvar=VARIABLE, help=f"With --service: {KEY_HELP}")
+@click.option("--no-key", is_flag=True, help=f"With --service: {NO_KEY_HELP}")
 @click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True, help="With --service: the agent's port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --service: the address to listen on.")
 @click.option("--open-to-network", is_flag=True, help=f"With --service: {OPEN[0].lower()}{OPEN[1:]}")
-@click.option("--remove", "away", is_flag=True, help="Take everything of farm's away from the board again.")
+@click.option("--remove", "away", is_flag=True, help="Remove everything of farm's from the board.")
 @shared
 def provision(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, service: bool, away: bool, **options: Any
 ) -> None:
-    """Put farm's agent on a board and prove it: find out what the board is, build and send the agent, run a small model.
+    """Install farm's agent on a board, and prove that it works by running a small model.
 
-    deploy, run and bench do as much by themselves. Here each step is shown; an interrupted one is continued by the next call.
+    The steps are: detect the board, build and send the agent, run a model. deploy, run and bench do
+    the same by themselves; this command shows each step. An interrupted provision is continued by
+    the next call.
 
     \b
     farm provision --device pi5
@@ -59,7 +61,8 @@ def provision(
 
         def tell(name: str, finding: Finding) -> None:
             if not session.as_json:
-                spinner.say(findings.lines(finding, name if names else ""))
+                for line in doctor_output.lines(finding, name if names else ""):
+                    spinner.say(*line)
 
         common: dict[str, Any] = {"host": host_profile(fleet), "store": Store(cache_root()), "lanes": build_lanes(), "show": spinner.show}
         if away:
@@ -68,13 +71,16 @@ def provision(
             model, keep = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL), session.record()
             found = work.provision(chosen, service=wanted, model=model, keep=keep, tell=tell, **common)
     if session.as_json:
-        session.document("provision", {"provisioned": findings.body(found)})
-    raise SystemExit(findings.exit_code(found))
+        session.document("provision", {"provisioned": doctor_output.body(found)})
+    raise SystemExit(doctor_output.exit_code(found))
 
 
 def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | None:
-    """Raises UsageError for options that mean nothing here, or more than was said."""
-    from farm.transports.ssh_service import Service
+    """Return the service's settings, or None if no service is to be installed.
+
+    Raises UsageError for options that have no effect here, and for contradictory ones.
+    """
+    from farm.transports.ssh.systemd_service import Service
 
     context = click.get_current_context()
     given = [name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
@@ -85,6 +91,8 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
         raise UsageError(f"{option} says how a service is to be", "no service is installed", f"add --service, or leave {option} out")
     if not wanted:
         return None
-    check_key(options["key"], options["tracker"])
+    key_file, no_key = options.pop("key_file"), options.pop("no_key")
+    key = chosen_key(options["key"], key_file, no_key, options["tracker"])
     refuse_open(options["host"], options["open_to_network"])
-    return Service(**{**options, "tracker": options["tracker"] or ""})
+    random = not (key or no_key or options["tracker"])
+    return Service(**{**options, "key": key, "random_key": random, "tracker": options["tracker"] or ""})

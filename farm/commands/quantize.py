@@ -1,8 +1,9 @@
-"""farm quantize: a float model as one of integers, or of weights in half precision."""
+"""farm quantize: quantize a float model to int8, or store its weights in float16."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, check_writable, host_profile, shared
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete
+from farm.commands.output import echo
 from farm.types import QUANTIZED, Quantize
 
 if TYPE_CHECKING:
-    from farm.pipeline.quantizing import Report
+    from farm.pipeline.quantize import Report
 
 METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
-_CALIBRATING = ("calibration", "percentile", "global_scale", "weight_scale", "per_tensor", "samples")  # options
+_CALIBRATING = ("calibration", "percentile", "global_scale", "weight_scale", "per_tensor", "samples")  # need calibration
 _LAYERS_SHOWN = 10
 
 
@@ -27,24 +29,28 @@ _LAYERS_SHOWN = 10
 @click.option(
     "--data", "path", type=click.Path(path_type=Path), metavar="DIR|NPZ", help="Samples. [default: the model's calibration_data or dataset]"
 )
-@click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="What it becomes, see above.")
+@click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="The element type, see above.")
 @click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
-@click.option("--percentile", type=Number(0, 100, min_open=True), default=99.99, show_default=True, help="For percentile.")
-@click.option("--global-scale", type=Number(0, min_open=True), default=8.0, show_default=True, help="For global_scale.")
-@click.option("--weight-scale", type=click.Choice(("max", "power2")), default="max", show_default=True, help="power2: the next power of 2.")
-@click.option("--per-tensor", is_flag=True, help="One scale for each weight, not one for each channel: less exact.")
-@click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="So many at most, spread evenly over the data.")
+@click.option("--percentile", type=Number(0, 100, min_open=True), default=99.99, show_default=True, help="For --calibration percentile.")
+@click.option("--global-scale", type=Number(0, min_open=True), default=8.0, show_default=True, help="For --calibration global_scale.")
+@click.option(
+    "--weight-scale", type=click.Choice(("max", "power2")), default="max", show_default=True, help="power2: round up to a power of 2."
+)
+@click.option("--per-tensor", is_flag=True, help="One scale per weight, not one per channel: less exact.")
+@click.option(
+    "--samples", type=click.IntRange(1), default=128, show_default=True, help="The most samples to use, spread evenly over the data."
+)
 @click.option(
     "-p",
     "--profile",
     "profile_name",
     default="x86",
     show_default=True,
-    help="The kind of board for the sizes.",
+    help="The kind of board whose sizes are reported.",
     shell_complete=complete("profiles"),
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to: a file whose name ends in .int8, or .float16."
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write; its name ends in .int8 or .float16."
 )
 @with_description
 @shared
@@ -63,15 +69,18 @@ def quantize(
     per_tensor: bool,
     samples: int,
 ) -> None:
-    """Quantize a float model, and say what that does to it.
+    """Quantize a float model, and report the effect on its accuracy, size and latency.
 
-    int8 computes in integers, and takes samples of what the model will be fed. float16 keeps the weights in half precision and computes in
-    float32: half the upload and file, and half the traffic where a kernel waits for memory and the CPU converts fast. It needs no data.
+    int8 computes in integers, and needs samples of the model's real inputs. float16 stores the
+    weights in half precision and computes in float32: half the upload and file, and half the memory
+    traffic if a kernel is bound by memory and the CPU converts fast. It needs no data.
 
-    For int8, kl_divergence cuts ranges off where least information is lost, minmax covers all that was seen, percentile all but the
-    largest, global_scale takes a step of its scale / 128 everywhere. Labels are not needed; where there are some, the accuracy is compared.
+    For int8, kl_divergence clips ranges where the least information is lost, minmax covers all
+    values seen, percentile covers all but the largest, and global_scale uses a step of its scale /
+    128 everywhere. Labels are not needed; if there are some, the accuracy is compared.
 
-    The file names the float model, and holds the scales of int8; every command takes it as a model, and compares it with the float model.
+    The file names the float model, and for int8 holds the scales. Every command takes it as a
+    model, and compares it with the float model.
 
     \b
     farm quantize digits --data train.npz -o digits.int8
@@ -81,7 +90,7 @@ def quantize(
     """
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
-    from farm.pipeline.quantizing import quantize as run
+    from farm.pipeline.quantize import quantize as run
     from farm.store import Store, cache_root
 
     fleet = session.fleet()
@@ -94,7 +103,11 @@ def quantize(
         raise UsageError(f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix)
     if found is None and settings.calibrates:
         why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
-        raise UsageError(f"there are no data to quantize {chosen.name} by", why, f"farm quantize {model} --data DIR -o {output}")
+        raise UsageError(
+            f"there are no data to quantize {chosen.name} by",
+            why,
+            f"farm quantize {shlex.quote(model)} --data DIR -o {shlex.quote(str(output))}",
+        )
     check_writable(output)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:
@@ -106,7 +119,7 @@ def quantize(
 
 
 def _check_options(settings: Quantize) -> None:
-    """Raises UsageError for what is said of a calibration that there is none of."""
+    """Raise UsageError for options of a calibration if there is none."""
     from farm.errors import UsageError
 
     context = click.get_current_context()
@@ -124,32 +137,30 @@ def _body(report: Report, output: Path) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | str:
-    """JSON has no infinity, which is what layers have that lose nothing."""
+    """Return the value, or its text if it is infinite: a lossless layer's SNR, which JSON lacks."""
     return value if math.isfinite(value) else str(value)
 
 
 def _show(session: Session, report: Report, output: Path) -> None:
+    from farm.formatting import digits
     from farm.views.layers import layers_table
-    from farm.words import digits
 
     found, console = report.quantized, session.out()
     shown = len(found.layers) if session.verbosity > 0 else _LAYERS_SHOWN
     console.print(layers_table(found.layers[:shown], console.width))
     if len(found.layers) > shown:
-        click.echo(f"{len(found.layers) - shown} more layers are better; -v shows them")
-    click.echo(f"outputs   {found.output_snr_db:.1f} dB signal to noise beside the float model")
+        echo(f"{len(found.layers) - shown} more layers are better; -v shows them")
+    echo(f"outputs   {found.output_snr_db:.1f} dB signal to noise beside the float model")
     if found.total:
         before, after = (100 * count / found.total for count in (found.float_correct, found.correct))
         change = f"{after - before:+.2f} points"
-        click.echo(f"accuracy  {before:.2f} % float, {after:.2f} % {found.dtype} ({change}) of {found.total} labelled samples")
+        echo(f"accuracy  {before:.2f} % float, {after:.2f} % {found.dtype} ({change}) of {found.total} labelled samples")
     else:
-        click.echo(f"accuracy  not compared: {found.unlabelled}")
+        echo(f"accuracy  not compared: {found.unlabelled}")
     before, after = report.float_artifact.nbytes, report.artifact.nbytes
-    click.echo(
-        f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} ({after / before:.0%}) for {report.artifact.profile}"
-    )
+    echo(f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} ({after / before:.0%}) for {report.artifact.profile}")
     ratio = found.float_ms / found.ms
-    click.echo(f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} (x{ratio:.2f}) on this machine")
+    echo(f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} (x{ratio:.2f}) on this machine")
     for remark in found.remarks:
-        click.echo(f"note      {remark}")
-    click.echo(str(output))
+        echo(f"note      {remark}")
+    echo(str(output))

@@ -1,4 +1,4 @@
-"""farm records: the best choices that were measured."""
+"""farm records: the fastest measured configuration of each kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from farm.commands.common import Session, shared
+from farm.commands.output import echo
 
-_core = click.option("--core", metavar="TEXT", help="Only of cores with this in their name, such as cortex-a72.")
-_operator = click.option("--operator", metavar="NAME", help="Only of this operator, such as convolution or dense.")
+_core = click.option("--core", metavar="TEXT", help="Only records of cores whose name contains this, such as cortex-a72.")
+_operator = click.option("--operator", metavar="NAME", help="Only records of this operator, such as convolution or dense.")
 
 
 @click.group(invoke_without_command=True)
@@ -19,7 +20,7 @@ _operator = click.option("--operator", metavar="NAME", help="Only of this operat
 def records(session: Session, core: str | None, operator: str | None) -> None:
     """List the records of farm tune: for each kernel and core, the fastest way to compute it.
 
-    Every build uses the records of its core. They can be carried to others:
+    Every build uses the records of its core. Records can be copied to other machines:
 
     \b
     farm records --core cortex-a72 --operator convolution
@@ -36,7 +37,7 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
         session.document("records", {"records": [record_to_json(record) for record in found]})
         return
     if not found:
-        click.echo("no records: farm tune --device NAME MODEL", err=True)
+        echo("no records: farm tune --device NAME MODEL", err=True)
         return
     console = session.out()
     console.print(views.records_table(found, console.width))
@@ -48,7 +49,7 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
 @_operator
 @shared
 def export(session: Session, file: Path, core: str | None, operator: str | None) -> None:
-    """Write records into FILE, a line of JSON each."""
+    """Write records to FILE, one JSON object per line."""
     from farm.store import RecordStore, write_records
 
     found = RecordStore.of_user().records(core, operator)
@@ -56,21 +57,25 @@ def export(session: Session, file: Path, core: str | None, operator: str | None)
     if session.as_json:
         session.document("exported", {"records": len(found), "file": str(file)})
     else:
-        click.echo(f"{len(found)} records written to {file}")
+        echo(f"{len(found)} records written to {file}")
 
 
 @records.command(name="import")
 @click.argument("file", type=click.Path(path_type=Path))
 @shared
 def import_(session: Session, file: Path) -> None:
-    """Take in the records of FILE. Of two for one kernel and core the faster stays; a FILE with a mistake changes nothing."""
+    """Add the records of FILE.
+
+    If there are two records for one kernel and core, the faster one is kept. If FILE has a mistake,
+    nothing changes.
+    """
     from farm.store import RecordStore, read_records
 
     merged = RecordStore.of_user().merge(read_records(file))
     if session.as_json:
         session.document("imported", {"new": merged.new, "faster": merged.faster, "left": merged.left})
     else:
-        click.echo(f"{merged.new} new, {merged.faster} faster than those that were there, {merged.left} not")
+        echo(f"{merged.new} new, {merged.faster} faster than those that were there, {merged.left} not")
 
 
 @records.command(name="remove")
@@ -78,7 +83,7 @@ def import_(session: Session, file: Path) -> None:
 @_operator
 @shared
 def remove(session: Session, core: str | None, operator: str | None) -> None:
-    """Remove records: builds are then as they were without them."""
+    """Remove records; later builds no longer use them."""
     from farm.errors import UsageError
     from farm.store import RecordStore
 
@@ -88,4 +93,4 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
     if session.as_json:
         session.document("removed", {"records": count})
     else:
-        click.echo(f"{count} records removed")
+        echo(f"{count} records removed")

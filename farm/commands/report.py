@@ -1,8 +1,8 @@
-"""farm report: what was measured, as one page or as Markdown."""
+"""farm report: write stored runs as an HTML page or as Markdown."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,6 +10,7 @@ import click
 from farm.commands import comparing
 from farm.commands.common import Session, say_no_runs, shared, write_whole
 from farm.commands.options import complete, several_devices
+from farm.commands.output import echo, echo_text
 
 _DEFAULT = Path("report.html")
 
@@ -17,21 +18,23 @@ _DEFAULT = Path("report.html")
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @several_devices
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: report.html; Markdown: stdout]")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write. [default: report.html; Markdown: stdout]"
+)
 @click.option(
     "--roofline",
     "profiles",
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="What farm profile --json printed, to be shown; may be repeated.",
+    help="A file with the output of farm profile --json; may be repeated.",
 )
-@click.option("--markdown", is_flag=True, help="Markdown, for the comment of a pull request.")
+@click.option("--markdown", is_flag=True, help="Write Markdown, for a pull request's comment.")
 @click.option("--baseline", metavar="NAME", help="Compare the newest runs with a baseline.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="The newest so many runs of each model on each device."
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="The number of newest runs of each model on each device."
 )
-@click.option("--title", default="Models on devices", show_default=True, help="The heading.")
+@click.option("--title", default="Models on devices", show_default=True, help="The title.")
 @shared
 def report(
     session: Session,
@@ -44,24 +47,26 @@ def report(
     limit: int,
     title: str,
 ) -> None:
-    """Write what was measured as one page that needs no network: verdicts, distributions, history with its steps, comparison, ledger.
+    """Write stored runs as one HTML page that needs no network.
 
-    Of all kept runs, or of the models and devices named. A browser shows it in light or dark, on a desk or a phone.
+    It shows verdicts, distributions, history with its steps, comparison, and where the time went.
+    The default is all stored runs; MODEL and --device select some. The page has a light and a dark
+    theme, and suits large and small screens.
 
     \b
     farm report -o report.html
     farm report mobilenet_v2 --device pi4 --baseline release-1
     farm report --markdown --baseline release-1 > comment.md
     """
+    from farm.formatting import counted
     from farm.views import roofline
     from farm.views.report import gather
-    from farm.words import counted
 
     before = comparing.baseline_named(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
         say_no_runs(session, models, devices)
-    made_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
     found = gather(
         runs, title=title, made_at=made_at, baseline=baseline or "", before=before, rooflines=[roofline.read(path) for path in profiles]
     )
@@ -75,7 +80,7 @@ def report(
     if session.as_json:
         session.document("report", {"path": str(path or ""), **found.as_json()})
     elif path is None:
-        click.echo(text, nl=False)
+        echo_text(text)
     elif session.verbosity >= 0:
         runs_of, on = counted(found.run_count, "run"), counted(len(found.devices), "device")
-        click.echo(f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of {counted(len(found.models), 'model')} on {on}", err=True)
+        echo(f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of {counted(len(found.models), 'model')} on {on}", err=True)

@@ -1,4 +1,4 @@
-"""farm run: one input through a model on a device."""
+"""farm run: run a model on a device with one input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, shared
-from farm.commands.computing import Asked, settings, with_threads
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, on_device
+from farm.commands.output import echo
+from farm.commands.thread_options import Asked, settings, with_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +32,8 @@ _TOP = 5
 )
 @with_threads(several=False)
 @with_description
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the outputs go, as .npz.")
-@click.option("--build", is_flag=True, help="Build the model as it is now, even where one of its name is deployed.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("--build", is_flag=True, help="Build the model as it is now, even if one of its name is deployed.")
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
 @shared
 def run(
@@ -46,10 +47,12 @@ def run(
     deadline_s: float | None,
     asked: Asked,
 ) -> None:
-    """Run a model on a device with an input of yours: the five best labels of a classifier, and the outputs as .npz.
+    """Run a model on a device with an input of yours.
 
-    MODEL is the name of a deployed model, which is run as it is there, with nothing built or sent; or, where none of that name is
-    deployed, a model as farm deploy takes it.
+    It prints the five best labels of a classifier. --output writes the outputs as .npz.
+
+    If MODEL is the name of a deployed model, that release is run, and nothing is built or sent.
+    Otherwise MODEL is a model as for farm deploy, and it is built.
 
     \b
     farm run --device pi3 mobilenet_v2 --input cat.jpg
@@ -72,10 +75,10 @@ def _ask(session: Session, model: str | Model, device: Device, source: Path, sec
     with Spinner(session, f"{name} on {device.name}") as spinner:
         answer = session.farm().answer(model, device, source, deadline_s=seconds, build=build, show=spinner.show)
     for words in answer.converted if session.verbosity >= 0 else ():
-        click.echo(f"{source} was converted: {words}", err=True)
+        echo(f"{source} was converted: {words}", err=True)
     if answer.release and session.verbosity >= 0:
         there = f"release {answer.release.number} of {answer.release.installed_at[:16].replace('T', ' ')} UTC"
-        click.echo(f"{name} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
+        echo(f"{name} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
     return answer
 
 
@@ -96,12 +99,12 @@ def _tell(session: Session, device: Device, answer: Answer, output: Path | None)
         session.document("outputs", body)
         return
     for score in best:
-        click.echo(f"{score.score:10.4f}  {score.label}")
+        echo(f"{score.score:10.4f}  {score.label}")
     if output:
-        click.echo(f"outputs in {output}")
+        echo(f"outputs in {output}")
     elif not best:
         for spec, value in answer.named:
-            click.echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
+            echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
 
 
 def _warn_of_no_numbers(answer: Answer) -> None:
@@ -110,7 +113,8 @@ def _warn_of_no_numbers(answer: Answer) -> None:
     for spec, value in answer.named:
         if value.dtype.kind == "f" and (count := int(np.isnan(value).sum())):
             cause = "what the input asks of a table that has no such row is NaN: a token beyond the vocabulary, for one"
-            click.echo(f"warning: {count} of {value.size} values of {spec.name} are no numbers (NaN)\n  {cause}", err=True)
+            echo(f"warning: {count} of {value.size} values of {spec.name} are no numbers (NaN)", err=True)
+            echo(f"  {cause}", err=True)
 
 
 def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]) -> None:
@@ -126,7 +130,7 @@ def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarra
 
 
 def _best(answer: Answer) -> list[Score]:
-    """The best classes, where the model's one output is a vector of scores."""
+    """Return the best classes if the model's only output is a vector of scores; else none."""
     from farm import views
 
     outputs = answer.outputs

@@ -1,20 +1,20 @@
-"""farm schema: what programs may rely on in the JSON."""
+"""farm schema: print the JSON Schemas that programs may rely on."""
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from farm.commands.output import echo, echo_json
 from farm.errors import UsageError, did_you_mean
 
 
 @click.command()
 @click.argument("name", required=False)
 def schema(name: str | None) -> None:
-    """Print the JSON Schema of what --json prints; without NAME, the names there are.
+    """Print the JSON Schema of a document of --json; without NAME, list the names.
 
-    NAME is the middle of a document's "schema": bench of farm/bench/1. A run of farm runs export, a line, is run.
+    NAME is the middle of a document's "schema": bench for farm/bench/1. The name for a line
+    of farm runs export is run.
 
     \b
     farm schema
@@ -24,8 +24,9 @@ def schema(name: str | None) -> None:
     from farm.views.schema import schema as schema_of
 
     if name is None:
-        click.echo("\n".join(sorted(NAMES)))
+        for known in sorted(NAMES):
+            echo(known)
         return
     if name not in NAMES:
         raise UsageError(f"there is no schema {name!r}", did_you_mean(name, NAMES), "farm schema")
-    click.echo(json.dumps(schema_of(name), indent=1))
+    echo_json(schema_of(name))

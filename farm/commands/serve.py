@@ -1,4 +1,7 @@
-"""farm agent and farm tracker: the two servers. One serves this machine as a device, the other shares devices between people."""
+"""farm agent and farm tracker: the two servers.
+
+The agent serves this machine as a device; the tracker shares devices between users.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,42 @@ import ipaddress
 import platform
 import re
 import socket
+from pathlib import Path
 
 import click
 
 from farm.commands.common import Session, shared
+from farm.commands.output import echo
 from farm.errors import DeviceError, UsageError
 
 _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
+VARIABLE = "FARM_AGENT_KEY"
+KEY_FILE = click.Path(path_type=Path)
+KEY_FILE_HELP = "A file of mode 0600, whose first line is the key that clients must know; - is standard input."
+KEY_HELP = "With a tracker: the kind of board. Otherwise: the key that clients must know; other users here can see it."
+NO_KEY_HELP = "Let every user who reaches the port run code as this one."
 OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="The port; 0 lets the system choose.")
-@click.option("--key", default="", help="The key that clients must know; with a tracker, the kind of board.")
+@click.option("--key-file", type=KEY_FILE, metavar="FILE", help=f"{KEY_FILE_HELP} [default: a random key that your clients here find]")
+@click.option("--key", default="", envvar=VARIABLE, help=KEY_HELP)
+@click.option("--no-key", is_flag=True, help=NO_KEY_HELP)
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of an inference. [default: one a core]")
+@click.option("--threads", type=click.IntRange(1), help="Threads per inference. [default: one per core]")
 @click.option("--cores", help="big, little, all, or numbers such as 0,2-3. [default: big]")
-@click.option("--cuda", is_flag=True, help="The agent that also runs what is built for this machine's NVIDIA GPUs.")
+@click.option("--cuda", is_flag=True, help="Use the agent that also runs models built for NVIDIA GPUs.")
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def agent(
     session: Session,
     host: str,
     port: int,
+    key_file: Path | None,
     key: str,
+    no_key: bool,
     tracker: str | None,
     threads: int | None,
     cores: str | None,
@@ -40,87 +54,135 @@ def agent(
 ) -> None:
     """Serve this machine as a device, until Ctrl-C.
 
-    TVM's RPC is remote code execution by design and is not encrypted: keep it on loopback and reach it through an SSH tunnel.
+    TVM's RPC is remote code execution by design and is not encrypted: keep it on loopback and reach
+    it through an SSH tunnel. Whoever has the key can run any code as you. Your own clients on this
+    machine find the key; for others, set the option key_file in devices.toml.
 
     \b
     farm agent                                              url = "rpc://127.0.0.1:9090"
     farm agent --tracker 127.0.0.1:9190 --key rasp3b        url = "tracker://127.0.0.1:9190/rasp3b"
     """
-    from farm import process
+    from farm import subprocesses
     from farm.agent.recipe import AGENTS, GPU
     from farm.commands.progress import Spinner
     from farm.pipeline import agent_for
     from farm.store import Store, cache_root
+    from farm.transports.agent_keys import hold_key
 
     refuse_open(host, open_to_network)
-    check_key(key, tracker)
+    key = chosen_key(key, key_file, no_key, tracker)
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise UsageError(f"there is no agent for {platform.machine()}", f"there are: {', '.join(_MACHINES.values())}", "")
     if cuda and f"{machine}{GPU}" not in AGENTS:
         raise UsageError(f"there is no agent for GPUs for {machine}", "NVIDIA's driver is for x86-64 and ARM64", "leave --cuda out")
-    _check_port(host, port)
+    address, bound = _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
         executable = agent_for(machine + GPU * cuda, store=store, show=spinner.show)
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
-    command = [str(executable), "--host", host, "--port", str(port), "--work-dir", str(work), "--store", str(kept)]
-    for option, value in (("--key", key), ("--tracker", tracker), ("--threads", threads), ("--cores", cores)):
+    command = [str(executable), "--host", host, "--port", str(bound), "--work-dir", str(work), "--store", str(kept)]
+    for option, value in (("--tracker", tracker), ("--threads", threads), ("--cores", cores)):
         command += [option, str(value)] if value else []
-    process.replace([*command, *(["--open-to-network"] if open_to_network else [])])
+    if not (key or no_key or tracker):
+        key, file = hold_key(address, bound, fresh=port == 0)
+        echo(f"the key is in {file}; your clients on this machine find it there", err=True)
+    subprocesses.replace([*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key})
 
 
 @click.command()
 @click.option("--host", help="The address to listen on. [default: that of devices.toml, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port. [default: that of devices.toml, 9190]")
 @click.option(
-    "--metrics", "metrics_port", type=click.IntRange(1, 65535), metavar="PORT", help="Numbers for Prometheus on http://HOST:PORT/metrics."
+    "--metrics",
+    "metrics_port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics.",
 )
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def tracker(session: Session, host: str | None, port: int | None, metrics_port: int | None, open_to_network: bool) -> None:
-    """Share devices between people: TVM's tracker, until Ctrl-C.
+    """Share devices between users with TVM's tracker, until Ctrl-C.
 
-    Boards register with it (farm agent --tracker HOST:PORT --key KIND), and clients ask it for a kind of board
-    (url = "tracker://HOST:PORT/KIND"). It speaks for nobody's identity: keep it on loopback or a network of the lab's own.
+    Boards register with it (farm agent --tracker HOST:PORT --key KIND), and clients ask it for a
+    kind of board (url = "tracker://HOST:PORT/KIND"). It does not authenticate anyone: keep it on
+    loopback or on a network of the lab's own.
     """
-    from farm import interrupts
+    from farm import signals
     from farm.tracker import serve
 
     settings = session.fleet().tracker
     address = host or settings.host
     refuse_open(address, open_to_network)
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
-    with contextlib.suppress(interrupts.Stopped):
-        serve(address, ports, lambda bound: click.echo(f"tracker on {address}:{bound}", err=True), metrics_port)
+    with contextlib.suppress(signals.Stopped):
+        serve(address, ports, lambda bound: echo(f"tracker on {address}:{bound}", err=True), metrics_port)
+
+
+def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
+    """Return the key that the options give, or an empty string.
+
+    With a tracker the key is the kind of board, which is public. Otherwise it is a secret, and a
+    warning is printed if other users can see it in the list of processes.
+
+    Raises UsageError for an invalid key, and if more than one option gives it.
+    """
+    from farm.transports.agent_keys import read_key
+
+    spoken = click.get_current_context().get_parameter_source("key") is click.core.ParameterSource.COMMANDLINE
+    said = [name for name, given in (("--key", spoken), ("--key-file", key_file), ("--no-key", no_key)) if given]
+    if len(said) > 1:
+        raise UsageError(f"{' and '.join(said)}", "each says what the key is", "use one of them")
+    if tracker and said and said != ["--key"]:
+        raise UsageError(f"{said[0]} with a tracker", "there the key is the kind of board, and no secret", "use --key KIND")
+    if key_file:
+        key = read_key(None if str(key_file) == "-" else key_file)
+    elif no_key:
+        key = ""
+        echo("warning: without a key, every user of that machine may run code as the user of its agent", err=True)
+    check_key(key, tracker)
+    if spoken and not tracker:
+        echo(f"warning: other users can see --key in the list of processes: use --key-file, or the variable {VARIABLE}", err=True)
+    return key
 
 
 def check_key(key: str, tracker: str | None) -> None:
-    if not re.fullmatch(r"[^\s\"\\]*", key) or not key.isascii():
+    """Raise UsageError for an invalid key or tracker address, and for a tracker without a key."""
+    from farm.transports.agent_keys import is_key
+
+    if key and not is_key(key):
         raise UsageError(
-            f"--key {key!r} is no key", "it goes into messages as it is", "use letters, digits and signs, without spaces and quotes"
+            "this is no key, in --key or its variable",
+            "it goes into messages as it is",
+            "use letters, digits and signs, without spaces and quotes",
         )
-    if tracker and not re.fullmatch(r"\S+:\d+", tracker):
+    if tracker and not re.fullmatch(r"(?!-)[\w.:\[\]-]+:\d+", tracker):
         raise UsageError(f"--tracker {tracker} is no address", "it wants HOST:PORT", "for example --tracker 127.0.0.1:9190")
     if tracker and not key:
         raise UsageError("a tracker needs a key", "clients ask it for a kind of board", "add --key, for example --key rasp3b")
 
 
-def _check_port(host: str, port: int) -> None:
-    """The agent would find out by itself, after it was built, and in fewer words."""
+def _check_port(host: str, port: int) -> tuple[str, int]:
+    """Return the numeric address and the port; for port 0, a free one.
+
+    Raises DeviceError if the port is taken. The agent would notice that too, but only after it was
+    built.
+    """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(address)
+            return str(address[0]), int(trial.getsockname()[1])
         except OSError as exc:
             raise DeviceError("the agent cannot listen", f"{host}:{port}: {exc.strerror}", "name another port with --port") from exc
 
 
 def refuse_open(host: str, open_to_network: bool) -> None:
-    """Raise UsageError for an address that others can reach, unless that is what is wanted."""
+    """Raise UsageError for an address that is not loopback, unless `open_to_network`."""
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except OSError as exc:

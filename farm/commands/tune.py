@@ -8,36 +8,38 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, host_profile, shared
-from farm.commands.describing import Described, with_description
+from farm.commands.model_options import Described, with_description
 from farm.commands.options import Number, complete, device_option
+from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.trials import Tuning
-    from farm.pipeline.tuning import Tuned
+    from farm.pipeline.tuning.loop import Tuning
+    from farm.pipeline.tuning.tune import Tuned
 
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@device_option("devices", "A device; may be repeated: several of one profile.", multiple=True, required=True)
+@device_option("devices", "A device; may be repeated for devices of one profile.", multiple=True, required=True)
 @click.option("-m", "--minutes", type=Number(0.05), default=10.0, show_default=True, help="The longest to search.")
 @with_description
 @shared
 def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described) -> None:
-    """Search for faster kernels of a model on real devices, and keep what is found as records.
+    """Search for faster kernels of a model on real devices, and store them as records.
 
-    For each distinct kernel, the ways to compute it are built and measured on the device, the hardest kernels and the most promising ways
-    first, until nothing is left to gain or the time is over. For kernels that farm has no rule for, MetaSchedule proposes the ways. Every
-    later build of any model with the same kernel for the same core uses the records: see farm records. In the end the model is measured
-    before and after, in turns. Ctrl-C keeps what was found.
+    For each distinct kernel, candidate schedules are built and measured on the device, the most
+    expensive kernels and the most promising candidates first, until nothing is left to gain or the
+    time is over. For kernels that farm has no rule for, MetaSchedule proposes the candidates. Every
+    later build of any model with the same kernel for the same core uses the records: see farm
+    records. At the end the model is measured before and after, interleaved. Ctrl-C keeps the
+    records found so far.
 
     \b
     farm tune --device pi3 resnet18 --minutes 30
     farm tune --device host model.onnx --minutes 5
     """
-    from farm import dashboard, interrupts
-    from farm.commands.common import show_error
+    from farm import dashboard, signals
     from farm.errors import FarmError
-    from farm.pipeline.tuning import tune as search
+    from farm.pipeline.tuning.tune import tune as search
     from farm.store import RecordStore, Store, cache_root
 
     fleet = session.fleet()
@@ -45,7 +47,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     boards = fleet.select_devices(devices, (), False)
     last: list[Tuning] = []
 
-    with interrupts.deferred(), dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display:
+    with signals.deferred(), dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display:
 
         def show(work: Tuning, line: str) -> None:
             last[:] = [work]
@@ -63,7 +65,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
             )
         except BaseException:
             if last and last[0].kept:
-                click.echo(f"{last[0].kept} records kept: farm records", err=True)
+                echo(f"{last[0].kept} records kept: farm records", err=True)
             raise
     work = last[0]
     if session.as_json:
@@ -72,16 +74,16 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     console = session.out()
     console.print(dashboard.kernel_table(work, console.width))
     for board in work.boards:
-        click.echo(f"{board.lane.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
+        echo(f"{board.lane.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
-    click.echo(f"{work.kept} records kept for {work.core}")
-    click.echo(f"{chosen.name}: {verdict(tuned)}")
+    echo(f"{work.kept} records kept for {work.core}")
+    echo(f"{chosen.name}: {verdict(tuned)}")
 
 
 def verdict(tuned: Tuned) -> str:
-    """What a search has brought, in words."""
-    from farm.pipeline.tuning import WORTH_SAYING
+    """Return the result of a search as text."""
+    from farm.pipeline.tuning.tune import WORTH_SAYING
 
     if tuned.paired is None or tuned.speedup is None:
         return "nothing faster was found: the code is the same as before"

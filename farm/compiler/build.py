@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
-import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.clock import timed
-from farm.compiler import parameters
+from farm.compiler import tensor_cache
+from farm.compiler.artifact import GRAPH, KIND, LIBRARY, METADATA, PARAMETERS, load
+from farm.compiler.fingerprint import artifact_digest, versions
 from farm.errors import BuildError, FarmError
-from farm.parallel import Desk
 from farm.store import RecordStore, Store, digest_of, file_digest
-from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Stage, TensorSpec
+from farm.time_ledger import timed
+from farm.types import Artifact, Prepared, Profile, Progress, Stage
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,17 +24,16 @@ if TYPE_CHECKING:
     from farm.compiler.lower import Lowered
 
 RawChoices = Mapping[str, Mapping[str, object]]  # by workload, as records have them
-KIND = "artifacts"
-ASKED, WORKLOADS = "workloads", "workloads.json"  # by the digest of a build without records: its core, and what it asked a choice for
-LIBRARY, PARAMETERS, METADATA, GRAPH = "library.so", "parameters", "metadata.json", "graph.json"
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
+# Kept by the digest of a build without records: the CPU model, and the workloads that it looked up.
+ASKED, WORKLOADS = "workloads", "workloads.json"
 
 
 def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None) -> Artifact:
-    """The artifact of a model for a profile: from the store, or built and put there. Raises BuildError.
+    """Return the artifact of a model for a profile: from the store, or built and published there.
 
-    Of `records` those count that are for the profile's core and for one of the model's workloads. Which these are the first build finds
-    out, and keeps: so the digest changes with them, and with no others.
+    Only the records for the profile's CPU model and for workloads of this model affect the build. The
+    first build stores the keys of these workloads, so the digest depends on their records and on no
+    others. Raises BuildError.
     """
     store, base = Store(cache), artifact_digest(prepared, profile)
     if asked := store.find(ASKED, base):
@@ -63,77 +61,16 @@ def _digest_with(base: str, choices: RawChoices, workloads: Iterable[str]) -> st
 
 
 def _named(artifact: Artifact, prepared: Prepared, profile: Profile) -> Artifact:
-    """Under the names asked for: profiles with one target share what was built, and so do models that differ in names only."""
+    """Return the artifact under the requested names.
+
+    Profiles with the same target share a build, and so do models that differ only in names.
+    """
     return replace(artifact, model=prepared.model, profile=profile.name, inputs=prepared.inputs, outputs=prepared.outputs)
-
-
-def load(folder: Path, *, cached: bool) -> Artifact:
-    """Read a kept artifact."""
-    content = json.loads((folder / METADATA).read_text())
-    return Artifact(
-        **{
-            **content,
-            "library": folder / LIBRARY,
-            "parameters": folder / PARAMETERS,
-            "inputs": specs(content["inputs"]),
-            "outputs": specs(content["outputs"]),
-            "kernels": tuple(Kernel(**kernel) for kernel in content["kernels"]),
-            "cached": cached,
-        }
-    )
-
-
-def specs(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    """Tensor specifications as read from JSON."""
-    return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in content)
-
-
-def artifact_digest(prepared: Prepared, profile: Profile) -> str:
-    """What distinguishes one build from another: module, weights, target, linker, this compiler's own source, TVM, the linker's version."""
-    target: dict[str, object] = {**profile.target, "linker": list(profile.linker)}
-    if "native" in json.dumps(target):
-        target["this_cpu"] = this_cpu()
-    if profile.target.get("kind") == "cuda":
-        target["compiler"] = cuda_version()
-    module = prepared.directory / "module.json"
-    return digest_of(module, prepared.directory / "weights.npz", target, compiler_digest(), versions())
-
-
-@lru_cache
-def compiler_digest() -> str:
-    """The digest of this package's source."""
-    return digest_of(*sorted(Path(__file__).parent.glob("*.py")))
-
-
-@lru_cache
-def versions() -> Mapping[str, str]:
-    """Versions of the packages that decide what the code looks like."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
-@lru_cache
-def cuda_version() -> str:
-    """The version of the compiler of CUDA code; empty where it is not installed."""
-    try:
-        return importlib.metadata.version("nvidia-cuda-nvrtc")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-@lru_cache
-def this_cpu() -> str:
-    """What tells this machine's CPU from another: its model and features, without asking LLVM."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    wanted = ("model name", "model\t", "cpu family", "flags", "Features", "CPU part", "CPU implementer")
-    return "\n".join(line for line in lines if line.startswith(wanted))
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A lowered model, what it was lowered for and by which recorded choices, and the seconds that took by part."""
+    """A lowered model, its target, the recorded choices it used, and the seconds of each stage."""
 
     target: Any
     core: str
@@ -145,14 +82,14 @@ class _Made:
 def _lower(desk: Desk, prepared: Prepared, profile: Profile, records: RecordStore | None) -> _Made:
     import tvm
 
-    from farm.compiler.choices import parsed
-    from farm.compiler.core import core_key
+    from farm.compiler.cpu.kernel_config import parsed
     from farm.compiler.lower import lower, resolve_target
+    from farm.compiler.target.cpu_model import target_key
 
     seconds: dict[str, float] = {}
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
     target = resolve_target(profile)
-    core = core_key(target)
+    core = target_key(target)
     choices = records.choices(core) if records else {}
     with timed(seconds, "read"):
         module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
@@ -161,7 +98,7 @@ def _lower(desk: Desk, prepared: Prepared, profile: Profile, records: RecordStor
 
 
 def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
-    """The weights of a prepared model, by its folder, in the order of its parameters."""
+    """Return the weights in the folder of a prepared model, in the order of its parameters."""
     import numpy as np
 
     with np.load(directory / "weights.npz") as kept:
@@ -176,10 +113,10 @@ def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
 
 
 def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
-    from farm.compiler.code import compiled
-    from farm.compiler.cuda import device_code
-    from farm.compiler.graph import graph_of
-    from farm.compiler.link import linker
+    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.link import linker
+    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.execution_graph import graph_of
 
     lowered, seconds = made.lowered, made.seconds
     desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
@@ -189,7 +126,7 @@ def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, diges
     with timed(seconds, "link"):
         executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
     with timed(seconds, "write"):
-        parameters.write(folder / PARAMETERS, lowered.parameters)
+        tensor_cache.write(folder / PARAMETERS, lowered.parameters)
         (folder / GRAPH).write_text(json.dumps(graph))
         metadata = {
             "model": prepared.model,
@@ -208,6 +145,7 @@ def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, diges
 
 
 def workspace(desk: Desk) -> Path:
+    """Return the scratch folder for linking."""
     folder = desk.scratch / "link"
     folder.mkdir(exist_ok=True)
     return folder
@@ -222,7 +160,10 @@ def _plain_target(profile: Profile, target: Any) -> dict[str, object]:
 
 @contextlib.contextmanager
 def compiling(model: str, profile: Profile, fix: str = "") -> Iterator[None]:
-    """A BuildError of what TVM raises, which is whatever its passes raise: its last line says what; the rest is its stack."""
+    """Raise BuildError for any exception of TVM in the block.
+
+    The last line of TVM's message is the cause; the lines before it are its stack.
+    """
     try:
         yield
     except (FarmError, OSError):

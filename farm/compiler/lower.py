@@ -1,4 +1,7 @@
-"""From an imported module to scheduled loop nests, for one target: the part of a build that host check and boards share."""
+"""Lower an imported module to scheduled loop nests for one target.
+
+The host check and the builds for boards share this part.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.clock import timed
-from farm.compiler import gpu, halves, passes, schedules
-from farm.compiler.choices import NO_RECORDS, Chooser, Decision, Records
-from farm.compiler.core import core_of
+from farm.compiler import pipeline
+from farm.compiler.cpu import schedule as cpu_schedule
+from farm.compiler.cpu.kernel_config import NO_RECORDS, ConfigSelector, Decision, Records
+from farm.compiler.gpu import schedule as gpu_schedule
+from farm.compiler.graph import fp16_weights
+from farm.compiler.ir.blocks import is_loop_nest
+from farm.compiler.target.cpu_model import cpu_model_of
 from farm.errors import BuildError
+from farm.time_ledger import timed
 from farm.types import Kernel, Profile
 
-# In every library: a model that needs no kernels at all would be exported as C source, which takes a C compiler to link.
-# TVM's code generator takes from the last function, by name, whether the tensors of any may overlap.
+# In every library: TVM exports a module without kernels as C source, which needs a C compiler to link.
+# TVM's code generator takes the `noalias` of all functions from the last function by name.
 NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attrs(
     {"global_symbol": "no_kernel", "tirx.is_scheduled": True, "tirx.noalias": True}
 )
@@ -29,9 +36,11 @@ _ON_EVERY_DEVICE = "vm.builtin."
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A module ready for code generation. Its `main` takes the inputs, then a tuple of `parameters` where there are any.
+    """A module ready for code generation.
 
-    `decisions` are what was chosen, by workload key; `asked` are the keys of all workloads for which a record counts.
+    Its `main` takes the inputs, then a tuple of `parameters` if there are any. `decisions` are the
+    configurations chosen, by workload key; `asked` are the keys of all workloads that a record can
+    change.
     """
 
     module: tvm.IRModule
@@ -42,12 +51,12 @@ class Lowered:
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
-    """The profile's target, `native` replaced by the CPU of this machine."""
+    """Return the profile's target, with `native` replaced by the CPU of this machine."""
     content: dict[str, Any] = dict(profile.target)
-    if content.get("kind") not in ("llvm", *gpu.KINDS):
+    if content.get("kind") not in ("llvm", *gpu_schedule.KINDS):
         raise BuildError(
             f"{profile.name}: code for {content.get('kind')} cannot be built",
-            f"farm builds for llvm, which is CPUs, and for {' and '.join(gpu.KINDS)}",
+            f"farm builds for llvm, which is CPUs, and for {' and '.join(gpu_schedule.KINDS)}",
             "use the CPU of the same board, for example --profile rk3399 or --profile rasp4-64",
         )
     if content.get("mcpu") == "native":
@@ -57,7 +66,10 @@ def resolve_target(profile: Profile) -> tvm.target.Target:
 
 
 def _hidden_features(target: tvm.target.Target) -> list[str]:
-    """What the CPU's model has and this machine does not, as virtual machines may hide it: code with it would be an illegal instruction."""
+    """Return the features, negated, that the CPU model implies and this machine lacks.
+
+    Virtual machines may hide features; code that uses them would raise an illegal instruction.
+    """
     found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
     implied = tvm.target.codegen.llvm_get_cpu_features(target)
     return sorted(f"-{feature}" for feature in implied if feature in found and not found[feature])
@@ -70,31 +82,37 @@ def lower(
     seconds: dict[str, float],
     records: Records = NO_RECORDS,
 ) -> Lowered:
-    """Graph passes, schedules, parameters out of the code. Adds what each took to `seconds`. `records` are those of the target's core."""
-    chooser = None if gpu.is_gpu(target) else Chooser(core_of(target), records)
-    schedule_one = schedules.by(chooser) if chooser else partial(gpu.schedule_one, target=target)
+    """Run the graph passes, schedule the kernels, and move parameters out of the code.
+
+    Adds the seconds of each stage to `seconds`. `records` are those of the target's CPU model.
+    """
+    selector: ConfigSelector | None = None
     with target:
         with timed(seconds, "graph"):
-            module = passes.optimize(passes.bind(module, weights), chooser)
+            module = pipeline.bind(module, weights)
+            if not gpu_schedule.is_gpu(target):
+                selector = ConfigSelector(cpu_model_of(target), records, fp16_weights.are_asked(module))
+            module = pipeline.optimize(module, selector)
+        schedule_one = cpu_schedule.scheduler_for(selector) if selector else partial(gpu_schedule.schedule_one, target=target)
         _check_functions(module)
         with timed(seconds, "schedule"):
-            module, kernels = schedules.schedule(module, schedule_one)
-        module, parameters = passes.lift_parameters(module)
-        module, parameters = halves.stored(module, parameters)
-    module["no_kernel"] = NOTHING if chooser else NOTHING.with_attr("target", target.host)
-    decisions = chooser.decisions if chooser else {}
-    widened = halves.places(module, parameters)
+            module, kernels = cpu_schedule.schedule(module, schedule_one)
+        module, parameters = pipeline.lift_parameters(module)
+        module, parameters = fp16_weights.stored(module, parameters)
+    module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
+    decisions = selector.decisions if selector else {}
+    widened = fp16_weights.places(module, parameters)
     said = (replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, "")) for kernel in kernels)
-    return Lowered(module, parameters, tuple(said), decisions, chooser.asked if chooser else [])
+    return Lowered(module, parameters, tuple(said), decisions, selector.record_keys if selector else [])
 
 
 def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:
     made = decisions.get(kernel.workload)
-    return kernel if made is None else replace(kernel, choice=str(made.choice), recorded=made.recorded)
+    return kernel if made is None else replace(kernel, choice=str(made.config), recorded=made.recorded)
 
 
 def _check_functions(module: tvm.IRModule) -> None:
-    """Refuse a model that calls functions of TVM's Python or extra libraries: they are here, and on no board."""
+    """Refuse a model that calls functions of TVM's Python or extra libraries, which no board has."""
     called: set[str] = set()
 
     def collect(node: Any) -> None:
@@ -104,7 +122,7 @@ def _check_functions(module: tvm.IRModule) -> None:
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, collect)
-        elif not schedules.is_loop_nest(function):
+        elif not is_loop_nest(function):
             called.update(re.findall(r'call_packed\("([^"]+)"', function.script()))
     if missing := sorted(name for name in called if not name.startswith(_ON_EVERY_DEVICE)):
         raise BuildError(

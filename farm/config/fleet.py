@@ -1,9 +1,9 @@
-"""The fleet: what devices.toml says, as values, and how to look things up in it."""
+"""The fleet: the content of devices.toml as values, and look-ups in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ _Noun = TypeVar("_Noun")
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """`models` are the names that `farm bench` uses when it is given none; `plan` is how it measures."""
+    """Settings of `farm bench`: the models that it uses if none are named, and how it measures."""
 
     models: tuple[str, ...]
     plan: Plan
@@ -24,7 +24,10 @@ class BenchSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSettings:
-    """Where `farm tracker` listens: on the first free port from `port` up to, but without, `port_end`."""
+    """The address of `farm tracker`.
+
+    It listens on the first free port of the range from `port` up to, but excluding, `port_end`.
+    """
 
     host: str = "127.0.0.1"
     port: int = 9190
@@ -33,8 +36,11 @@ class TrackerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A whole configuration. `path` is the file it is from, None for the built-in one. `store` is where runs are kept, a path or a
-    postgresql:// url; None for the user's own record."""
+    """A whole configuration.
+
+    `path` is its file, None for the built-in one. `store` is where runs are kept, a path or a
+    postgresql:// URL; None for the user's own record.
+    """
 
     path: Path | None
     devices: dict[str, Device]
@@ -42,29 +48,36 @@ class Fleet:
     models: dict[str, Model]
     bench: BenchSettings
     tracker: TrackerSettings
-    limits: Mapping[str, Limits]  # of models that are not configured
-    store: str | None = None
+    limits: Mapping[str, Limits]  # for models that are not configured
+    store: str | None = field(default=None, repr=False)  # may contain a password
 
     def deadline_s(self, device: Device, asked: float | None = None) -> float:
-        """Of a job on a device: what is asked for, the device's own, or that of [bench]."""
+        """Return the limit of a job on a device, in seconds.
+
+        It is `asked` if given, else the device's own, else that of [bench].
+        """
         return asked or device.deadline_s or self.bench.plan.deadline_s
 
     def device(self, name: str) -> Device:
-        """Raises UsageError for an unknown name."""
+        """Return the device with this name. Raises UsageError for an unknown name."""
         return _lookup("device", name, self.devices, f"add [devices.{name}] to {self._file()}, or see: farm devices")
 
     def profile(self, name: str) -> Profile:
-        """Raises UsageError for an unknown name."""
+        """Return the profile with this name. Raises UsageError for an unknown name."""
         return _lookup("profile", name, self.profiles, f"add [profiles.{name}] to {self._file()}")
 
     def names_source(self, word: str) -> bool:
-        """Whether a word means a file or a function, rather than the name of a configured or a deployed model."""
+        """Return whether a word means a file or a function, rather than the name of a model.
+
+        The name is that of a configured or a deployed model.
+        """
         return word not in self.models and sources.names_a_source(word)
 
     def model(self, name_or_source: str) -> Model:
-        """A configured model by its name, or one made from a file or `python:package.module:function`.
+        """Return the configured model with this name, or a model created from a source.
 
-        Raises UsageError for an unknown name, ModelError for a file that does not exist.
+        A source is a file or `python:package.module:function`. Raises UsageError for an unknown
+        name, ModelError for a file that does not exist.
         """
         if self.names_source(name_or_source):
             made = sources.model_from(name_or_source, self.models)
@@ -73,9 +86,11 @@ class Fleet:
         return _lookup("model", name_or_source, self.models, fix)
 
     def models_together(self, names_or_sources: Iterable[str]) -> list[Model]:
-        """Models that one command works with, each once, as by `model`; but files of one name (net.onnx, net.pt2) by their names in full.
+        """Return the models that one command works with, each once, as by `model`.
 
-        Raises UsageError where those are the same too: what is built and kept under one name must be one model.
+        Models from files with the same stem (net.onnx, net.pt2) get their full file names. Raises
+        UsageError if those are equal too, because what is built and stored under one name must be
+        one model.
         """
         found = list({(one.name, one.source): one for one in map(self.model, names_or_sources)}.values())
         alike = _of_one_name(found)
@@ -93,9 +108,9 @@ class Fleet:
         tags: Iterable[str] = (),
         all: bool = False,  # noqa: A002 - the name of the option
     ) -> tuple[Device, ...]:
-        """The named devices and those that carry any of the tags, each once; or all of them.
+        """Return the named devices and those with any of the tags, each once; or all devices.
 
-        Raises UsageError for an unknown name or tag, and where nothing was chosen.
+        Raises UsageError for an unknown name or tag, and if nothing was selected.
         """
         chosen = {name: self.device(name) for name in names}
         for tag in tags:
@@ -117,7 +132,7 @@ class Fleet:
 
 
 def _of_one_name(models: Iterable[Model]) -> dict[str, list[str]]:
-    """The sources of several models that have the same name, by that name."""
+    """Return, by name, the sources of models that share a name."""
     by_name: dict[str, list[str]] = {}
     for model in models:
         if model.source not in (known := by_name.setdefault(model.name, [])):

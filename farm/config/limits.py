@@ -1,4 +1,4 @@
-"""How far answers may be from the reference's: `limits` of a model, and `[limits.float32]` and its like for all models."""
+"""The limits of answers' differences: `limits` of a model, `[limits.float32]` and the like."""
 
 from __future__ import annotations
 
@@ -13,26 +13,39 @@ from farm.types import LIMITS, Limits
 
 
 class LimitsTable(Table):
+    """The table `limits` of a model, or of a precision."""
+
     max_abs: Annotated[float, Field(ge=0)] | None = None
+    """The largest allowed absolute difference. It is multiplied by the largest value of the
+    reference if that is above 1."""
     min_snr: float | None = None
+    """The smallest allowed signal-to-noise ratio, in dB."""
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """The smallest allowed cosine similarity."""
     same_top1: bool | None = None
+    """Require the reference's best class in each row."""
 
     def over(self, limits: Limits) -> Limits:
-        """The limits, those that are given here replaced."""
+        """Return the limits with those given in this table replaced."""
         names = {"min_snr": "min_snr_db"}
         given: dict[str, Any] = {names.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()}
         return replace(limits, **given)
 
     def of_model(self, every: Mapping[str, Limits]) -> dict[str, Limits]:
-        """The limits of a model whose table this is, whatever it computes in."""
+        """Return the limits, by precision, of the model whose table this is."""
         return {name: self.over(limits) for name, limits in every.items()}
 
 
 class AllLimitsTable(Table):
+    """The table `[limits]`: limits for all models, by the type in which they compute."""
+
     float32: LimitsTable = LimitsTable()
+    """For models that compute in float32."""
     float16: LimitsTable = LimitsTable()
+    """For models in half precision."""
     int8: LimitsTable = LimitsTable()
+    """For models with 8-bit integers."""
 
     def made(self) -> dict[str, Limits]:
+        """Return the limits by precision, with defaults for those that are not given."""
         return {name: getattr(self, name).over(limits) for name, limits in LIMITS.items()}

@@ -1,4 +1,4 @@
-"""The configuration from its file: read, checked as a whole, and made into a Fleet."""
+"""Load a configuration file: read it, check it as a whole, and make a Fleet of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farm import sanitize
 from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
 from farm.config.toml_lines import Key, Mistake, Parsed, parse
@@ -20,9 +21,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def load(path: Path | None = None) -> Fleet:
-    """The fleet of a configuration file: `path`, else the one that is found, else the built-in one (see `locate.find`).
+    """Return the fleet of a configuration file.
 
-    Raises ConfigError that names every mistake in the file, each with its line and key.
+    The file is `path`, else the one that `locate.find` finds, else the built-in one. Raises
+    ConfigError that lists every mistake in the file with its line and key.
     """
     found = locate.find(path)
     parsed = parse(locate.read(found or locate.SHIPPED))
@@ -39,7 +41,9 @@ def load(path: Path | None = None) -> Fleet:
 
 
 def _checked(parsed: Parsed, known: Mapping[str, profiles.Raw], folder: Path) -> tuple[Document | None, list[tuple[Key, str]]]:
-    from farm.config import schema  # here, because pydantic takes a tenth of a second to import
+    """Return the checked document, or None, and the mistakes found."""
+    # imported here because pydantic takes a tenth of a second to import
+    from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
     document, mistakes = schema.check(parsed.data, schema.Surroundings(names, frozenset(parsed.names("models")), folder))
@@ -52,23 +56,21 @@ def _checked(parsed: Parsed, known: Mapping[str, profiles.Raw], folder: Path) ->
 
 
 def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:
+    """Return the ConfigError that lists the mistakes by line."""
     shown = locate.shown(path)
-    lines = [_printable(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}") for one in sorted(mistakes, key=lambda one: one.line)]
+    lines = [
+        sanitize.one_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}") for one in sorted(mistakes, key=lambda one: one.line)
+    ]
     count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     return ConfigError(f"{path or shown} has {count}", "\n".join(lines), f"correct {'this line' if len(lines) == 1 else 'these lines'}")
 
 
 def _dotted(path: Key) -> str:
-    """`devices.pi3.tags[0]: `, or nothing where there is no key."""
+    """Return a key as a prefix such as `devices.pi3.tags[0]: `, empty for an empty key."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if _BARE.fullmatch(part) else f'."{part}"'
     return f"{text.removeprefix('.')}: " if text else ""
-
-
-def _printable(text: str) -> str:
-    """One line, whatever a key or a value has in it."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> Fleet:
@@ -110,4 +112,5 @@ def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
         dtypes=table.dtypes,
         quantize=table.quantize.made() if table.quantize else None,
         calibration_data=Path(table.calibration_data) if table.calibration_data else None,
+        trust=table.trust,
     )

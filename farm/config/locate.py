@@ -1,11 +1,34 @@
-"""Find devices.toml and read its text."""
+"""Find devices.toml and read its text.
+
+A devices.toml can run code on this machine and on the boards. A file that was found, rather than
+named by the user, is therefore used only if no other user could have written it (see
+`farm.ownership`). These keys are code or lead to it:
+
+    - `devices.*.options.launcher`: a command in front of the agent's, here or on the board.
+    - `models.*.source` and `module` as `python:module:function`: imported and called, with the
+      working directory on the path.
+    - `models.*.source` of formats that are programs (.pt2, .pt, .pth): see the output of
+      `farm check`.
+    - `profiles.*.linker`: a program that is run. `profiles.*.target` and `triple` determine the
+      code that is generated.
+    - `devices.*.url`: the host to connect to, through ~/.ssh/config, whose answers are parsed.
+      `options.key` and `key_file` are sent to it.
+    - `devices.*.options.store` and `work_dir`, `[tracker]` and `store`: where files are written,
+      and which address is listened on.
+
+No file includes another, and `profiles.*.inherits` names profiles of the same file or built-in
+ones. The files that it names are data: models, labels, samples, images. They are read from any path
+and with any owner, because the author of the configuration could name any file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from pathlib import Path
 
+from farm import ownership
 from farm.config.sources import PACKAGE, is_file
 from farm.errors import ConfigError
 
@@ -14,27 +37,45 @@ SHIPPED = PACKAGE / NAME
 
 
 def find(path: Path | None) -> Path | None:
-    """The configuration file: `path`, else $FARM_CONFIG, else the nearest in the working directory and its parents, else XDG's.
+    """Return the path of the configuration file, or None if there is none.
 
-    None where there is none. A file that was asked for is returned whether it exists or not.
+    It is `path`, else $FARM_CONFIG, else the nearest devices.toml in the working directory and its
+    parents, else that of XDG. A file named explicitly is returned whether it exists or not. Raises
+    ConfigError for a file that was found and that another user could have written.
     """
     if path is not None:
         return _absolute(path)
     if named := os.environ.get("FARM_CONFIG"):
         return _absolute(Path(named))
-    return next((place for place in _places() if is_file(place)), None)
+    found = next((place for place in _places() if is_file(place)), None)
+    if found is not None:
+        _refuse_foreign(found)
+    return found
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise ConfigError if another user of this machine could have written the file."""
+    if why := ownership.foreign_writer(path):
+        quoted = shlex.quote(str(path))
+        raise ConfigError(
+            f"{path} was found, and another user could have written it",
+            f"{why}; a {NAME} can run any command, so it is not used unasked",
+            f"read it; if you trust it, name it: --config {quoted}, or export FARM_CONFIG={quoted}",
+        )
 
 
 def _absolute(path: Path) -> Path:
     try:
         return path.expanduser().absolute()
-    except (RuntimeError, OSError):  # an unknown user's home, or a working directory that is gone: reading it will tell
+    # an unknown user's home, or a deleted working directory: reading the file will fail
+    except (RuntimeError, OSError):
         return path
 
 
 def _places() -> list[Path]:
+    """Return the paths to search, in order."""
     places = []
-    with contextlib.suppress(FileNotFoundError):  # the working directory may be gone
+    with contextlib.suppress(FileNotFoundError):  # the working directory may have been deleted
         here = Path.cwd()
         places = [folder / NAME for folder in (here, *here.parents)]
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
@@ -44,7 +85,7 @@ def _places() -> list[Path]:
 
 
 def read(path: Path) -> str:
-    """The text of a configuration file. Raises ConfigError where it cannot be read as UTF-8."""
+    """Return the text of a configuration file. Raises ConfigError if it cannot be read as UTF-8."""
     fix = "name another file with --config FILE or $FARM_CONFIG"
     try:
         return path.read_bytes().decode("utf-8-sig")
@@ -61,7 +102,10 @@ def read(path: Path) -> str:
 
 
 def shown(path: Path | None) -> str:
-    """A configuration file as messages name it: short where it lies in the working directory."""
+    """Return a configuration file's name for messages.
+
+    The path is relative if the file is in the working directory or below it.
+    """
     if path is None:
         return f"built-in {NAME}"
     with contextlib.suppress(FileNotFoundError, ValueError):

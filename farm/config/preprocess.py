@@ -1,4 +1,4 @@
-"""How images become inputs: the kinds of preprocessing by name, and the `preprocess` table of a model."""
+"""The `preprocess` table of a model, and the named kinds of preprocessing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from farm.errors import did_you_mean
 from farm.types import Preprocess
 
 KINDS: Mapping[str, Preprocess] = {
-    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),  # torchvision's, for its trained models
+    # torchvision's, for its trained models
+    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),
     "unit": Preprocess(),
     "grey": Preprocess(channels="L"),
     "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
@@ -29,13 +30,24 @@ PositiveNumber = Annotated[float, Field(gt=0)]
 
 
 class PreprocessTable(Table):
+    """The table `preprocess` of a model: the conversion of images to inputs."""
+
     kind: Annotated[str, AfterValidator(_known_kind)] = "unit"
+    """The kind that the other keys change: `imagenet`, `unit` (0 to 1), `grey` (0 to 1, one
+    channel) or `none` (0 to 255)."""
     mean: list[float] | None = None
+    """The numbers to subtract: one, or one for each channel."""
     std: list[PositiveNumber] | None = None
+    """The numbers to divide the difference by: one, or one for each channel."""
     layout: Literal["NCHW", "NHWC"] | None = None
+    """The order of the input's axes. An input whose shape only fits NHWC is NHWC."""
     channels: Literal["RGB", "BGR", "L"] | None = None
+    """The order of the channels, or one grey channel."""
     crop: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The share of an image that is kept, in the middle. Without it the image is stretched to the
+    input's size."""
     range: Literal[1, 255] = 1
+    """The range of the pixels that `mean` and `std` are for: 0 to 1, or 0 to 255."""
 
     @model_validator(mode="after")
     def _values_per_channel(self) -> PreprocessTable:
@@ -48,6 +60,7 @@ class PreprocessTable(Table):
         return self
 
     def made(self) -> Preprocess:
+        """Return the preprocessing: the named kind, with the given keys replaced."""
         kind = KINDS[self.kind]
         return Preprocess(
             mean=kind.mean if self.mean is None else tuple(value / self.range for value in self.mean),

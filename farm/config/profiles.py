@@ -1,4 +1,4 @@
-"""Profiles: the built-in ones, those of devices.toml over them, and what each inherits."""
+"""Profiles: the built-in ones, those of devices.toml, and inheritance between them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ Raw = Mapping[str, Any]
 
 
 def shipped() -> dict[str, Raw]:
-    """The tables of farm's profiles.toml, each complete."""
+    """Return the tables of the built-in profiles.toml, with inherited keys filled in."""
     tables, _ = resolve(loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {})
     return tables
 
 
 def resolve(tables: object, known: Mapping[str, Raw]) -> tuple[dict[str, Raw], list[tuple[Key, str]]]:
-    """Complete each table by what it inherits; `known` are the profiles beneath them. Also: cycles, and what is missing at the end.
+    """Return the tables with their inherited keys filled in, and the mistakes found.
 
-    Takes what TOML gave, right or wrong; of the wrong kinds of value the schema tells.
+    `known` are the profiles from which a table may inherit besides those in `tables`. The mistakes
+    are cycles and missing keys. `tables` is raw TOML, valid or not; the schema reports values of
+    the wrong type.
     """
     own = {name: table for name, table in tables.items() if isinstance(table, dict)} if isinstance(tables, dict) else {}
     complete: dict[str, Raw] = {}
@@ -35,13 +37,14 @@ def resolve(tables: object, known: Mapping[str, Raw]) -> tuple[dict[str, Raw], l
         for table in reversed(chain):
             merged = _over(merged, table)
         complete[name] = merged
-        if str(own[name].get("inherits", name)) in {name, *own, *known}:  # an unknown one is mistake enough
+        # an unknown parent is reported by the schema
+        if str(own[name].get("inherits", name)) in {name, *own, *known}:
             mistakes += _missing(name, merged)
     return complete, mistakes
 
 
 def made(name: str, table: Raw) -> Profile:
-    """A profile of a complete and checked table."""
+    """Return the profile of a complete and checked table."""
     return Profile(
         name=name,
         target=table["target"],
@@ -55,7 +58,10 @@ def made(name: str, table: Raw) -> Profile:
 
 
 def _chain(name: str, own: Mapping[str, Raw], known: Mapping[str, Raw]) -> list[Raw] | None:
-    """The table, what it inherits, what that inherits, ...; None where that never ends. Its own name means the built-in one."""
+    """Return the table and its ancestors, nearest first; None if the inheritance is cyclic.
+
+    A table that inherits from its own name inherits from the built-in profile of that name.
+    """
     chain: list[Raw] = []
     seen: set[str] = set()
     while name in own and name not in seen:
@@ -74,6 +80,7 @@ def _chain(name: str, own: Mapping[str, Raw], known: Mapping[str, Raw]) -> list[
 
 
 def _circle(name: str, own: Mapping[str, Raw]) -> list[str]:
+    """Return the names on the path that leads into a cycle, ending with the first repeated name."""
     names = [name]
     while names.count(names[-1]) == 1:
         names.append(own[names[-1]]["inherits"])
@@ -81,7 +88,10 @@ def _circle(name: str, own: Mapping[str, Raw]) -> list[str]:
 
 
 def _over(base: Raw, table: Raw) -> Raw:
-    """What `table` states, and the rest from `base`. A target without a kind adds to the one beneath it."""
+    """Return `base` with the keys of `table` replaced.
+
+    A target without `kind` extends the base's target.
+    """
     merged = {**base, **table}
     ours, theirs = table.get("target"), base.get("target")
     if isinstance(ours, dict) and isinstance(theirs, dict) and "kind" not in ours:
@@ -90,6 +100,7 @@ def _over(base: Raw, table: Raw) -> Raw:
 
 
 def _missing(name: str, table: Raw) -> list[tuple[Key, str]]:
+    """Return the mistakes of a complete table that lacks required keys."""
     mistakes: list[tuple[Key, str]] = []
     for key, example in (("target", 'target = { kind = "llvm", ... }'), ("triple", 'triple = "aarch64-linux-gnu"')):
         if key not in table:

@@ -1,6 +1,7 @@
-"""The tables of devices.toml: their keys, types and ranges, and pydantic's findings in plain words.
+"""The tables of devices.toml: keys, types and ranges, and pydantic's errors in plain words.
 
-Every field is checked by itself, with the names and the folder that it refers to in the `Surroundings`, so that one mistake hides no other.
+Every field is validated on its own, with the names and the folder that it refers to in
+`Surroundings`, so that one mistake hides no other.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from farm.config.urls import parse_url
 from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
 from farm.types import DTYPES, Quantize
+from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 from farm.types.python_source import python_source
 
+_MOST = 2**53  # largest count; JSON and SQLite store it exactly
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_KEY = re.compile(r"[!#-\[\]-~]+")
+# also the characters that change the direction of writing
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What fields may refer to: the known profiles and models, and the folder that relative paths start from."""
+    """The names that fields may refer to: profiles and models; and the folder of relative paths."""
 
     profiles: frozenset[str]
     models: frozenset[str]
@@ -47,12 +53,36 @@ def _name(text: str) -> str:
     return text
 
 
+def _line(text: str) -> str:
+    """Return a text of one line; raise ValueError for a text with control characters.
+
+    Such texts are passed to shells, unit files and terminals.
+    """
+    if found := _CONTROL.search(text):
+        raise ValueError(f"a line break or another control character has no place here, got {found[0]!r}")
+    return text
+
+
+def _key(text: str) -> str:
+    if not _KEY.fullmatch(text):
+        raise ValueError("a key is made of ASCII letters, digits and signs, without spaces, quotes and backslashes")
+    return text
+
+
+def _store(text: str) -> str:
+    if is_postgres_url(text):
+        parse_postgres_url(text)
+    return text
+
+
 def _url(text: str) -> str:
     parse_url(text)
     return text
 
 
 def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo], str]:
+    """Return a validator that accepts the names of known profiles or models."""
+
     def check(text: str, info: ValidationInfo) -> str:
         known = _around(info).profiles if kind == "profile" else _around(info).models
         if text not in known:
@@ -87,75 +117,134 @@ def _dtype(text: str) -> str:
 
 
 def _short_for(key: str) -> Callable[[object], object]:
-    """`preprocess = "imagenet"` is short for `preprocess = { kind = "imagenet" }`."""
+    """Return a validator that reads a text as a table with this key.
+
+    `preprocess = "imagenet"` is short for `preprocess = { kind = "imagenet" }`.
+    """
     return lambda value: {key: value} if isinstance(value, str) else value
 
 
 def _target_value(value: object) -> object:
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str):
+            _line(text)
     words = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if not (isinstance(value, (str, int, dict)) or words):
         raise ValueError(f"expected text, a whole number, true or false, a list of texts or a table, got {described(value)}")
     return value
 
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, AfterValidator(_name)]
 File = Annotated[Text, AfterValidator(_file)]
 Data = Annotated[Text, AfterValidator(_data)]
 KnownProfile = Annotated[str, AfterValidator(_known("profile"))]
 KnownModel = Annotated[str, AfterValidator(_known("model"))]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Positive = Annotated[int, Field(gt=0, le=_MOST)]
 Seconds = Annotated[float, Field(ge=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class ProfileTable(Table):
+    """A table `[profiles.NAME]`: a kind of board."""
+
     inherits: KnownProfile | None = None
+    """The profile whose keys apply if this one lacks them. Under the name of a built-in profile the
+    default is that profile."""
     description: str | None = None
+    """The board, its CPU, and what else a user must know."""
     target: dict[str, Annotated[Any, AfterValidator(_target_value)]] | None = None
+    """The argument of `tvm.target.Target`. A target without `kind` adds its keys to the inherited
+    target; `mcpu = "native"` is the CPU of this machine."""
     triple: Text | None = None
+    """The target triple of the toolchain (zig, lld, clang, gcc)."""
     agent: Literal["x86_64", "aarch64", "armv7", "riscv64", "x86_64-cuda", "aarch64-cuda"] | None = None
+    """The build of the agent that the board runs."""
     linker: list[Text] | None = None
+    """The linker as a command and its arguments. Without it farm uses its bundled linker."""
     source: str | None = None
+    """The source of the facts in this profile."""
     quantize: Literal["int8", "float16"] | None = None
+    """Quantize all models for this profile; int8 needs their `calibration_data`."""
 
 
 class OptionsTable(Table):
+    """The table `options` of a device."""
+
     deadline_s: PositiveSeconds | None = None
+    """The longest a job may take on this device, instead of the one in `[bench]`."""
     gpu: Count | None = None
+    """The index of the GPU on the board, as `nvidia-smi -L` counts."""
     graphs: bool | None = None
+    """Replay inferences as one CUDA graph if the GPU and the model allow it. The default is true.
+    """
     threads: Positive | None = None
+    """Threads of an inference. The default is one for each of the chosen cores."""
     cores: Annotated[str, AfterValidator(_cores)] | None = None
+    """The cores to compute on: `"big"` (the default), `"little"`, `"all"`, or numbers such as
+    `"0,2-3"`."""
     pinned: bool | None = None
-    key: Text | None = None
+    """Pin each thread to a core of its own."""
+    key: Annotated[Text, AfterValidator(_key)] | None = None
+    """The key that the agent or RPC server expects. A `key_file` is safer."""
+    key_file: File | None = None
+    """A file of mode 0600 that contains the key. Neither is needed for an agent that you started on
+    this machine with `farm agent`."""
     launcher: Text | None = None
+    """A command in front of the agent's, such as `taskset -c 4-5`. It is run unchanged."""
     store: Text | None = None
+    """The folder on the device for files that are kept between sessions."""
     store_budget_mb: Positive | None = None
+    """The largest size, in MB, of the stored files on the device. The default is 2 GiB."""
     userland: Literal["any"] | None = None
+    """`"any"` accepts a 64-bit profile on a board whose kernel is 64-bit and whose programs are
+    32-bit."""
     work_dir: Text | None = None
+    """The folder on the device for files of one session."""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> OptionsTable:
+        if self.key is not None and self.key_file is not None:
+            raise ValueError("key and key_file: leave one of them out")
+        return self
 
 
 class DeviceTable(Table):
+    """A table `[devices.NAME]`."""
+
     profile: KnownProfile
+    """The kind of board: a built-in profile or one of `[profiles.NAME]`."""
     url: Annotated[str, AfterValidator(_url)]
+    """How to reach the device."""
     tags: list[Name] = Field(default_factory=list)
+    """Words that select devices: `--tag WORD`."""
     options: OptionsTable = OptionsTable()
+    """Settings of this device."""
 
 
 class QuantizeTable(Table):
-    """What is not said is as `Quantize` has it."""
+    """The table `quantize` of a model; unset keys have the defaults of `farm.types.Quantize`."""
 
     dtype: Literal["int8", "float16"] = "int8"
+    """The element type to quantize to. float16 uses none of the other keys."""
     calibration: Literal["kl_divergence", "minmax", "percentile", "global_scale"] | None = None
+    """How the ranges of tensors are chosen. The default is `kl_divergence`."""
     weight_scale: Literal["max", "power2"] | None = None
+    """`power2` rounds the scales of weights up to powers of two. The default is `max`."""
     per_channel: bool | None = None
+    """One scale for each output channel of a weight (the default), or one for the whole tensor."""
     samples: Positive | None = None
+    """The number of calibration samples, at most, spread evenly over the data. The default is 128.
+    """
     percentile: Annotated[float, Field(gt=0, le=100)] | None = None
+    """For `calibration = "percentile"`. The default is 99.99."""
     global_scale: Annotated[float, Field(gt=0)] | None = None
+    """For `calibration = "global_scale"`. The default is 8."""
 
     def made(self) -> Quantize:
+        """Return the quantization settings."""
         return Quantize(**self.model_dump(exclude_none=True))
 
     @model_validator(mode="after")
@@ -167,16 +256,31 @@ class QuantizeTable(Table):
 
 
 class ModelTable(Table):
+    """A table `[models.NAME]`."""
+
     source: Annotated[Text, AfterValidator(_source)]
+    """A file, `python:package.module:function`, or `package:PATH` inside farm's own folder."""
     shapes: dict[str, list[Positive]] = Field(default_factory=dict)
+    """The shapes of inputs that the model leaves open, by name."""
     preprocess: Annotated[PreprocessTable, BeforeValidator(_short_for("kind"))] = PreprocessTable()
+    """How an image becomes an input. A text is short for `{ kind = TEXT }`."""
     labels: File | None = None
+    """A text file with one label per line."""
     dataset: Data | None = None
+    """Labelled samples: an .npz with `inputs` and `labels`, or a folder of images by class."""
     limits: LimitsTable = LimitsTable()
+    """The largest differences of answers from the reference's."""
     module: Annotated[Text, AfterValidator(python_source)] | None = None
+    """For a .pth file of weights: the function that returns the module, as
+    `package.module:function`."""
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
+    """The element types of inputs of TorchScript files, by name."""
     quantize: Annotated[QuantizeTable | None, BeforeValidator(_short_for("dtype"))] = None
+    """Quantize the model. A text is short for `{ dtype = TEXT }`."""
     calibration_data: Data | None = None
+    """Samples to calibrate int8 with: an .npz or a folder of images. Labels are not needed."""
+    trust: bool = False
+    """Import the model without a sandbox, as `--trust` does."""
 
     @model_validator(mode="after")
     def _with_data(self) -> ModelTable:
@@ -186,13 +290,22 @@ class ModelTable(Table):
 
 
 class BenchTable(Table):
+    """The table `[bench]`."""
+
     models: list[KnownModel] | None = None
+    """The models that `farm bench` runs if none are named. The default is all of them."""
     warmup: Count = 3
+    """The smallest number of inferences before the first sample."""
     count: Positive = 50
+    """The smallest number of samples."""
     minimum_s: Seconds = 1.0
+    """The shortest time to take samples for, in seconds."""
     maximum_s: Seconds = 10.0
+    """The longest time to take samples for, in seconds."""
     deadline_s: PositiveSeconds = 600.0
+    """The longest a whole job may take on a device, in seconds."""
     dataset_limit: Count | None = None
+    """The largest number of labelled samples. The default is all of them."""
 
     @model_validator(mode="after")
     def _in_order(self) -> BenchTable:
@@ -202,9 +315,14 @@ class BenchTable(Table):
 
 
 class TrackerTable(Table):
+    """The table `[tracker]`."""
+
     host: Text = "127.0.0.1"
+    """The address that `farm tracker` listens on."""
     port: Port = 9190
+    """The first port that it tries."""
     port_end: Annotated[int, Field(ge=2, le=65536)] | None = None
+    """The first port that it no longer tries. The default is `port` + 9."""
 
     @model_validator(mode="after")
     def _in_order(self) -> TrackerTable:
@@ -213,17 +331,27 @@ class TrackerTable(Table):
         return self
 
     def end(self) -> int:
+        """Return the end of the range of ports, exclusive."""
         return min(self.port + 9, 65536) if self.port_end is None else self.port_end
 
 
 class Document(Table):
-    store: Text | None = None
+    """A whole devices.toml."""
+
+    store: Annotated[Text, AfterValidator(_store)] | None = None
+    """The place of the record of runs: a file, or the URL of a PostgreSQL server."""
     devices: dict[Name, DeviceTable] = Field(default_factory=dict)
+    """The devices by name."""
     profiles: dict[Name, ProfileTable] = Field(default_factory=dict)
+    """Kinds of board that are added or changed, by name."""
     models: dict[Name, ModelTable] = Field(default_factory=dict)
+    """The models by name."""
     bench: BenchTable = BenchTable()
+    """How to measure."""
     limits: AllLimitsTable = AllLimitsTable()
+    """The largest differences of answers from the reference's, for all models."""
     tracker: TrackerTable = TrackerTable()
+    """The address that `farm tracker` listens on."""
 
 
 _TABLES: Mapping[Key, type[Table]] = {
@@ -244,7 +372,7 @@ _EXAMPLES = {"profile": 'profile = "rasp3b"', "url": 'url = "local:"', "source":
 
 
 def check(data: Mapping[str, Any], around: Surroundings) -> tuple[Document | None, list[tuple[Key, str]]]:
-    """The document, or every mistake in it: where, and what."""
+    """Return the document, or None and every mistake in it as (key, message)."""
     try:
         return Document.model_validate(data, context=around), []
     except ValidationError as exc:
@@ -255,7 +383,7 @@ def check(data: Mapping[str, Any], around: Surroundings) -> tuple[Document | Non
 
 
 def in_words(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors, for people who know TOML and not pydantic."""
+    """Return one of pydantic's errors in words for users who know TOML and not pydantic."""
     path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         named = path[0] not in ("bench", "limits", "tracker")

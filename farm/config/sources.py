@@ -1,6 +1,7 @@
-"""Where models and their files are: paths relative to a folder, `package:` resources of farm, and `python:` functions.
+"""Locations of models and their files: paths, `package:` resources of farm, `python:` functions.
 
-Raises ValueError in plain words; the caller knows whether it is a mistake in a file or in an argument.
+Relative paths start from a given folder. The functions raise ValueError with the reason in words,
+because only the caller knows whether the mistake is in a file or in an argument.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", "
 
 
 def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
-    """The absolute path of an existing file, or a folder where that is allowed, named relative to `folder` or as `package:path`."""
+    """Return the absolute path of an existing file, or with `or_folder` also of a folder.
+
+    `text` is a path relative to `folder`, or `package:path`.
+    """
     if text.startswith("package:"):
         path = PACKAGE / text.removeprefix("package:").lstrip("/")
     else:
@@ -34,17 +38,20 @@ def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
 
 
 def source_at(text: str, folder: Path) -> str:
-    """A model's source as `Model` holds it: an absolute path, or `python:package.module:function`."""
+    """Return a model's source in the form of `Model.source`.
+
+    That is an absolute path, or `python:package.module:function`.
+    """
     return python_source(text) if is_python(text) else str(file_at(text, folder))
 
 
 def names_a_source(text: str) -> bool:
-    """Whether a word of the command line is meant as a source rather than as a configured model's name."""
+    """Return whether a word of the command line names a source, rather than a configured model."""
     return text.startswith((PYTHON, "package:", "~")) or "/" in text or text.lower().endswith(SUFFIXES) or is_file(Path(text))
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file that we may look at."""
+    """Return whether a file exists and may be accessed."""
     try:
         return path.is_file()
     except OSError:
@@ -52,10 +59,11 @@ def is_file(path: Path) -> bool:
 
 
 def model_from(text: str, taken: dict[str, Model]) -> Model:
-    """A model that is not configured, named after its file or function; in full where that name is taken by another, and where it is made
-    of another model: net.int8 is not net.
+    """Return a model that is not configured, named after its file or function.
 
-    Raises ModelError where there is no such file.
+    Its name is the full one if another model has the short one, and if the file is a quantized
+    model: net.int8 is not net. If a model of `taken` has the same source, that one is returned.
+    Raises ModelError if there is no such file.
     """
     try:
         source = source_at(text, Path())
@@ -69,18 +77,19 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
 
 
 def in_full(source: str) -> str:
-    """The name of a model's file or function that says more than the short one."""
+    """Return the full name of a model's file or function."""
     return source if is_python(source) else Path(source).name
 
 
 def _expanded(text: str) -> str:
     try:
         return str(Path(text).expanduser())
-    except RuntimeError as exc:  # ~nobody-of-this-name
+    except RuntimeError as exc:  # ~name of an unknown user
         raise ValueError(f"{text!r} names the home of an unknown user") from exc
 
 
 def _near(path: Path) -> str:
+    """Return a hint to similar files in the folder."""
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     files = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())

@@ -1,4 +1,4 @@
-"""What the tables of devices.toml have in common."""
+"""The base class of the tables of devices.toml."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Table(BaseModel):
-    """No other keys than these, no values of another type."""
+    """A table that rejects unknown keys and values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

@@ -1,22 +1,18 @@
-"""TOML with line numbers: where each key stands, what is defined twice, and every syntax error that can be stepped over.
+"""TOML parser with line numbers, duplicate definitions, and recovery after syntax errors.
 
-`tomllib` tells no lines and stops at the first error. A scanner of statements (table headers and `key = value`, see the TOML 1.0
-specification) finds the lines and the duplicates; statements that are wrong are blanked out, and `tomllib` reads the rest.
+`tomllib` reports no lines of keys and stops at the first error. A scanner of statements (table
+headers and `key = value`, see the TOML 1.0 specification) finds the lines and the duplicates; wrong
+statements are blanked out, and `tomllib` parses the rest.
 """
 
 from __future__ import annotations
 
 import bisect
 import re
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Key = tuple[str | int, ...]
 
@@ -28,12 +24,14 @@ _QUOTED_KEY = re.compile(r'"(?:\\[^\n]|[^"\\\n])*"?' + r"|'[^'\n]*'?")
 _BARE_VALUE = re.compile(r"[^,\]}#\n]*")
 _STRING = re.compile(r'"""(?:\\.|(?!""").)*(?:"{3,5}|\Z)' + r"|'''(?:(?!''').)*(?:'{3,5}|\Z)|" + _QUOTED_KEY.pattern, re.DOTALL)
 _AT = re.compile(r" \((?:at line (\d+), column \d+|at end of document)\)$")
+# 640 digits, the lowest limit that sys.set_int_max_str_digits accepts
+_LONG_NUMBER = re.compile(r"[0-9](?:_?[0-9]){639}")
 _DEEPEST = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something wrong in the file, at a line and at a key (empty where there is none)."""
+    """A mistake in the file, at a line and at a key (empty if there is none)."""
 
     line: int
     path: Key
@@ -52,7 +50,11 @@ class Statement:
 
 @dataclass(slots=True)
 class Parsed:
-    """What was read. `sound` is false where what is missing from `data` cannot be told; `broken` holds keys left out of it."""
+    """The result of parsing.
+
+    `sound` is false if it is unknown what is missing from `data`; `broken` holds the keys left out
+    of it.
+    """
 
     data: dict[str, Any]
     lines: Mapping[Key, int]
@@ -61,32 +63,38 @@ class Parsed:
     sound: bool
 
     def line(self, path: Key) -> int:
-        """The line of a key, or of the nearest table around it."""
+        """Return the line of a key, or of the nearest enclosing table."""
         return next((self.lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in self.lines), 1)
 
     def is_broken(self, path: Key) -> bool:
-        """Whether a statement at or beneath the key was left out, so that it is not known what is there."""
+        """Return whether a statement at or below the key was left out.
+
+        If so, the value of the key is unknown.
+        """
         return any(one[: len(path)] == path for one in self.broken)
 
     def names(self, table: str) -> set[str]:
-        """The tables `[table.NAME]` of the file, the broken ones too."""
+        """Return the names of the tables `[table.NAME]` of the file, including broken ones."""
         return {str(path[1]) for path in self.lines if len(path) > 1 and path[0] == table}
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Read TOML that is known to be right."""
+    """Return the data of a TOML text that is known to be valid."""
     data: dict[str, Any] = tomllib.loads(text)
     return data
 
 
 def parse(text: str) -> Parsed:
-    """Read TOML. Never raises: what is wrong is in `mistakes`."""
+    """Parse TOML. Never raises: errors are in `mistakes`."""
     text = text.replace("\r\n", "\n")
     scan = _Scanner(text)
     scan.scan()
     rows = text.split("\n")
     broken: set[Key] = set()
     mistakes = []
+    if scan.long_keys:  # their cost is quadratic in their length, here and in tomllib
+        told = [Mistake(line, (), f"not valid here: a key of more than {_DEEPEST} parts") for line in scan.long_keys]
+        return Parsed({}, scan.lines, told, broken, False)
     for statement, path, line in scan.duplicates:
         mistakes.append(Mistake(line, path, f"defined twice, the first time in line {scan.defined[path]}"))
         _blank(rows, scan.statements, statement)
@@ -97,7 +105,8 @@ def parse(text: str) -> Parsed:
             return Parsed(tomllib.loads("\n".join(rows)), scan.lines, mistakes, broken, True)
         except RecursionError:
             return Parsed({}, scan.lines, [*mistakes, Mistake(1, (), "not valid TOML: nested too deeply")], broken, False)
-        except tomllib.TOMLDecodeError as error:
+        # a TOMLDecodeError, or the error for a number with more digits than Python parses
+        except ValueError as error:
             line = _line_of(error, rows)
             found = next((one for one in scan.statements if one.first <= line <= one.last), None)
             mistakes.append(Mistake(line, found.path if found else (), _in_words(error)))
@@ -108,6 +117,7 @@ def parse(text: str) -> Parsed:
 
 
 def _blank(rows: list[str], statements: list[Statement], wrong: Statement) -> None:
+    """Blank out a wrong statement; with a header, its whole table."""
     last = wrong.last
     if wrong.header:
         following = (one.first for one in statements if one.header and one.first > wrong.first)
@@ -116,11 +126,17 @@ def _blank(rows: list[str], statements: list[Statement], wrong: Statement) -> No
 
 
 def _line_of(error: ValueError, rows: list[str]) -> int:
+    """Return the line of a parse error."""
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return next((number for number, row in enumerate(rows, 1) if _LONG_NUMBER.search(row)), 1)
     match = _AT.search(str(error))
     return int(match[1]) if match and match[1] else max((number for number, row in enumerate(rows, 1) if row.strip()), default=1)
 
 
 def _in_words(error: ValueError) -> str:
+    """Return a parse error's message in farm's wording."""
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return "not valid TOML: a number of too many digits"
     message = _AT.sub("", str(error))
     hint = " (text needs quotes)" if message == "Invalid value" else ""
     return f"not valid TOML: {message[:1].lower()}{message[1:]}{hint}"
@@ -128,7 +144,7 @@ def _in_words(error: ValueError) -> str:
 
 @dataclass(slots=True)
 class _Scanner:
-    """Goes over any text, valid or not, and always comes to its end."""
+    """A scanner that accepts any text, valid or not, and always terminates."""
 
     text: str
     at: int = 0
@@ -136,11 +152,14 @@ class _Scanner:
     defined: dict[Key, int] = field(default_factory=dict)
     statements: list[Statement] = field(default_factory=list)
     duplicates: list[tuple[Statement, Key, int]] = field(default_factory=list)
+    long_keys: list[int] = field(default_factory=list)  # lines of keys with too many parts
     _repeated: list[tuple[Key, int]] = field(default_factory=list)
     _in_repeated_table: bool = False
+    _depth: int = 0  # nesting of arrays and inline tables, with or without a key
     _newlines: list[int] = field(default_factory=list)
 
     def scan(self) -> None:
+        """Scan the whole text, and record its statements and duplicates."""
         self._newlines = [match.start() for match in re.finditer("\n", self.text)]
         table: Key = ()
         while self._skip(_BLANK) < len(self.text):
@@ -160,6 +179,7 @@ class _Scanner:
             self._repeated.clear()
 
     def _header(self) -> Key:
+        """Scan a table header; return its path."""
         self._in_repeated_table = False
         line = self._line()
         array = self.text.startswith("[[", self.at)
@@ -176,6 +196,7 @@ class _Scanner:
         return path
 
     def _key_value(self, table: Key) -> Key:
+        """Scan a `key = value` in a table; return its path."""
         line = self._line()
         path = table + self._key()
         if path != table:
@@ -186,7 +207,7 @@ class _Scanner:
         return path
 
     def _key(self) -> Key:
-        """A dotted key; what follows it is the next to read."""
+        """Return a dotted key, and move behind it."""
         parts: list[str | int] = []
         while True:
             self._skip(_SPACE)
@@ -199,21 +220,27 @@ class _Scanner:
                 parts.append(_unquoted(self.text[start : self.at]))
             self._skip(_SPACE)
             if not self.text.startswith(".", self.at):
-                return tuple(parts)
+                break
             self.at += 1
+        if len(parts) > _DEEPEST:
+            self.long_keys.append(self._line())
+        return tuple(parts[:_DEEPEST])
 
     def _value(self, path: Key) -> None:
+        """Skip a value, and record the keys in it."""
         self._skip(_SPACE)
         following = self.text[self.at : self.at + 1]
         if following in ('"', "'"):
             self._skip(_STRING)
-        elif following in ("[", "{") and len(path) < _DEEPEST:
+        elif following in ("[", "{") and self._depth < _DEEPEST:
+            self._depth += 1
             self._items(path, "]" if following == "[" else "}")
+            self._depth -= 1
         else:
             self._skip(_BARE_VALUE)
 
     def _items(self, path: Key, closing: str) -> None:
-        """An array or an inline table, over as many lines as it takes."""
+        """Skip an array or an inline table, over any number of lines, and record the keys in it."""
         self.at += 1
         index = 0
         while self._skip(_BLANK) < len(self.text):
@@ -232,10 +259,11 @@ class _Scanner:
             self._skip(_BLANK)
             if self.text.startswith(",", self.at) or self.at == start:
                 self.at += 1
-        self._repeated.clear()  # it was never closed: what came after is not of it
+        self._repeated.clear()  # it was never closed: the text after it does not belong to it
 
     def _define(self, path: Key, line: int) -> None:
-        if self._in_repeated_table:  # what a repeated table holds is repeated with it
+        """Record a definition of a key, or that it is repeated."""
+        if self._in_repeated_table:  # the content of a repeated table is repeated with it
             return
         if path in self.defined:
             self._repeated.append((path, line))
@@ -243,6 +271,7 @@ class _Scanner:
         self._mention(path, line)
 
     def _mention(self, path: Key, line: int) -> None:
+        """Record the line of a key and of the tables around it, if not known yet."""
         if self._in_repeated_table:
             return
         for size in range(1, len(path)):
@@ -258,10 +287,12 @@ class _Scanner:
         return self.at
 
     def _line(self) -> int:
+        """Return the current line, counted from 1."""
         return bisect.bisect_left(self._newlines, self.at) + 1
 
 
 def _unquoted(text: str) -> str:
+    """Return a quoted key's text."""
     try:
         return str(tomllib.loads(f"key = {text}")["key"])
     except ValueError:

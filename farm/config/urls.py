@@ -1,10 +1,12 @@
-"""Device urls: their five forms, parsed and checked.
+"""Parse device URLs, in their five forms.
 
-local:                    an agent on this machine
-qemu:                     an agent under qemu-user on this machine
-rpc://host:port           an agent, or TVM's RPC server
-tracker://host:port/key   a device that a TVM tracker lends under a key
-ssh://[user@]host[:port]  a board with an SSH server
+    local:                    an agent on this machine
+    qemu:                     an agent under qemu-user on this machine
+    rpc://host:port           an agent, or TVM's RPC server
+    tracker://host:port/key   a device that a TVM tracker leases under a key
+    ssh://[user@]host[:port]  a board with an SSH server
+
+The transport is named by the scheme.
 """
 
 from __future__ import annotations
@@ -22,12 +24,18 @@ EXAMPLES = {
     "tracker": "tracker://lab.example.org:9190/rasp3b",
     "ssh": "ssh://pi@raspberrypi.local",
 }
-_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
+# A ProxyCommand of ~/.ssh/config inserts users and hosts into a shell command, and ssh reads a word
+# that begins with `-` as an option.
+_HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
+_USER = re.compile(r"(?!-)[\w.@+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A device url in its parts. What the scheme has no use for is empty; `port` is None where ssh's default is meant."""
+    """A device URL in its parts.
+
+    Parts that the scheme does not use are empty; `port` is None for ssh's default port.
+    """
 
     scheme: str
     host: str = ""
@@ -37,7 +45,10 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Take a url apart. Raises ValueError that says in plain words what is wrong with it."""
+    """Return the parts of a URL.
+
+    Raises ValueError that says in plain words what is wrong with it.
+    """
     scheme, colon, rest = text.partition(":")
     if not colon:
         hint = f"did you mean '{text}:'?" if text in ("local", "qemu") else f"write one of {', '.join(EXAMPLES.values())}"
@@ -56,19 +67,33 @@ def parse_url(text: str) -> Url:
         raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
 
 
+def check_host(host: str) -> None:
+    """Raise ValueError if a text is not the name or address of a host."""
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{host!r} is no host name")
+
+
+def check_user(user: str) -> None:
+    """Raise ValueError if a text is not a user name, or has characters special to a shell."""
+    if not _USER.fullmatch(user):
+        allowed = "letters, digits, '_', '.', '+', '@' and '-', and no '-' at the beginning"
+        raise ValueError(f"{user!r} is no user that a url may name: {allowed}; others are named by User in ~/.ssh/config")
+
+
 def _network(scheme: str, text: str, parts: SplitResult) -> Url:
     if "?" in text or "#" in text:
         raise ValueError(f"{text!r} takes no '?' or '#', settings belong into options")
     if not parts.hostname:
         raise ValueError(f"{text!r} has no host")
-    if not _HOST.fullmatch(parts.hostname):
-        raise ValueError(f"{parts.hostname!r} is no host name")
+    check_host(parts.hostname)
     if parts.password is not None:
         raise ValueError("a password has no place in a configuration file, use an SSH key")
     if parts.username is not None and scheme != "ssh":
         raise ValueError(f"{scheme} knows no users, leave out {parts.username + '@'!r}")
     if parts.username == "":
         raise ValueError(f"{text!r} has no user before the '@'")
+    if parts.username is not None:
+        check_user(parts.username)
     return Url(scheme, parts.hostname, _port(scheme, text, parts), parts.username or "", _key(scheme, text, parts))
 
 

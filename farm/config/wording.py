@@ -1,4 +1,4 @@
-"""Values of TOML, and what was expected of them, in words."""
+"""Descriptions of TOML values and of expected types, for messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ EXPECTED = {
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
 }
+_VERY_LARGE = 10**100
 
 
 def described(value: object) -> str:
-    """A TOML value in words."""
+    """Return a description of a TOML value."""
     if isinstance(value, bool):
         return str(value).lower()
+    # Python formats no integer of more than 4300 digits
+    if isinstance(value, int) and abs(value) >= _VERY_LARGE:
+        return "a very large number"
     if isinstance(value, (int, float)):
         return f"the number {value}"
     if isinstance(value, str):

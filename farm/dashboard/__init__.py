@@ -1,15 +1,27 @@
-"""Events -> a live table, a row per job. board.py holds the state, draw.py draws it, show.py is what a command uses.
+"""Live progress display: a table with one row per job, updated by events.
+
+    board               the state of all jobs, a pure function of the events
+    render              draw a board: one line per job
+    devices             draw a board that has too many jobs: one line per device
+    eta                 estimate the remaining time
+    widgets             colours, marks, bars and counts of jobs by state
+    display             where progress goes: a terminal region, log lines, or nowhere
+    show                the display of the jobs of a command
+    accuracy_progress   the display of `farm accuracy`
+    tuning              the display of `farm tune`
+
+Use:
 
     with dashboard.show(console, jobs) as show:
-        show(event)         an event of a job; drawn at most 8 times a second
-        show.tick()         between events, so that the elapsed times move
+        show(event)         apply an event of a job; redraws at most 8 times a second
+        show.tick()         call between events, to update the elapsed times
 
-Off a terminal there is no live display: a line for each stage that a job enters.
+If the output is not a terminal, the display is a log with a line for each stage that a job enters.
 """
 
+from farm.dashboard.accuracy_progress import show_counting
 from farm.dashboard.board import Board, Row
-from farm.dashboard.counting import show_counting
-from farm.dashboard.draw import render
+from farm.dashboard.render import render
 from farm.dashboard.show import Show, show
 from farm.dashboard.tuning import kernel_table
 from farm.dashboard.tuning import show as show_tuning

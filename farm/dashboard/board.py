@@ -1,4 +1,7 @@
-"""The state of all jobs: what the events so far say of each. `Board.apply` is a pure function of it and an event."""
+"""The state of all jobs according to the events so far.
+
+`Board.apply` is a pure function of a board and an event.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm import stats, words
+from farm import formatting, stats
 from farm.types import Event, Job, Run, Stage, Verdict
 
 BAD_STATES = ("failed", "unavailable", "skipped")
@@ -16,7 +19,10 @@ _ON_DEVICE = (Stage.CONNECTING, Stage.UPLOADING, Stage.LOADING, Stage.RUNNING, S
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job as it stands. `began` and `ended` are moments of the monotonic clock; None before they come."""
+    """The state of one job.
+
+    `began` and `ended` are times of the monotonic clock, None until they are known.
+    """
 
     device: str
     profile: str
@@ -27,12 +33,15 @@ class Row:
     began: float | None = None
     ended: float | None = None
     run: Run | None = None
-    reached: float | None = None  # when its device was first spoken to
-    trend: str = ""  # its latency over the time of measuring, as a sparkline
+    reached: float | None = None  # when the job's first stage on its device began
+    trend: str = ""  # its latency over the measurement, as a sparkline
 
     @property
     def state(self) -> str:
-        """One of waiting, running, done, failed, unavailable and skipped. A wrong answer is a failure."""
+        """Return waiting, running, done, failed, unavailable or skipped.
+
+        A wrong answer is failed.
+        """
         if self.run and self.run.verdict is Verdict.UNAVAILABLE:
             return "unavailable"
         if self.run and self.run.verdict is Verdict.SKIPPED:
@@ -45,26 +54,29 @@ class Row:
 
     @property
     def bad(self) -> bool:
+        """Return whether the job failed, was skipped, or its device was unavailable."""
         return self.state in BAD_STATES
 
     @property
     def error(self) -> str:
-        return words.why(self.run) if self.run else self.note
+        """Return the reason of the run's verdict, or the current note if there is no run."""
+        return formatting.why(self.run) if self.run else self.note
 
     def elapsed(self, now: float) -> float:
+        """Return the seconds since the job began, up to its end; 0 if it has not begun."""
         return 0.0 if self.began is None else (now if self.ended is None else self.ended) - self.began
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All jobs, in the order given; `began` is a moment of the monotonic clock."""
+    """All jobs, in the order given; `began` is a time of the monotonic clock."""
 
     rows: Mapping[tuple[str, str], Row]
     began: float
 
     @property
     def devices(self) -> dict[str, list[Row]]:
-        """The rows of each device, in the order given."""
+        """Return the rows of each device, in the order given."""
         found: dict[str, list[Row]] = {}
         for row in self.rows.values():
             found.setdefault(row.device, []).append(row)
@@ -72,10 +84,11 @@ class Board:
 
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
+        """Return a board on which all jobs are waiting."""
         return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now)
 
     def apply(self, event: Event, now: float) -> Board:
-        """The board after an event. A job that was not in the plan gets a row of its own."""
+        """Return the board after an event. A job that was not in the plan gets a row of its own."""
         key = (event.device, event.model)
         before = self.rows.get(key) or Row(event.device, "", event.model)
         ended = event.stage in (Stage.DONE, Stage.FAILED)
@@ -94,8 +107,8 @@ class Board:
 
 
 def _trend(run: Run) -> str:
-    """The medians of the rounds of a run, oldest first. None of an emulated one."""
+    """Return a sparkline of a run's medians by round, oldest first; empty if emulated."""
     if run.samples is None or run.emulated or run.latency is None:
         return ""
     medians = [statistics.median(part) for part in stats.rounds(run.samples.seconds)]
-    return words.sparkline(medians) if medians and max(medians) > 0 else ""
+    return formatting.sparkline(medians) if medians and max(medians) > 0 else ""

@@ -1,4 +1,7 @@
-"""The board when its jobs do not fit: a line a device, with how far it is, what it is at, and how long it will take yet."""
+"""The board if there is no room for a line per job: one line per device.
+
+A line shows the device's progress, its current job, and the estimated remaining time.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from farm import words
-from farm.dashboard import remaining
+from farm import formatting
+from farm.dashboard import eta
 from farm.dashboard.board import BAD_STATES, Row
-from farm.dashboard.parts import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
+from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
 
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
 
 
 def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: float) -> list[Text]:
-    """At most `room` lines (2 or more): titles, and those devices first that are at work, then those with something wrong."""
+    """Return at most `room` lines (2 or more): the titles, then one line per device.
+
+    If the room does not suffice, running devices are preferred, then those with failed jobs.
+    """
     name = min(24 if width >= _WIDE else 16, max(map(cell_len, ["device", *devices])))
     bar = _WIDE_BAR if width >= _WIDE else _BAR
     room_now = width - 2 - sum(cells + GAP for cells in (name, bar, _DONE, _BAD_CELLS, _LEFT))
@@ -54,12 +60,12 @@ def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tup
     over = len(rows) - counted["waiting"] - counted["running"]
     state = "running" if counted["running"] else "waiting" if over < len(rows) else "failed" if bad else "done"
     mark = spinner(now) if state == "running" else STATE_MARK[state]
-    left = remaining.of_device(rows, now)
-    about = "" if left.seconds < 1 else f"{'≥' if left.at_least else ''}{words.elapsed(round(left.seconds))}"
+    left = eta.of_device(rows, now)
+    about = "" if left.seconds < 1 else f"{'≥' if left.at_least else ''}{formatting.elapsed(round(left.seconds))}"
     name, bar = widths[:2]
     return _line(
         (Text(mark, STATE_STYLE[state]), 1),
-        (Text(words.plain(device), "bold"), name),
+        (Text(formatting.plain(device), "bold"), name),
         (shares(counted, bar), bar),
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),
         (Text(f"✗ {bad}" if bad else "", "red"), _BAD_CELLS),
@@ -69,17 +75,21 @@ def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tup
 
 
 def _now(rows: Sequence[Row], room: int) -> Text:
-    """What is being done there, with its note where that fits; where nothing is done, what came of the last job."""
+    """Return the running job, with its note if that fits; else the result of the last job."""
     if row := next((row for row in rows if row.state == "running"), None):
         stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
-        long, short = (Text.assemble(f"{words.plain(row.model)} ", (said, "cyan")) for said in (f"{stage} {words.plain(row.note)}", stage))
+        long, short = (
+            Text.assemble(f"{formatting.plain(row.model)} ", (said, "cyan")) for said in (f"{stage} {formatting.plain(row.note)}", stage)
+        )
         return long if long.cell_len <= room else short
     last = max((row for row in rows if row.run and row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.run is None:
         return Text()
-    figure = words.latency(last.run) if not last.run.emulated else ""
+    figure = formatting.latency(last.run) if not last.run.emulated else ""
     return Text.assemble(
-        (f"{words.plain(last.model)} ", "bright_black"), (last.run.verdict.value, words.VERDICT_STYLE[last.run.verdict]), f" {figure}"
+        (f"{formatting.plain(last.model)} ", "bright_black"),
+        (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),
+        f" {figure}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a command uses: the board in place on a terminal, or a line for each stage of each job."""
+"""The display of a command's jobs: a board on a terminal, or a log line for each stage of a job."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from contextlib import AbstractContextManager
 
 from rich.console import Console
 
-from farm import words
+from farm import formatting
 from farm.dashboard.board import Board, Row
-from farm.dashboard.draw import render
-from farm.dashboard.placing import Clock, Log, Screen, placed
+from farm.dashboard.display import Clock, Log, Screen, placed
+from farm.dashboard.render import render
 from farm.types import Event, Job
 
-_SILENCE_S = 30.0  # after which a log says what goes on
+_SILENCE_S = 30.0  # without a line, after which a log names a running job
 
 
 class Show:
-    """Takes events and keeps the board. This one shows nothing."""
+    """Keep the board up to date with the events. This base class shows nothing."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
         self.clock = clock
         self.board = Board.start(jobs, clock())
 
     def __call__(self, event: Event) -> None:
+        """Apply an event."""
         self.board = self.board.apply(event, self.clock())
 
     def tick(self) -> None:
-        """Show the time that has passed."""
+        """Update the elapsed times."""
 
 
 class _InPlace(Show):
-    """The board in place, on a terminal. `show(event)` and `tick()` draw it."""
+    """Draw the board in place on a terminal, after each event and tick."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock, screen: Screen) -> None:
         super().__init__(jobs, clock)
@@ -49,7 +50,10 @@ class _InPlace(Show):
 
 
 class _Lines(Show):
-    """A line for each stage that a job enters, and now and then one for what takes long."""
+    """Log a line for each stage that a job enters.
+
+    After `_SILENCE_S` without a line, log the state of a running job.
+    """
 
     def __init__(self, jobs: Sequence[Job], clock: Clock, log: Log) -> None:
         super().__init__(jobs, clock)
@@ -74,18 +78,24 @@ class _Lines(Show):
 
 
 def _line_of(row: Row) -> str:
-    """One job as it stands, in one line: pi3 digits: EMULATED, emulated, top-1 97.8 % (ref 97.8 %)."""
+    """Return a job's state as one line.
+
+    Example: pi3 digits: EMULATED, emulated, top-1 97.8 % (ref 97.8 %).
+    """
     if row.bad:
         said = [row.run.verdict.value if row.run else row.stage.value, row.error]
     elif row.run:
-        said = [row.run.verdict.value, "" if row.run.emulated else words.latency(row.run), words.answers(row.run)[0]]
+        said = [row.run.verdict.value, "" if row.run.emulated else formatting.latency(row.run), formatting.answers(row.run)[0]]
     else:
         said = [row.stage.value, row.note]
     return f"{row.device} {row.model}: {', '.join(part for part in said if part)}"
 
 
 def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic) -> AbstractContextManager[Show]:
-    """Show a board for as long as the block lasts; it is gone after it. `console` should write to stderr, and honours NO_COLOR."""
+    """Return a context manager that shows a board and clears it at the end.
+
+    `console` should write to stderr; it honours NO_COLOR.
+    """
     return placed(
         console,
         quiet,

@@ -1,4 +1,4 @@
-"""The search for better choices as it goes: a table in place on a terminal, or a line for each step."""
+"""Progress of a tuning search: a table in place on a terminal, or a log line for each step."""
 
 from __future__ import annotations
 
@@ -12,68 +12,72 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from farm import words
-from farm.dashboard.placing import Log, Screen, placed
+from farm import formatting
+from farm.dashboard.display import Log, Screen, placed
 
 if TYPE_CHECKING:
-    from farm.pipeline.search import Kernel
-    from farm.pipeline.trials import Tuning
+    from farm.pipeline.tuning.loop import Tuning
+    from farm.pipeline.tuning.search import Kernel
 
-_WIDE, _WIDEST = 110, 140  # columns from which the choice has room, and of which more are no use
-_UNREMARKABLE = re.compile(r" (s1,1|p0,0,0,0|d1,1|g1)(?= |$)")  # of a workload: strides, padding, dilation and groups that are none
-_OTHER_LINES = 6  # that a screen needs beside the rows of kernels
+_WIDE, _WIDEST = 110, 140  # terminal widths: the least that has room for the choice, and the largest that is used
+_UNREMARKABLE = re.compile(r" (s1,1|p0,0,0,0|d1,1|g1)(?= |$)")  # default strides, padding, dilation and groups in a workload's name
+_OTHER_LINES = 6  # that a screen needs besides the rows of kernels
 
 
 class Quiet:
-    """Takes what a search says, and shows nothing."""
+    """Display that shows nothing, and the base class of the others."""
 
     def __call__(self, work: Tuning, line: str) -> None:
-        pass
+        """Show the state of the search and its latest message."""
 
 
 class Lines(Quiet):
-    """A line for each step."""
+    """Log a line for each step."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._last = log, ""
 
     def __call__(self, _: Tuning, line: str) -> None:
+        """Log the message unless it repeats the last one."""
         if line and line != self._last:
             self._last = line
             self._log.line(line)
 
 
 class InPlace(Quiet):
-    """The table in place."""
+    """Draw the table in place on a terminal. `minutes` is the time limit of the search."""
 
     def __init__(self, screen: Screen, minutes: float) -> None:
         self._screen, self._began, self._minutes, self._last = screen, time.monotonic(), minutes, ""
 
     def __call__(self, work: Tuning, line: str) -> None:
+        """Redraw the table."""
         self._last = line or self._last
 
         def table(width: int, height: int, now: float) -> Group:
-            passed = f"{words.elapsed(now - self._began)} of {self._minutes:g} min"
+            passed = f"{formatting.elapsed(now - self._began)} of {self._minutes:g} min"
             return render(work, passed, self._last, width, height)
 
         self._screen.draw(table)
 
 
 def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Group:
-    """The head, the kernels, and what happened last, in at most `height` lines."""
+    """Return the header, the kernels and the latest message, in at most `height` lines."""
     boards = ", ".join(f"{board.device.name} {board.said}".strip() for board in work.boards)
-    head = Text(f"farm tune {work.model.name}   {passed}   {words.plain(boards)}", "bold", no_wrap=True, overflow="ellipsis")
+    head = Text(f"farm tune {work.model.name}   {passed}   {formatting.plain(boards)}", "bold", no_wrap=True, overflow="ellipsis")
     most = max(1, height - _OTHER_LINES)
     hidden = len(work.search.kernels) - most
     said = [f"{hidden} more kernels"] if hidden > 0 else []
-    foot = Text("   ".join([*said, _UNREMARKABLE.sub("", words.plain(last))]), "bright_black", no_wrap=True, overflow="ellipsis")
+    foot = Text("   ".join([*said, _UNREMARKABLE.sub("", formatting.plain(last))]), "bright_black", no_wrap=True, overflow="ellipsis")
     return Group(head, kernel_table(work, width, most), foot)
 
 
 def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
-    """Kernels, the hardest first: share of the time, speed-up over the default, how many candidates were tried, the best choice.
+    """Return a table of at most `most` kernels, the one with the most total time first.
 
-    Figures are never cut: the kernel is what gets the room that is left, and the choice is shown where that is enough for both.
+    Columns: share of the time, best time, speed-up over the default, candidates tried, best choice.
+    Figures are never cut: the kernel's name gets the remaining width, and the choice is shown if
+    the terminal has at least `_WIDE` columns.
     """
     table, wide = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=min(width, _WIDEST)), width >= _WIDE
     table.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -93,12 +97,15 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
 
 
 def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
-    """Share, best time, speed-up and what was tried, in words; the first three empty before they are known."""
+    """Return share, best time, speed-up and candidates tried.
+
+    The first three are empty before they are known.
+    """
     if not kernel.best_s:
         return "", "", "", kernel.progress
-    return f"{100 * work.search.share(kernel):.1f}", words.digits(1e6 * kernel.best_s), f"{kernel.speedup:.2f}x", kernel.progress
+    return f"{100 * work.search.share(kernel):.1f}", formatting.digits(1e6 * kernel.best_s), f"{kernel.speedup:.2f}x", kernel.progress
 
 
 def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
-    """Show a search for as long as the block lasts. `console` should write to stderr."""
+    """Return a context manager that shows a search. `console` should write to stderr."""
     return placed(console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines)

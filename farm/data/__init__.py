@@ -1,9 +1,16 @@
-"""Sets of samples: folders of images, and arrays in files, read one sample at a time, whatever the size of the set.
+"""Sets of samples: folders of images and arrays in files, read one sample at a time.
 
-    samples = data.opened(path, prepared.inputs, model.preprocess, data.classes_of(...))     quick; errors of the whole set
-    for sample in samples.read(samples.spread(128)): ...                                     streams; errors of one sample
+    arrays     samples in .npz and .npy files
+    folders    a folder of images, in subfolders by class or without labels
+    classes    the classes of a model, and the meaning of folder names and labels
+    contract   the base class of all sets
 
-A set is labelled where it says of which class each sample is; a calibration needs no labels.
+    # Opening is quick and raises the errors of the whole set; reading raises those of one sample.
+    samples = data.opened(path, prepared.inputs, model.preprocess, data.classes_of(...))
+    for sample in samples.read(samples.spread(128)): ...
+
+A set of any size is streamed. A set is labelled if it gives the class of each sample; calibration
+needs no labels.
 """
 
 from __future__ import annotations
@@ -23,13 +30,15 @@ __all__ = ["Classes", "DataSet", "Sample", "classes_of", "digest", "labelled", "
 
 
 def opened(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None = None) -> DataSet:
-    """The samples at a path, for a model's inputs.
+    """Open the samples at a path for a model's inputs.
 
-    A folder holds images (or an .npy or .npz for each sample), in subfolders that are named after classes, or all of one without
-    labels. An .npz holds `inputs`, N samples, or an array by the name of each input, and maybe `labels`, N class numbers. An .npy holds
-    N samples. Any other file is a single image. Without `classes` a folder's labels are not looked at.
+    A folder holds images (or one .npy or .npz per sample), either in subfolders named after classes
+    or all directly and without labels. An .npz holds `inputs`, N samples, or an array under the
+    name of each input, and optionally `labels`, N class numbers. An .npy holds N samples. Any other
+    file is a single image. Without `classes`, the labels of a folder are ignored.
 
-    Raises ModelError for what is none of it, is empty, or does not fit the inputs or the classes.
+    Raises ModelError if the path is none of these, is empty, or does not fit the inputs or the
+    classes.
     """
     if not path.exists():
         raise ModelError(f"no file or folder {path}", "", f"check the path: ls {path.parent}")
@@ -41,7 +50,10 @@ def opened(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, cla
 
 
 def digest(path: Path) -> str:
-    """What tells one state of a set from another: a file's content; of a folder, the names, sizes and times of its files."""
+    """Return a digest that changes with the set.
+
+    It covers a file's content; for a folder, the names, sizes and modification times of its files.
+    """
     if not path.is_dir():
         return file_digest(path)
     samples = Folder.of(path, (), Preprocess(), None)
@@ -49,7 +61,10 @@ def digest(path: Path) -> str:
 
 
 def labelled(path: Path, model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> DataSet:
-    """Samples whose classes are known, for a classifier's inputs and outputs. Raises ModelError for others, as `opened` does."""
+    """Open samples with known classes for a classifier's inputs and outputs.
+
+    Raises ModelError if the set has no labels, and as `opened` does.
+    """
     samples = opened(path, inputs, model.preprocess, classes_of(model.name, outputs, model.labels))
     if samples.labels is None:
         fix = (

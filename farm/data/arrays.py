@@ -1,4 +1,4 @@
-"""Samples in an .npz or .npy file, read one by one from the disk: of a file of any size, no more than a few samples are in memory.
+"""Samples in an .npz or .npy file, streamed: only a few samples are in memory at a time.
 
 The format is numpy's: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -16,7 +16,7 @@ import numpy as np
 from farm.data.classes import Classes, check_numbers
 from farm.data.contract import DataSet
 from farm.errors import ModelError
-from farm.importers.feed import ARRAY_ERRORS, cast, only, unreadable
+from farm.inputs.read import ARRAY_ERRORS, cast, only, unreadable
 from farm.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class Arrays(DataSet):
-    """N samples along the first axis of an array for each input. A model of one input may have them under the name `inputs`."""
+    """N samples along the first axis of one array per input.
+
+    A model with one input may have them under the name `inputs`.
+    """
 
     def __init__(self, path: Path, inputs: Sequence[TensorSpec], classes: Classes | None) -> None:
         self._specs = {spec.name: spec for spec in inputs}
@@ -45,7 +48,7 @@ class Arrays(DataSet):
             raise ModelError(what, "each sample needs a label and all inputs", "save as many of each, one at least")
 
     def _open(self, path: Path, inputs: Sequence[TensorSpec]) -> Array | None:
-        """Open the array of each input; the labels."""
+        """Open the array of each input; return the labels, or None."""
         if path.suffix.lower() == ".npy":
             spec = only(inputs, path, "an .npy file")
             self._rows = {spec.name: _Rows(path.open("rb"), spec, path, f"{path.name} holds")}
@@ -70,6 +73,7 @@ class Arrays(DataSet):
         return min(rows.shape[0] for rows in self._rows.values())
 
     def key(self, index: int) -> str:
+        """Return the index of a sample with the size and modification time of the file."""
         return f"{index}@{self._stamp}"
 
     def _name(self, index: int) -> str:
@@ -83,7 +87,10 @@ class Arrays(DataSet):
 
 
 class _Rows:
-    """The rows of an array in an open file. Those of a compressed one are quick to read in rising order only."""
+    """The rows of an array in an open file.
+
+    In a compressed file they are quick to read in ascending order only.
+    """
 
     def __init__(self, file: IO[bytes], spec: TensorSpec, path: Path, name: str) -> None:
         self.file, self._spec = file, spec
@@ -99,7 +106,7 @@ class _Rows:
         self._nbytes = math.prod(self.shape[1:]) * self._dtype.itemsize
 
     def read(self, index: int) -> Array:
-        """One row, in the input's shape."""
+        """Return one row in the input's shape."""
         self.file.seek(self._begin + index * self._nbytes)
         content = self.file.read(self._nbytes)
         if len(content) < self._nbytes:
@@ -108,7 +115,7 @@ class _Rows:
 
 
 def _check(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise a ModelError for samples that are none of the input's."""
+    """Raise ModelError if the samples do not fit the input."""
     if spec.shape[:1] != (1,):
         fix = "import the model with a batch of 1, for example with --shape"
         raise ModelError(f"{path}: input {spec.name!r} does not take one sample at a time", f"its shape is {list(spec.shape)}", fix)

@@ -1,4 +1,4 @@
-"""The classes of a model, and which of them the folders and numbers of a set mean."""
+"""The classes of a model, and the classes that the folders and labels of a set stand for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.feed import read_labels
+from farm.inputs.read import read_labels
 from farm.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -21,14 +21,17 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """How many classes a model tells apart, and their names where they are known."""
+    """The number of classes of a model, and their names if they are known."""
 
     count: int
     names: tuple[str, ...] = ()
 
 
 def classes_of(model: str, outputs: Sequence[TensorSpec], labels: Path | None) -> Classes:
-    """The classes of a classifier, whose first output is a vector of scores. Raises ModelError for a model that is none."""
+    """Return the classes of a classifier, whose first output is a vector of scores.
+
+    Raises ModelError if the model is not a classifier or `labels` does not match it.
+    """
     scores = outputs[0]
     if len(scores.shape) < 1 or scores.shape[-1] < 2 or any(extent != 1 for extent in scores.shape[:-1]):
         why = f"its first output, {scores.name}, is {scores.dtype} {list(scores.shape)}, and scores are [1, N]"
@@ -42,7 +45,11 @@ def classes_of(model: str, outputs: Sequence[TensorSpec], labels: Path | None) -
 
 
 def classes_of_folders(path: Path, folders: Sequence[str], classes: Classes) -> tuple[dict[str, int], str]:
-    """The class of each folder, and what to say of it: by the class's name, or its number; where none is either, in order of the names."""
+    """Return the class of each folder, and a remark on the assignment, or an empty text.
+
+    A folder is named after a class or its number. If no folder is, and there are as many folders as
+    classes, the classes are the folders in order of name.
+    """
     names = [name.strip().casefold() for name in classes.names]
     twice = {name for name, count in Counter(names).items() if count > 1}
     found = {folder: names.index(folder.casefold()) for folder in folders if folder.casefold() in names and folder.casefold() not in twice}
@@ -64,13 +71,16 @@ def classes_of_folders(path: Path, folders: Sequence[str], classes: Classes) -> 
 def _mismatch(path: Path, wrong: Sequence[str], folders: Sequence[str], why: str) -> ModelError:
     shown = ", ".join(map(repr, wrong[:_SHOWN])) + (", ..." if len(wrong) > _SHOWN else "")
     what = f"{path}: {len(wrong)} of its {len(folders)} folders {'is' if len(wrong) == 1 else 'are'} no class of the model: {shown}"
-    if len(why) > 300:  # a thousand names
+    if len(why) > 300:  # it may list a thousand names
         why = why[:300] + " ..."
     return ModelError(what, why, "name each folder after a class's label, or its number from 0 on, or set `labels` in devices.toml")
 
 
 def check_numbers(path: Path, labels: NDArray[Any], classes: Classes | None) -> NDArray[np.int64]:
-    """Labels of samples as class numbers. Raises ModelError that names the first one that is none."""
+    """Return the labels of samples as class numbers; raise ModelError if they are not.
+
+    The error names the first label that is not a class of the model.
+    """
     import numpy as np
 
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):

@@ -1,4 +1,4 @@
-"""What every set of samples can do."""
+"""The interface of every set of samples."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
-from farm.parallel import ahead
+from farm.workers import ahead
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_AHEAD = 4  # samples that are read while one is computed
+_AHEAD = 4  # samples that are read ahead while one is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample: its number in the set, what it is called there, its inputs by name in the model's shapes, and its class if known."""
+    """One sample: index and name in the set, inputs by name, class if known.
+
+    The inputs have the shapes of the model's inputs.
+    """
 
     index: int
     name: str
@@ -30,9 +33,10 @@ class Sample:
 
 
 class DataSet(ABC):
-    """N samples. `labels` are their classes, N numbers, or None; `converted` counts what was done to images on the way, in words.
+    """N samples.
 
-    `note` is what should be said of the set as a whole, or empty.
+    `labels` holds their N class numbers, or is None. `converted` counts, by description, how images
+    were converted on reading. `note` is a remark on the whole set, or empty.
     """
 
     def __init__(self, path: Path, labels: NDArray[np.int64] | None, note: str = "") -> None:
@@ -44,7 +48,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def key(self, index: int) -> str:
-        """A text that changes when the sample does: the name, size and time of its file."""
+        """Return a text that changes with the sample: the name, size and time of its file."""
 
     @abstractmethod
     def _name(self, index: int) -> str: ...
@@ -53,13 +57,19 @@ class DataSet(ABC):
     def _inputs(self, index: int) -> dict[str, np.ndarray[Any, Any]]: ...
 
     def spread(self, count: int | None) -> list[int]:
-        """So many of the samples' numbers, evenly over the whole set; all with None, or where there are no more."""
+        """Return the indices of `count` samples, evenly spread over the set.
+
+        All samples are returned if `count` is None or larger than the set.
+        """
         total = len(self)
         wanted = total if count is None else min(count, total)
         return [place * total // wanted for place in range(wanted)]
 
     def read(self, indices: Iterable[int] | None = None) -> Iterator[Sample]:
-        """These samples, or all, in rising order, a few of them read ahead. Raises ModelError that names the sample."""
+        """Yield the samples of these indices, or all, in this order; a few are read ahead.
+
+        Raises ModelError that names the sample. Ascending indices are quick for every kind of set.
+        """
         return ahead(map(self._sample, range(len(self)) if indices is None else indices), _AHEAD)
 
     def _sample(self, index: int) -> Sample:

@@ -1,8 +1,9 @@
-"""A folder of images by class, or of images alone; an .npy or .npz may stand for a sample too."""
+"""A folder of samples in subfolders by class, or without labels: images, .npy and .npz files."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from farm.data.classes import Classes, classes_of_folders
 from farm.data.contract import DataSet
 from farm.errors import ModelError
-from farm.importers import feed, images
+from farm.inputs import images, read
 from farm.types import Preprocess, TensorSpec
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _SUFFIXES = images.SUFFIXES | {".npy", ".npz"}
 
 
 class Folder(DataSet):
-    """Files, a sample each, in order of class and name."""
+    """One sample per file, in order of class and name."""
 
     def __init__(
         self,
@@ -35,11 +36,16 @@ class Folder(DataSet):
     ) -> None:
         super().__init__(path, labels, note)
         self._files, self._preprocess = files, preprocess
-        self._specs = [replace(spec, open=False) for spec in inputs]  # a file is one sample, whatever batches the model takes
+        # A file is one sample, even if the model takes any batch.
+        self._specs = [replace(spec, open=False) for spec in inputs]
 
     @classmethod
     def of(cls, path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None) -> Folder:
-        """The samples below a folder. Raises ModelError for one without any, and for subfolders that are no classes of the model."""
+        """Return the samples below a folder.
+
+        Raises ModelError if there are none, if only some are in subfolders, or if a subfolder is
+        not a class of the model.
+        """
         import numpy as np
 
         found = _files_below(path)
@@ -63,11 +69,13 @@ class Folder(DataSet):
         return len(self._files)
 
     def key(self, index: int) -> str:
+        """Return the name, size and modification time of a sample's file."""
         try:
             there = self._files[index].stat()
         except OSError as exc:
             raise ModelError(f"sample {index} of {self.path}: {self._files[index]} cannot be read", exc.strerror or "", "") from exc
-        name = self._name(index).encode("utf-8", "backslashreplace").decode()  # file names may be no text
+        # Not every file name is valid UTF-8.
+        name = self._name(index).encode("utf-8", "backslashreplace").decode()
         return f"{name}:{there.st_size}:{there.st_mtime_ns}"
 
     def _name(self, index: int) -> str:
@@ -75,17 +83,17 @@ class Folder(DataSet):
         return file.name if file == self.path else str(file.relative_to(self.path))
 
     def _inputs(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
-        return feed.read_inputs(self._files[index], self._specs, self._preprocess, self._tell)
+        return read.read_inputs(self._files[index], self._specs, self._preprocess, self._tell)
 
     def _tell(self, words: str) -> None:
         self.converted[words] += 1
 
 
 def _files_below(path: Path) -> list[Path]:
-    """The samples below a folder, sorted; hidden files and others than samples are none."""
+    """Return the sample files below a folder, sorted, without hidden files and folders."""
 
     def fail(error: OSError) -> NoReturn:
-        fix = f"make it readable: ls -ld {error.filename}"
+        fix = f"make it readable: ls -ld {shlex.quote(str(error.filename))}"
         raise ModelError(f"{error.filename} cannot be read", error.strerror or str(error), fix) from error
 
     found = []

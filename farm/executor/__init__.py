@@ -1,11 +1,27 @@
-"""Runs an artifact on a device: open a link, push what is not there, load, run, measure. The only user of RPC objects; none leaves it.
+"""Run builds on a device: open a session, upload what is missing, load, run and measure.
 
-Every function here runs in a worker process, with RPC in its main thread, so that it can be killed. Times are the device's own.
+    loading             connect, upload and load a model; retry when the connection breaks
+    threads             the threads and cores of a session
+    gpu                 open the GPU of a session, and explain why it cannot be used
+    measuring           one job: answer, latency, accuracy on labelled samples
+    short_sessions      one inference, deployments, facts
+    accuracy            predictions for many samples, on a device or by the reference engine
+    comparing           two builds interleaved
+    engine_comparison   farm's build and other engines interleaved
+    other_engines       ONNX Runtime and PyTorch in this process
+    kernel_bisect       each kernel of a build compared with a plain loop nest
+    profiling           recorded inferences, kernel by kernel
+    profile_records     decode the agent's profiler records
+    roofline            measure a device's peak arithmetic and memory rates
+    tuning              variants of kernels interleaved
+
+Only this package uses RPC objects, and it returns none. Its functions run in worker processes with
+RPC in the main thread, so that they can be killed. Times are by the device's clock.
 """
 
-from farm.executor.asking import deployments, facts, infer, infer_deployed, roll_back, undeploy
 from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of
 from farm.executor.measuring import measure
+from farm.executor.short_sessions import deployments, facts, infer, infer_deployed, roll_back, undeploy
 
 __all__ = ["deployments", "facts", "facts_of", "infer", "infer_deployed", "measure", "open_gpu", "roll_back", "undeploy"]

@@ -1,8 +1,9 @@
-"""Two builds on a device, measured in turns. Times are the device's own."""
+"""Measure two builds on a device, interleaved. Times are by the device's clock."""
 
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,24 +13,27 @@ from farm import prepare, stats
 from farm.deadline import Deadline
 from farm.errors import WrongAnswer
 from farm.executor.loading import Loaded, facts_of, has_parameters, load, open_and_load, push, quiet
-from farm.parallel import Desk
+from farm.interleaved import Block, Medians, Pace, in_turns
 from farm.transports import Link
-from farm.turns import Block, Medians, Pace, in_turns
 from farm.types import Device, Paired, Progress, Side, Stage, Until
+from farm.workers import Desk
 
-# One inference a turn, or as many as the way there and back is not all of it; before them the device runs one that is not timed, and the
-# caches are the build's own again. The sooner the other has its turn, the more of what disturbs one disturbs the other.
+# Time one inference per block, or more if the RPC round trip would dominate. The device runs one
+# untimed inference before each block, which refills the caches. Blocks are short, so that a
+# disturbance affects both builds.
 PACE = Pace(block_s=0.004, fewest=1, warm=0)
-_LOOK_AGAIN = 1.15  # times the rounds so far
-_MOST = 1000  # rounds of a load
+_LOOK_AGAIN = 1.15  # factor on the rounds so far, after which the precision is computed again
+_MOST = 1000  # rounds per load
 _NOTE_EVERY_S = 0.5
 BEFORE, AFTER = "before", "after"
-_LIBRARY = "second.so"  # beside the first's: TVM's own server would overwrite the code that runs
+_LIBRARY = "second.so"  # TVM's own server would overwrite the first library, which is running
 
 
 def compare(desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float) -> Paired:
-    """Both builds in one session, or one after the other in as many as they are to be loaded anew. Raises WrongAnswer for one whose answer
-    is not right, DeviceError and its kin."""
+    """Measure both builds in one session, or in several sessions if they are to be reloaded.
+
+    Raises WrongAnswer if an answer is wrong, and DeviceError and its subclasses.
+    """
     found: dict[str, list[float]] = {BEFORE: [], AFTER: []}
     enough, facts, deadline = Enough(until, _noting(desk, until)), {}, Deadline(deadline_s)
     while enough.another_load():
@@ -46,7 +50,7 @@ def compare(desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | 
 def _load(
     stack: ExitStack, desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, timeout_s: float
 ) -> tuple[list[Loaded], Link]:
-    """Both, fed with the example of their models, and right."""
+    """Load both builds in one session, feed them their example inputs and check their answers."""
     first, link, _ = open_and_load(stack, desk, device, sides[0].artifact, agent, timeout_s, {})
     push(desk, link, sides[1].artifact, _LIBRARY)
     loaded = [first, load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY)]
@@ -58,13 +62,13 @@ def _load(
         agreement = stats.agreement(one.outputs(), expected, side.limits)
         if not agreement.right:
             why = stats.verdict(False, agreement, None)[1]
-            fix = f"farm bisect --device {device.name} {side.artifact.model}"
+            fix = f"farm bisect --device {device.name} {shlex.quote(side.artifact.model)}"
             raise WrongAnswer(f"{side.name} answers wrong on {device.name}", why, fix)
     return loaded, link
 
 
 def _noting(desk: Desk, until: Until) -> Callable[[int, int, float], None]:
-    """What tells of the rounds of a load."""
+    """Return a callback that reports the load's number, its rounds and the share of its time."""
 
     def note(load: int, rounds: int, share: float) -> None:
         which = f"load {load + 1} of {until.loads}, " if until.loads > 1 else ""
@@ -78,9 +82,14 @@ def _block(loaded: Loaded) -> Block:
 
 
 class Enough:
-    """Whether there is another load, and whether it goes on: until it has its share of the time, or of how sure the ratio is to be. All
-    loads together have LEAST_ROUNDS, and end once they have these where the time is over. `loads` are the rounds of those that are done;
-    `note` hears, now and then, the number of the load, how many rounds it has and which share of its time is over."""
+    """Stopping rule: when to end a load, and whether to reload the builds once more.
+
+    A load ends when its share of the time is used up or the confidence interval of the ratio is
+    narrow enough for its share of the precision. All loads together have at least LEAST_ROUNDS
+    rounds; no further load begins if these are done and the time is over. `loads` holds the rounds
+    of each finished load. `note` is called now and then with the number of the load, its rounds and
+    the share of its time that is over.
+    """
 
     def __init__(self, until: Until, note: Callable[[int, int, float], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._until, self._note, self._clock = until, note, clock
@@ -89,16 +98,18 @@ class Enough:
         self._begin = self._note_at = self._look_at = 0.0
 
     def another_load(self) -> bool:
+        """Return True if the builds are to be loaded once more."""
         time_is_over = self._seconds >= self._until.seconds and sum(self.loads) >= stats.LEAST_ROUNDS
         return len(self.loads) < self._until.loads and not time_is_over
 
     def __call__(self, medians: Medians) -> bool:
+        """Return True if the current load goes on; `medians` holds the seconds of its rounds."""
         done, now, until, sure = len(medians[BEFORE]), self._clock(), self._until, False
         if not done:
             self._begin = self._note_at = now
             self._look_at = float(stats.LEAST_ROUNDS)
         spent = (now - self._begin) / (until.seconds / until.loads)
-        if now >= self._note_at:  # not each time: who shows it would be at work while the device is timed
+        if now >= self._note_at:  # seldom: the display would take CPU time from the measurement
             self._note_at = now + _NOTE_EVERY_S
             self._note(len(self.loads), done, min(1.0, spent))
         if done >= self._look_at:
@@ -112,6 +123,6 @@ class Enough:
         return goes_on
 
     def _least(self) -> int:
-        """Rounds of this load: its share of those that are missing."""
+        """Return the fewest rounds of this load: its share of those still missing."""
         missing = stats.LEAST_ROUNDS - sum(self.loads)
         return max(1, math.ceil(missing / (self._until.loads - len(self.loads))))

@@ -1,17 +1,18 @@
-"""The GPU that a session computes on: opened before anything is loaded, so that what is in its way is told at once, and in plain words."""
+"""Open the GPU of a session before anything is loaded, and explain in plain words if that fails."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from farm.config import profiles
 from farm.errors import DeviceError, FarmError
-from farm.transports import Link, contract
+from farm.transports import Link, agent_version
+from farm.transports.agent_answers import AgentAnswerError
 from farm.types import Device
 
-# What is wrong, and the cure, by the kind of problem that the agent has told (farm/agent/gpu.h).
+# What is wrong and how to fix it, by the kind of problem that the agent reports
+# (farm/agent/src/execution/gpu.h).
 _PROBLEMS = {
     "cpu agent": ("{name} has the agent for CPUs", "end it there, and start the one for GPUs: {start}"),
     "no driver": (
@@ -29,11 +30,20 @@ _PROBLEMS = {
 
 
 def open_gpu(link: Link, device: Device) -> str:
-    """Have the session compute on the device's GPU; what that is, in words. Raises DeviceError where it cannot."""
+    """Make the session compute on the device's GPU; return the GPU's name and architecture.
+
+    Raises DeviceError if the GPU cannot be used or is of another kind than the profile says.
+    """
     if not link.native:
-        why, fix = "TVM's own RPC server answers there, which says nothing of its GPU", f"on the board: {contract.start_command(device)}"
+        why, fix = (
+            "TVM's own RPC server answers there, which says nothing of its GPU",
+            f"on the board: {agent_version.start_command(device)}",
+        )
         raise DeviceError(f"{device.name} is not asked to compute on a GPU", why, fix)
-    found = json.loads(link.call("farm.agent.gpu", device.gpu))
+    found = link.document("farm.agent.gpu", device.gpu)
+    wanted = ("problem", "why") if isinstance(found, dict) and "problem" in found else ("name", "architecture")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in wanted):
+        raise AgentAnswerError("farm.agent.gpu describes no GPU")
     if "problem" in found:
         raise _problem(device, found)
     profile, architecture = device.profile, str(found["architecture"])
@@ -48,10 +58,11 @@ def open_gpu(link: Link, device: Device) -> str:
 
 
 def runs(built_for: str, architecture: str) -> bool:
-    """Whether a GPU runs machine code built for an architecture: one of its own generation, no newer than itself.
+    """Return True if a GPU runs machine code of an architecture: of its generation and no newer.
 
-    CUDA C++ Programming Guide, "Binary Compatibility". Code with the suffix a is for that architecture alone; code with f for its family,
-    which is the later ones of the generation.
+    CUDA C++ Programming Guide, "Binary Compatibility". Code with the suffix a runs on that
+    architecture alone, code with the suffix f on its family: the later architectures of the
+    generation.
     """
     built, there = (re.fullmatch(r"sm_(\d+)(\d)([af]?)", text) for text in (built_for, architecture))
     if not built or not there:
@@ -61,5 +72,5 @@ def runs(built_for: str, architecture: str) -> bool:
 
 def _problem(device: Device, found: dict[str, Any]) -> FarmError:
     what, fix = _PROBLEMS.get(found["problem"], ("the GPU of {name} cannot be used", "farm doctor --device {name}"))
-    names = {"name": device.name, "gpu": device.gpu, "start": contract.start_command(device)}
+    names = {"name": device.name, "gpu": device.gpu, "start": agent_version.start_command(device)}
     return DeviceError(what.format(**names), str(found["why"]), fix.format(**names))

@@ -1,9 +1,8 @@
-"""A model gets onto a device: a link, what is not there yet, library and parameters loaded. A link that breaks is made again."""
+"""Connect to a device, upload what it lacks and load a model; retry if the connection breaks."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -11,34 +10,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import releases, transports
-from farm.asking import patiently
-from farm.clock import timed
-from farm.compiler import here
-from farm.compiler.build import LIBRARY
-from farm.compiler.parameters import PREFIX, SHARD, WIDEN
+from farm import deployments, transports
+from farm.compiler import host_run
+from farm.compiler.artifact import LIBRARY
+from farm.compiler.tensor_cache import PREFIX, SHARD, WIDEN
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
-from farm.executor.computing import compute_as_asked
-from farm.parallel import Desk
+from farm.executor.threads import compute_as_asked
+from farm.prompts import patiently
 from farm.store import file_digest
-from farm.transports import Link
+from farm.time_ledger import timed
+from farm.transports import Link, agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-_KINDS = {"cpu": 1, "cuda": 2}  # of devices, as DLPack numbers them
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries on a connection that breaks; anew whenever something got across
-_TRIES_TO_LOAD = 2  # again, where the connection was made and then broke and nothing got across
-_TRY_S = 5.0  # that another try needs at the least: its error says more than that the time is over
+_KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers of device types
+# Pauses between attempts while the connection breaks; they start over after any transfer.
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+_TRIES_TO_LOAD = 2  # retries if the connection was made but broke before any transfer
+_TRY_S = 5.0  # minimum time for another attempt: with less, the last error says more than a timeout
 
 
 @dataclass(slots=True)
 class Loaded:
-    """A model on a device, ready to run."""
+    """A model on a device, ready to run.
+
+    `recordable` means that its inferences can be captured as a CUDA graph, `recorded` that they
+    are.
+    """
 
     machine: Any
     device: Any
@@ -49,10 +53,11 @@ class Loaded:
     recorded: bool = False
 
     def let_go(self) -> None:
-        """Give back what it has of its session, before that is over (see `Link.let_go`)."""
+        """Release the handles on the session before it ends (see `Link.let_go`)."""
         self.machine, self.parameters = None, []
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
+        """Set the inputs, by name, and the parameters of the next inferences."""
         import numpy as np
         import tvm
 
@@ -60,36 +65,47 @@ class Loaded:
         self.machine.set_input("main", *tensors, *self.parameters)
 
     def run(self) -> None:
+        """Run one inference and wait for its end."""
         self.machine.invoke_stateful("main")
-        if self.on_gpu:  # which is only given its work so far
+        if self.on_gpu:  # so far the kernels are only enqueued
             self.device.sync()
 
     def record(self) -> None:
-        """Have inferences be launched as one graph from now on, where they run on a GPU that can: once inputs are fed. The facts tell."""
+        """Capture the kernel launches as one CUDA graph for the next inferences, if the device can.
+
+        The inputs must have been set before. The device's facts report the capture.
+        """
         if self.recordable and not self.recorded:
             self.machine.module["record"]("main")
             self.device.sync()
             self.recorded = True
 
     def outputs(self) -> list[Array]:
-        return here.flat(self.machine.get_outputs("main"))
+        """Return the outputs of the last inference."""
+        return host_run.flat(self.machine.get_outputs("main"))
 
     def time(self, count: int, block: int = 1) -> list[float]:
-        """Seconds per inference of each of `count` blocks of inferences, by the device's clock; it runs one more, first."""
+        """Return the seconds per inference of `count` blocks of `block` inferences each.
+
+        The device's clock is read. The device runs one more inference first.
+        """
         evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=block, repeat=count)
-        return [float(seconds) for seconds in evaluate("main").results]
+        return agent_answers.seconds("the timer", [float(seconds) for seconds in evaluate("main").results], count)
 
 
 @dataclass(slots=True)
 class _Meter:
-    """Tells of files on their way to a device, and counts the bytes sent, those of transfers that were cut among them."""
+    """Reports the upload of files and counts the bytes sent, aborted transfers included."""
 
     desk: Desk
     sent: int = 0
     _there: dict[Path, int] = field(default_factory=dict)
 
     def of(self, path: Path) -> Callable[[int], None]:
-        """What hears how much of a file is there. Where that is less than before, the difference was lost and is sent again."""
+        """Return a callback that takes the number of bytes of a file that have arrived.
+
+        If it is smaller than before, the difference was lost and is sent again.
+        """
         size = path.stat().st_size
 
         def note(there: int) -> None:
@@ -103,7 +119,11 @@ class _Meter:
 def open_and_load(
     stack: ExitStack, desk: Desk, device: Device, artifact: Artifact, agent: Path | None, timeout_s: float, ledger: dict[str, float]
 ) -> tuple[Loaded, Link, int]:
-    """A model on a device, its link, and the bytes sent. A connection that breaks on the way is made again, to go on from there."""
+    """Load a model on a device; return it, its link and the number of bytes sent.
+
+    A connection that breaks is made again, and the upload continues where it was. Seconds are added
+    to `ledger` by part. Raises DeviceError and its subclasses.
+    """
     deadline, meter, tries, broken = Deadline(timeout_s), _Meter(desk), 0, False
     while True:
         link, sent = None, meter.sent
@@ -122,8 +142,10 @@ def open_and_load(
         except DeviceError as error:
             tries = 0 if meter.sent > sent else tries
             broken = broken or isinstance(error, LinkError)
-            again = isinstance(error, LinkError) or (broken and link is None)  # while the network is down, there is no way to the device
-            if device.on_this_machine or (link and tries == _TRIES_TO_LOAD):  # it is not the network that ends it
+            # After a broken link, a failure to connect may mean that the network is still down.
+            again = isinstance(error, LinkError) or (broken and link is None)
+            # In these cases the network is not the cause.
+            if device.on_this_machine or (link and tries == _TRIES_TO_LOAD):
                 again = False
             if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
                 raise
@@ -141,16 +163,20 @@ def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, d
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
-    """Have the artifact's files in the session's folder. What our agent has kept by digest is not sent again."""
-    for path in releases.files(artifact):
+    """Place the artifact's files in the session's folder, except those that our agent stores."""
+    for path in deployments.files(artifact):
         send(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
 def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
-    """Have a file in the session's folder, under a name; `note` hears how many bytes of it are there."""
+    """Place a file in the session's folder under a name.
+
+    `note` is called with the number of bytes that have arrived. A file that our agent stores by its
+    digest is not sent again.
+    """
     if link.native:
         digest = file_digest(path)
-        if link.call("farm.store.has", digest) < 0:
+        if link.number("farm.store.has", digest, least=-1) < 0:
             link.put(path, digest, note)
         link.call("farm.store.link", digest, name)
     else:
@@ -161,7 +187,7 @@ def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda
 
 @contextlib.contextmanager
 def quiet(desk: Desk, device: Device) -> Iterator[None]:
-    """While nothing else of ours runs here, if the device is this machine."""
+    """Pause all other workers on this machine within the block, if the device is this machine."""
     if device.scheme != "local":
         yield
         return
@@ -171,28 +197,31 @@ def quiet(desk: Desk, device: Device) -> Iterator[None]:
 
 
 def push(desk: Desk, link: Link, artifact: Artifact, library: str) -> None:
-    """Have the artifact's files in the session's folder, its library under a name of its own; parameters take the place of others'."""
+    """Place the artifact's files in the session's folder, with the library under a name of its own.
+
+    Parameters replace those of another artifact.
+    """
     _push(link, artifact, _Meter(desk), library)
 
 
 def has_parameters(artifact: Artifact) -> bool:
-    """Whether the model's code takes any."""
+    """Return True if the model's code takes parameters."""
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
 def place_of(link: Link, device: Device) -> Any:
-    """Where a session's tensors lie: TVM's device for the CPU or the GPU."""
+    """Return TVM's device of a session, on which its tensors are: the CPU or the GPU."""
     return link.session.device("cuda", device.gpu) if device.profile.on_gpu else link.session.cpu(0)
 
 
 def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
-    """What lies in the session's folder, with its parameters and all it computes on the device's CPU or GPU."""
+    """Load the library and parameters in the session's folder on the device's CPU or GPU."""
     from tvm.runtime.vm import VirtualMachine
 
     on_gpu = device.profile.on_gpu
     kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
     there = place_of(link, device)
-    link.call("vm.builtin.tensor_cache.clear")  # of a model that was loaded before, which may have had more of them
+    link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
     link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
     module, recordable = link.session.load_module(library), on_gpu and link.native and bool(device.options.get("graphs", True))
     machine = VirtualMachine(link.call("farm.gpu.machine", module) if recordable else module, there)
@@ -212,8 +241,7 @@ def _has(machine: Any, function: str) -> bool:
 
 
 def facts_of(link: Link) -> dict[str, str]:
-    """What a device says of itself, in texts; nothing from TVM's own server."""
+    """Return what a device reports about itself, as texts by name; empty for TVM's own server."""
     if not link.native:
         return {}
-    content = json.loads(link.call("farm.agent.facts"))
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.items() if value is not None}
+    return link.facts()

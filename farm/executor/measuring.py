@@ -1,4 +1,4 @@
-"""One job on a device: its answer, its latency by the device's own clock, its accuracy."""
+"""Measure one job on a device: its answer, its latency by the device's clock, and its accuracy."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from farm import data, prepare, releases, stats
-from farm.clock import timed
+from farm import data, deployments, prepare, stats
 from farm.deadline import Deadline
 from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
-from farm.parallel import Desk
+from farm.time_ledger import timed
 from farm.transports import Link
 from farm.types import Agreement, Device, Fitted, Limits, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-_BATCH_S, _LONGEST_BATCH_S = 0.25, 2.0  # of samples between two notes of progress
-_ON_THE_WAY = 0.005  # of the time, at the most, to ask for a batch and to get its answer
-_LOOK_AGAIN = 1.15  # times the time so far
+_BATCH_S, _LONGEST_BATCH_S = 0.25, 2.0  # seconds of samples between two progress notes
+_ON_THE_WAY = 0.005  # largest share of the time for the RPC round trips of batches
+_LOOK_AGAIN = 1.15  # factor on the elapsed time, after which the precision is computed again
 _FACTS_EVERY_S = 1.0
-_MOST_FACTS = 40  # readings on the way; of a longer measurement every second one is dropped
-_WINDOW_S = 0.1  # of the warm-up
-_LEAST_SAMPLE_S = 1e-3  # an inference of less than that is timed in blocks
-_COOLER_BY_C = 2.0  # than this above what it was before, and a device is cool again
+_MOST_FACTS = 40  # readings; if there are more, every second one is dropped
+_WINDOW_S = 0.1  # one window of the warm-up
+_LEAST_SAMPLE_S = 1e-3  # shorter inferences are timed in blocks
+_COOLER_BY_C = 2.0  # a device is cool again at most this far above its earlier temperature
 _CHANGING = (
     *("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s"),
     *("gpu_clock_khz", "gpu_memory_clock_khz", "gpu_power_w", "gpu_energy_j", "gpu_slowed_by", "gpu_memory_free_bytes"),
@@ -40,7 +40,11 @@ _NOTE_EVERY = 10  # labelled samples
 
 
 def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
-    """One job: the answer on the example input, samples of the latency, the labelled samples. Raises DeviceError and its kin."""
+    """Run one job: check the answer, sample the latency, classify the labelled samples.
+
+    Installs the model if the plan asks for it and the answer is right and good enough. Raises
+    DeviceError and its subclasses.
+    """
     ledger: dict[str, float] = {}
     begin = time.perf_counter()
     with ExitStack() as stack:
@@ -54,7 +58,7 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
         correct, total = _classify(desk, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
             good = agreement.right and not stats.below(plan, agreement, correct, total)
-            release = releases.install(link, fitted.model, fitted.artifact) if plan.install and link.native and good else None
+            release = deployments.install(link, fitted.model, fitted.artifact) if plan.install and link.native and good else None
         after = meter.facts()
         meter.cool_down(before)
         closing = time.perf_counter()
@@ -92,8 +96,11 @@ def first_answer(
     *,
     record: bool = False,
 ) -> tuple[float, Agreement]:
-    """Seconds of the first inference, as the host sees it, and how its answer agrees with the reference; or that of the one after it, once
-    inferences are recorded."""
+    """Run the first inference and check its answer; return its seconds and the agreement.
+
+    The seconds are by the host's clock. With `record`, the kernel launches are then captured as a
+    CUDA graph, if the device can, and the checked answer is that of the inference after the first.
+    """
     with timed(ledger, "feed"):
         loaded.feed(inputs)
     desk.note(Progress(Stage.RUNNING, "first inference"))
@@ -112,7 +119,11 @@ def first_answer(
 
 @dataclass
 class _Meter:
-    """Times a loaded model: `seconds` are its samples, each the mean of a `block` of inferences, and `during` the facts meanwhile."""
+    """Times a loaded model.
+
+    `seconds` are its samples, each the mean of a `block` of inferences; `during` holds the facts
+    read meanwhile.
+    """
 
     desk: Desk
     device: Device
@@ -129,14 +140,16 @@ class _Meter:
     _look_again_s: float = 0.0
 
     def facts(self) -> dict[str, str]:
+        """Return the device's facts and add the time of reading them to the ledger."""
         with timed(self.ledger, "facts"):
             return facts_of(self.link)
 
     def sample(self, first_s: float) -> None:
-        """Samples until there are enough of them for long enough, while nothing else of ours runs here if the device is this machine; and
-        the share of that time in which other work had the CPU.
+        """Take samples until there are enough, over a long enough time.
 
-        None of an emulated device: they would be figures of the emulator.
+        Nothing else of farm runs on this machine meanwhile if the device is this machine. Also sets
+        the share of the time in which other work had the CPU. An emulated device is not sampled,
+        because the times would be those of the emulator.
         """
         if self.plan.maximum_s <= 0 or self.device.emulated:
             return
@@ -150,7 +163,10 @@ class _Meter:
             self._take_samples(typical * self.block)
 
     def _warm_up(self, typical: float) -> float:
-        """Run until it has settled (see `stats.settled`), or the time for that is over; seconds of an inference."""
+        """Run until the latency has settled (see `stats.settled`) or the time for that is over.
+
+        Returns the seconds of an inference.
+        """
         if not self.plan.warmup:
             return typical
         self.desk.note(Progress(Stage.MEASURING, "warming up"))
@@ -165,7 +181,7 @@ class _Meter:
                     return typical
 
     def _take_samples(self, typical: float) -> None:
-        """`typical` is the length of a sample, in seconds."""
+        """Take the samples. `typical` is the length of a sample in seconds."""
         plan, begin, waiting = self.plan, time.perf_counter(), self._read_facts()
         batch_s = _BATCH_S
         while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
@@ -176,7 +192,8 @@ class _Meter:
             self.desk.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
             batch_begin = time.perf_counter()
             batch = self.loaded.time(min(plan.most, _count(batch_s, typical)), self.block)
-            compute = math.fsum(batch) * (self.block + 1 / len(batch))  # with the one that is run first and not timed
+            # The device runs one more inference, untimed, before the first.
+            compute = math.fsum(batch) * (self.block + 1 / len(batch))
             on_the_way = time.perf_counter() - batch_begin - compute
             _add(self.ledger, "compute", compute)
             _add(self.ledger, "RPC", on_the_way)
@@ -190,7 +207,10 @@ class _Meter:
         self.held_up = None if waited is None or waiting is None else (waited - waiting) / self.measured_s
 
     def _sure(self, elapsed_s: float) -> bool:
-        """Whether the median is as sure as the plan wants it. It takes some time to tell, and is looked at now and then."""
+        """Return True if the median is as precise as the plan requires.
+
+        The computation takes some time and is therefore repeated only now and then.
+        """
         if self.plan.precision is None:
             return True
         if elapsed_s < self._look_again_s:
@@ -200,7 +220,11 @@ class _Meter:
             return stats.uncertainty(self.seconds) <= self.plan.precision
 
     def _read_facts(self) -> float | None:
-        """Keep the facts that change; how long the session has stood ready to run while other work had the CPU, so far."""
+        """Store the facts that change; return the seconds in which the session waited for a CPU.
+
+        The seconds are the total so far: the session was ready to run and other work had the CPU.
+        None if the device does not report them.
+        """
         facts = self.facts()
         self.during.append({**{name: facts[name] for name in _CHANGING if name in facts}, "host_s": f"{time.monotonic():.3f}"})
         if len(self.during) > _MOST_FACTS:
@@ -208,7 +232,7 @@ class _Meter:
         return float(facts["cpu_wait_s"]) if "cpu_wait_s" in facts else None
 
     def cool_down(self, before: Mapping[str, str]) -> None:
-        """Wait until the device is as cool as it was, so that its next job starts as this one did."""
+        """Wait until the device is as cool as before, so that its next job starts like this one."""
         deadline, target = Deadline(self.plan.cooldown_s), _hottest(before)
         if target is None or not self.seconds:
             return
@@ -219,6 +243,7 @@ class _Meter:
 
 
 def _count(seconds: float, each_s: float) -> int:
+    """Return how many inferences of `each_s` seconds fit into `seconds`: 1 to 10,000."""
     return max(1, min(10_000, int(seconds / max(each_s, 1e-6))))
 
 
@@ -233,6 +258,10 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
 def _classify(
     desk: Desk, loaded: Loaded, model: Model, prepared: Prepared, plan: Plan, ledger: dict[str, float]
 ) -> tuple[int | None, int | None]:
+    """Return how many labelled samples the device classifies right, and of how many.
+
+    Both are None if the model has no data set or the plan takes no samples of it.
+    """
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
     samples, correct = data.labelled(model.dataset, model, prepared.inputs, prepared.outputs), 0

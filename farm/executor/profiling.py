@@ -1,43 +1,44 @@
-"""A model's profile on a device: inferences plain and recorded, in turns, inside the virtual machine there; and the roof of the device."""
+"""Profile a model on a device: plain and recorded inferences, interleaved, and the roofline."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from contextlib import ExitStack
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from farm import prepare
-from farm.clock import timed
-from farm.compiler.build import GRAPH
+from farm.compiler.artifact import GRAPH
 from farm.deadline import Deadline
 from farm.errors import DeviceError, WrongAnswer
 from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.executor.measuring import first_answer
-from farm.executor.recordings import Inference, median_one, parsed, steps_of
-from farm.executor.roof import measured
-from farm.parallel import Desk
-from farm.transports import Link
+from farm.executor.profile_records import Inference, median_one, parsed, steps_of
+from farm.executor.roofline import measured
+from farm.time_ledger import timed
+from farm.transports import Link, agent_answers
 from farm.types import Device, Fitted, Profiled, Progress, Stage
+from farm.workers import Desk
 
 if TYPE_CHECKING:
-    from farm.compiler.probe import Probe
+    from farm.compiler.diagnostics.roofline_probe import Probe
 
-_BATCH_S = 0.25  # of recorded inferences between two notes of progress
+_BATCH_S = 0.25  # seconds of inferences between two progress notes
 _WARM_S = 0.5
 _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
-_LONGEST = 10.0  # times the seconds asked for, where a few inferences take that long
+_LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferences
 
 
 def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
-    """Profile a model for about so many `seconds`, under a roof where there is a probe.
+    """Profile a model for about `seconds`, with a roofline if there is a probe.
 
-    Raises DeviceError and its kin, also where TVM's own server answers, and WrongAnswer.
+    Raises DeviceError and its subclasses, also if TVM's own server answers, and WrongAnswer.
     """
     ledger: dict[str, float] = {}
     model, artifact = fitted.model, fitted.artifact
-    started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     with ExitStack() as stack:
         with timed(ledger, "reference"):
@@ -49,7 +50,9 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, sec
         first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger)
         if not agreement.right:
             what = f"{model.name} on {device.name}: {agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
-            raise WrongAnswer(what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {model.name}")
+            raise WrongAnswer(
+                what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {shlex.quote(model.name)}"
+            )
         with timed(ledger, "wait for quiet"):
             stack.enter_context(quiet(desk, device))
         plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)
@@ -88,7 +91,7 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, sec
 def _record(
     desk: Desk, device: Device, link: Link, loaded: Loaded, typical: float, seconds: float, ledger: dict[str, float]
 ) -> tuple[list[float], list[Inference]]:
-    """Seconds of plain inferences, and as many recorded ones, taken in turns."""
+    """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     desk.note(Progress(Stage.MEASURING, "warming up"))
     with timed(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
@@ -100,7 +103,8 @@ def _record(
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
             desk.note(Progress(Stage.MEASURING, f"{len(recorded)} inferences recorded", min(1.0, len(recorded) / least)))
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
-            more = parsed(bytes(link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)))
+            answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
+            more = parsed(agent_answers.content("farm.agent.profile", answer))
             plain += more[0]
             recorded += more[1]
     return plain, recorded

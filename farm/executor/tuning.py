@@ -1,4 +1,4 @@
-"""Variants of kernels on a device, in turns. Times are the device's own."""
+"""Measure variants of kernels on a device, interleaved. Times are by the device's clock."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.compiler import here
-from farm.executor.computing import compute_as_asked
+from farm.compiler import host_run
 from farm.executor.loading import facts_of, quiet, send
-from farm.parallel import Desk
+from farm.executor.threads import compute_as_asked
+from farm.transports import agent_answers
 from farm.types import Batch, Device, Progress, Round, Stage, Trying, Wrong
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK_S = 0.005  # of one kernel: long beside the clock's ticks and the change from one kernel to the next
+# Seconds of one kernel per block: long compared with the clock's resolution and with the switch
+# from one kernel to the next.
+_BLOCK_S = 0.005
 _ROUNDS = 9
-_BEHIND = 1.3  # times the time of the best of its workload: out of the race after the first look
-_TOLERANCE = 1e-3  # of the largest value: another order of the same sum, or Winograd's arithmetic
+_BEHIND = 1.3  # times the best of its workload: slower variants are dropped after the first look
+_TOLERANCE = 1e-3  # of the largest value: for another order of summation and for Winograd
 
 
 def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, deadline_s: float) -> None:
     """Measure the variants of a batch.
 
-    What is found is told on the way, so that nothing is lost where the device dies: what the device says of itself (a dictionary), Trying,
-    Wrong, and a Round for each turn.
+    All results are reported as notes while it runs, so that none is lost if the device dies: the
+    device's facts (a dictionary), Trying, Wrong, and one Round per round.
     """
     import tvm
     from tvm import relax
@@ -48,7 +51,10 @@ def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, 
 
 
 class _Race:
-    """The variants that are still worth measuring, and how many calls of each make a block. Each was tried once, and is right."""
+    """The variants that are still worth measuring, and how many calls of each make a block.
+
+    Each variant has run once, and its answer was right.
+    """
 
     def __init__(self, desk: Desk, batch: Batch, machine: Any, cpu: Any, tensors: dict[str, Any]) -> None:
         self._machine, self._cpu, self._batch, self._tensors = machine, cpu, batch, tensors
@@ -59,14 +65,14 @@ class _Race:
             desk.note(Trying(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
-            answer = here.flat(machine.get_outputs(variant.function))
+            answer = host_run.flat(machine.get_outputs(variant.function))
             pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
                 desk.note(Wrong(index, why))
                 continue
             self.counts[index] = 1
             first[index] = self._seconds(index)
-        anchors: dict[str, int] = {}  # the first of each workload, which stays: the others are judged by it
+        anchors: dict[str, int] = {}  # the first of each workload: the baseline, which is kept
         best: dict[str, float] = {}
         for index, seconds in first.items():
             workload = batch.variants[index].workload
@@ -81,7 +87,7 @@ class _Race:
                 self.counts[index] = max(1, int(_BLOCK_S / max(seconds, 1e-7)))
 
     def block(self, index: int) -> float:
-        """Seconds of a call, the mean of a block."""
+        """Return the mean seconds of a call over one block."""
         self._feed(index)
         return self._seconds(index)
 
@@ -91,7 +97,7 @@ class _Race:
 
     def _seconds(self, index: int) -> float:
         evaluate = self._machine.time_evaluator("invoke_stateful", self._cpu, number=self.counts[index], repeat=1)
-        return float(evaluate(self._batch.variants[index].function).results[0])
+        return agent_answers.seconds("the timer", list(evaluate(self._batch.variants[index].function).results), 1)[0]
 
 
 def _arrays(batch: Batch) -> dict[str, Array]:
@@ -102,10 +108,12 @@ def _arrays(batch: Batch) -> dict[str, Array]:
 
 
 def _differs(answer: Array, first: Array) -> str:
+    """Return how an answer differs from the first variant's; "" if it is close enough."""
     import numpy as np
 
     if not np.isfinite(answer).all():
         return "its answer has NaN or infinity"
-    answer, first = (value.astype("float64") for value in (answer, first))  # the difference of two bytes is none
+    # The difference of two 8-bit integers would wrap around.
+    answer, first = (value.astype("float64") for value in (answer, first))
     difference, bar = float(np.abs(answer - first).max(initial=0)), _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0)))
     return f"its answer is off by {difference:.2g}" if difference > bar else ""

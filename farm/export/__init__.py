@@ -1,4 +1,8 @@
-"""The ways out: a model as a folder of C++ that builds and runs with no Python and no farm, or as its three parts."""
+"""Export a model as a folder of C++ that needs neither Python nor farm, or as its three parts.
+
+`write` makes the folder: the model, TVM's runtime and farm's loader as sources, and an example.
+`write_parts` makes three files: library, graph and parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,27 @@ from pathlib import Path
 
 import numpy as np
 
-from farm import releases
+from farm import deployments, sanitize
 from farm.agent import recipe
-from farm.compiler import parameters
-from farm.compiler.build import GRAPH
+from farm.compiler import tensor_cache
+from farm.compiler.artifact import GRAPH
 from farm.types import Artifact, Model, TensorSpec, shape_in_words
 
 _FILES = Path(__file__).parent / "files"
 _PLACES = {"farm_runner.h": "include", "farm_runner.cc": "runtime/own", "classify.cc": "example", "CMakeLists.txt": "."}
-_OWN = ("elf_file", "elf_image", "elf_loader", "host_symbols", "io", "manifest", "model", "paths")  # of the agent's, without RPC
+# The agent's sources that run a model without RPC.
+_OWN = (
+    *("base/io", "base/paths", "execution/model", "loader/elf_file", "loader/elf_image", "loader/elf_loader"),
+    *("loader/host_symbols", "store/manifest"),
+)
 _COMPILERS = {"aarch64": "aarch64-linux-gnu-g++", "arm": "arm-linux-gnueabihf-g++", "riscv64": "riscv64-linux-gnu-g++"}
 
 
 def write(model: Model, artifact: Artifact, folder: Path) -> None:
-    """Write the folder, which must not exist. Raises BuildError when the packages of TVM carry no sources."""
+    """Write the folder, which must not exist.
+
+    Raises BuildError if TVM's packages contain no sources.
+    """
     folder.mkdir(parents=True)
     _write_model(model, artifact, folder / "model")
     _write_runtime(folder / "runtime")
@@ -35,16 +46,18 @@ def write(model: Model, artifact: Artifact, folder: Path) -> None:
 
 
 def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
-    """Three files in a folder, made if it is not there: the library NAME.so, its graph NAME.json, its parameters NAME.npz.
+    """Write the library NAME.so, its graph NAME.json and its parameters NAME.npz into a folder.
 
-    The graph has what `compiler.graph` says, and with it what a manifest says of the inputs and outputs.
+    The folder is made if it does not exist. The graph file holds the steps of
+    `compiler.execution_graph` and the manifest, which describes the inputs and outputs. Returns the
+    three paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
     library, graph, values = (folder / f"{model.name}{suffix}" for suffix in (".so", ".json", ".npz"))
     shutil.copyfile(artifact.library, library)
     steps = json.loads((artifact.library.parent / GRAPH).read_text())
-    graph.write_text(json.dumps({"model": releases.manifest(model, artifact), "graph": steps}, indent=1))
-    kept = parameters.read(artifact.parameters)
+    graph.write_text(json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1))
+    kept = tensor_cache.read(artifact.parameters)
     taken = {name: value.astype(steps["tensors"][name]["dtype"], copy=False) for name, value in kept.items()}
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
@@ -52,9 +65,9 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
 
 def _write_model(model: Model, artifact: Artifact, folder: Path) -> None:
     folder.mkdir()
-    for path in releases.files(artifact):
+    for path in deployments.files(artifact):
         shutil.copyfile(path, folder / path.name)
-    (folder / "model.json").write_text(json.dumps(releases.manifest(model, artifact), indent=1))
+    (folder / "model.json").write_text(json.dumps(deployments.manifest(model, artifact), indent=1))
 
 
 def _write_runtime(folder: Path) -> None:
@@ -63,12 +76,14 @@ def _write_runtime(folder: Path) -> None:
     own.mkdir()
     for name in _OWN:
         for suffix in (".cc", ".h"):
-            shutil.copyfile(recipe.HERE / f"{name}{suffix}", own / f"{name}{suffix}")
+            target = own / f"{name}{suffix}"
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(recipe.SOURCES / f"{name}{suffix}", target)
     recipe.copy_runtime(folder)
 
 
 def _write_licenses(folder: Path) -> None:
-    """Of the packages whose sources lie in the folder, and farm's own."""
+    """Copy the licenses of farm and of the packages whose sources are in the folder."""
     folder.mkdir()
     for name in ("tvm-farm", "apache-tvm", "apache-tvm-ffi"):
         distribution = importlib.metadata.distribution(name)
@@ -81,7 +96,7 @@ def _readme(artifact: Artifact) -> str:
     triple = str(artifact.target.get("mtriple", "x86_64-linux-gnu"))
     machine = "arm" if triple.startswith("arm") else triple.partition("-")[0]
     values = {
-        "NAME": artifact.model,
+        "NAME": _plain(artifact.model),
         "PROFILE": artifact.profile,
         "TRIPLE": triple,
         "CPU": str(artifact.target.get("mcpu", "any CPU")),
@@ -95,5 +110,10 @@ def _readme(artifact: Artifact) -> str:
     return text
 
 
+def _plain(name: str) -> str:
+    """Return a model author's name without terminal control characters and Markdown code marks."""
+    return sanitize.one_line(name).replace("`", "'")
+
+
 def _listed(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"`{spec.name}` {spec.dtype} {shape_in_words(spec)}" for spec in specs)
+    return ", ".join(f"`{_plain(spec.name)}` {spec.dtype} {shape_in_words(spec)}" for spec in specs)

@@ -1,20 +1,39 @@
-"""Models in: from what a user names to a TVM module, its weights and a reference to compare with.
+"""Import models: turn a source into a TVM module, its weights and a reference to compare with.
 
-    from                              by                      reference
-    *.onnx                            onnx_file               ONNX Runtime
-    *.pt2 (torch.export.save)         exported_program        torch
-    *.pt (torch.jit.save)             torchscript             torch
-    *.pth (weights), with a module    state_dict              torch
-    *.tflite                          tflite_file             LiteRT
-    python:package.module:function    python_function         torch
+    source                            module of farm.importers  reference
+    *.onnx                            onnx.load                 ONNX Runtime
+    *.pt2 (torch.export.save)         torch.exported_program    torch
+    *.pt (torch.jit.save)             torch.torchscript         torch
+    *.pth (weights), with a module    torch.state_dict          torch
+    *.tflite                          tflite.load               LiteRT
+    python:package.module:function    torch.python_function     torch
 
-What a file of torch is, its content says, not its suffix: see torch_file.
+A torch file's format is detected by its content, not by its suffix: see torch.load. Modules and
+packages:
 
-    key = fingerprint(model, cache)   # fast; None if only importing can tell what the model depends on
+    imported_model  the class that every importer returns, and example inputs
+    model_file      checks of a model's file that need no framework
+    fingerprints    digests of everything that an import depends on
+    fixed_batch     import a model for a fixed batch
+    summary         a model's inputs, outputs, weights and operators for `farm check`
+    capabilities    which formats are programs, and how farm restricts them
+    archive_check   read zip archives and refuse ambiguous ones
+    size_limits     refuse tensors larger than this machine's memory
+    relax_module    steps that all importers apply to TVM's module
+    layer_names     keep the source operators' names on Relax variables
+    custom_kernels  replace operators by kernels of farm.kernels
+    onnx            ONNX files
+    torch           PyTorch files and functions
+    tflite          TFLite files
+
+How to use it:
+
+    key = fingerprint(model, cache)   # fast; None if only an import can find the dependencies
     imported = load(model, cache)     # seconds; afterwards the fingerprint is known
     key = fingerprint(model, cache)
 
-The tables hold "module:function", imported on use: neither this module nor a fingerprint imports tvm, torch or onnxruntime.
+The tables hold "module:function", imported on use: neither this module nor a fingerprint imports
+tvm, torch or onnxruntime.
 """
 
 from __future__ import annotations
@@ -29,15 +48,15 @@ from farm.types import Model
 from farm.types.python_source import FORM, PYTHON, is_python
 
 if TYPE_CHECKING:
-    from farm.importers.imported import Imported as Imported
+    from farm.importers.imported_model import Imported as Imported
 
 _LOADERS = {
-    ".onnx": "farm.importers.onnx_file:load",
-    ".pt2": "farm.importers.torch_file:load",
-    ".pt": "farm.importers.torch_file:load",
-    ".pth": "farm.importers.torch_file:load",
-    ".tflite": "farm.importers.tflite_file:load",
-    PYTHON: "farm.importers.python_function:load",
+    ".onnx": "farm.importers.onnx.load:load",
+    ".pt2": "farm.importers.torch.load:load",
+    ".pt": "farm.importers.torch.load:load",
+    ".pth": "farm.importers.torch.load:load",
+    ".tflite": "farm.importers.tflite.load:load",
+    PYTHON: "farm.importers.torch.python_function:load",
 }
 _FINGERPRINTS = {
     ".onnx": "farm.importers.fingerprints:fingerprint_onnx",
@@ -57,14 +76,15 @@ _FIXES = {
 
 
 def load(model: Model, cache: Path) -> Imported:
-    """Import a model. Takes seconds, the import of TVM and the framework included, and runs the user's code for `python:` sources.
+    """Import a model; raise ModelError if it cannot be imported.
 
-    What a `python:` source read is kept in `cache/python-sources`. Raises ModelError for whatever keeps the model from being imported.
+    Takes seconds, including the import of TVM and the framework. Runs the user's code for `python:`
+    sources, and records the files that it read in `cache/python-sources`.
     """
     loader = _chosen(_LOADERS, model)
     imported: Imported = loader(model)
     if model.batch is not None:
-        from farm.importers.batches import at_batch
+        from farm.importers.fixed_batch import at_batch
 
         imported = at_batch(model, imported, loader)
     if function := python_source(model):
@@ -75,21 +95,61 @@ def load(model: Model, cache: Path) -> Imported:
 
 
 def fingerprint(model: Model, cache: Path) -> str | None:
-    """The digest (SHA-256, hex) of everything that what `load` returns depends on: files, shapes, versions, the importers themselves.
+    """Return the SHA-256 digest (hex) of everything that the result of `load` depends on.
 
-    None for a `python:` source whose files are not known or have changed: `load` it, then ask again. Raises ModelError for a file that
-    is missing, empty or a Git LFS pointer.
+    That is: files, shapes, versions and the importers' own sources. Returns None for a `python:`
+    source whose files are unknown or have changed: call `load`, then call this again. Raises
+    ModelError for a file that is missing, empty or a Git LFS pointer.
     """
     digest: str | None = _chosen(_FINGERPRINTS, model)(model, cache)
     return digest
 
 
 def python_source(model: Model) -> str | None:
-    """The `python:` function that a model's module comes from, if one does."""
+    """Return the `python:` function that returns the model's module; None if there is none."""
     return model.source if is_python(model.source) else model.module
 
 
+def is_program(model: Model) -> bool:
+    """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
+    return not is_python(model.source) and Path(model.source).suffix.lower() in _TORCH_FILES and model.module is None
+
+
+def loader_module(model: Model) -> str:
+    """Return the name of the module that imports this kind of model.
+
+    Raises ModelError for a kind that farm does not read.
+    """
+    return _entry(_LOADERS, model).partition(":")[0]
+
+
+def check_source(model: Model) -> None:
+    """Raise ModelError for an unknown kind and for a file that is missing, a folder or empty."""
+    from farm.importers.model_file import check_file
+
+    _entry(_LOADERS, model)
+    check_file(Path(model.source))
+
+
+def files_of(model: Model) -> list[Path]:
+    """Return the model's file and the external weight files that lie in or below its folder."""
+    from farm.importers.fingerprints import external_files
+
+    path = Path(model.source)
+    beside = external_files(path) if path.suffix.lower() == ".onnx" else []
+    folder = path.resolve().parent
+    return [path, *(other for other in beside if other.resolve().is_relative_to(folder))]
+
+
 def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
+    """Return the function that a table names for this kind of model."""
+    module, _, function = _entry(table, model).partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _entry(table: dict[str, str], model: Model) -> str:
+    """Return the "module:function" of this kind of model; raise ModelError for an unknown kind."""
     kind = PYTHON if is_python(model.source) else Path(model.source).suffix.lower()
     if kind not in table:
         raise ModelError(
@@ -99,6 +159,4 @@ def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
         )
     if model.module is not None and kind not in _TORCH_FILES:
         raise ModelError(f"{model.name} is no file of weights", f"{model.module} is named to take weights", "leave --module out")
-    module, _, function = table[kind].partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
+    return table[kind]

@@ -1,7 +1,8 @@
-"""Fingerprints: digests of everything the content of a model depends on, without importing any framework.
+"""Compute digests of everything that a model's content depends on, without importing a framework.
 
-A file's fingerprint is that of its bytes. What a `python:` source depends on shows only when it runs; `remember` keeps that in
-`cache/python-sources/`, as the files it read with their digests and the packages it imported.
+A file's fingerprint is that of its bytes. The dependencies of a `python:` source are known only
+after it has run; `remember` records them in `cache/python-sources/`, as the files it read with
+their digests and the packages it imported.
 """
 
 from __future__ import annotations
@@ -15,34 +16,42 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.files import check_file
-from farm.store import digest_of, file_digest
+from farm.importers.model_file import check_file
+from farm.importers.onnx import external_data
+from farm.store import digest_of, file_digest, source_digest
 from farm.types import Model
 
 _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
 _ONNX = ("onnx", "onnxruntime")
 _TORCH = ("torch",)
 _TFLITE = ("tflite", "ai-edge-litert")
-_EXTERNAL = b"location"  # the key under which ONNX keeps the name of an external data file
+_SOURCES = ("importers", "kernels", "types/layers.py")
+# The key under which ONNX stores the name of an external data file.
+_EXTERNAL = b"location"
 
 
 def fingerprint_onnx(model: Model, _: Path) -> str:
-    """The bytes of the file and of its external data files, the shapes, and the versions of what reads them."""
+    """Return the digest of the file, its external data, the shapes and package versions."""
     path = Path(model.source)
     check_file(path)
-    files = [path, *_external_files(path)]
+    files = [path, *external_files(path)]
     return _digest(model, [file_digest(file) for file in files], _ONNX)
 
 
 def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
-    """The bytes of the file, the shapes, the versions of torch and onnx, and where a module is named what that depends on."""
+    """Return the digest of the file, the shapes, and the versions of torch and onnx.
+
+    If a module is named, its fingerprint is included; None if that is unknown.
+    """
     path = Path(model.source)
     check_file(path)
-    content, packages = [file_digest(path)], (*_TORCH, *_ONNX)  # TorchScript may go by way of ONNX
+    # TorchScript may be imported by way of ONNX.
+    content, packages = [file_digest(path)], (*_TORCH, *_ONNX)
     if model.module is None:
         return _digest(model, content, packages)
     module = fingerprint_python(replace(model, source=model.module), cache)
@@ -50,14 +59,17 @@ def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
 
 
 def fingerprint_tflite(model: Model, _: Path) -> str:
-    """The bytes of the file, the shapes, and the versions of what reads them."""
+    """Return the digest of the file, the shapes and the versions of the importing packages."""
     path = Path(model.source)
     check_file(path)
     return _digest(model, [file_digest(path)], _TFLITE)
 
 
 def fingerprint_python(model: Model, cache: Path) -> str | None:
-    """The files and packages of the last recorded run; None if there is no record, or a file of it has changed or is gone."""
+    """Return the digest of the files and packages of the last recorded run.
+
+    Returns None if there is no record, or if one of its files has changed or is missing.
+    """
     record = _record(model.source, cache)
     try:
         known = json.loads(record.read_text())
@@ -72,7 +84,7 @@ def fingerprint_python(model: Model, cache: Path) -> str | None:
 
 
 def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
-    """Keep what a `python:` source was made of. The record is written whole or not at all."""
+    """Record the files that a `python:` source read and their packages. The write is atomic."""
     digests = {str(file): file_digest(file) for file in files}
     record = _record(source, cache)
     record.parent.mkdir(parents=True, exist_ok=True)
@@ -87,18 +99,28 @@ def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
 
 
 def _record(source: str, cache: Path) -> Path:
-    """One record for a source in a working directory, from which its module is found."""
+    """Return the path of the record of a source.
+
+    It depends on the working directory too, because the source's module is imported from there.
+    """
     return cache / "python-sources" / f"{digest_of(source, str(Path.cwd()))}.json"
 
 
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
+    """Return the digest of a model's content, its options, package versions and the importers."""
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
-    importers = [file_digest(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
     asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module, "batch": model.batch}
-    return digest_of({"content": content, **asked, "versions": versions, "importers": importers})
+    return digest_of({"content": content, **asked, "versions": versions, "importers": _importers_digest()})
+
+
+@lru_cache
+def _importers_digest() -> str:
+    """Return the digest of the importers' sources."""
+    return source_digest(_SOURCES)
 
 
 def _version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -106,13 +128,14 @@ def _version(package: str) -> str | None:
 
 
 def _packages(files: Iterable[Path]) -> list[str]:
-    """The installed packages that the Python files among these import by name."""
+    """Return the installed packages that the Python files among `files` import."""
     names = {name for file in files if file.suffix == ".py" for name in _imports(file)}
     owners = metadata.packages_distributions()
     return sorted({package for name in names - sys.stdlib_module_names for package in owners.get(name, [])})
 
 
 def _imports(file: Path) -> Iterator[str]:
+    """Yield the top-level names that a Python file imports absolutely."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -120,14 +143,15 @@ def _imports(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _external_files(path: Path) -> list[Path]:
-    """The files beside the model that hold weights, sorted. Only a file that mentions any costs an import of onnx."""
+def external_files(path: Path) -> list[Path]:
+    """Return the external weight files of an ONNX model, sorted.
+
+    Raises ModelError if one of them is missing.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(_EXTERNAL) < 0:
             return []
-    from farm.importers.onnx_external import external_files
-
-    files = external_files(path)
+    files = external_data.external_files(path)
     if missing := [file for file in files if not file.is_file()]:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
         raise ModelError(f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix)

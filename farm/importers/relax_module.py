@@ -1,4 +1,4 @@
-"""What the importers do with a module fresh from TVM: weights become parameters, outputs get specs, its errors become one line."""
+"""Process a module from TVM's importers: detach weights, read output specs, shorten errors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.errors import ModelError
+from farm.importers.size_limits import check_intermediate
 from farm.types import TensorSpec
 
 _FEWEST_WEIGHTS = 64
@@ -24,12 +25,16 @@ _END = 300
 
 
 def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """Turn the weights that an importer left as constants in "main" into parameters after its `count` inputs.
+    """Turn constant weights in "main" into parameters that follow its `count` inputs.
 
-    Weights are constants of at least one axis, save integer and boolean ones of fewer than 64 elements: those are indices and shapes.
-    (TVM's own option for it leaves torch's buffers constant, repeats ONNX initializers that are listed as inputs, and keeps the ONNX
-    importer from folding what it folds when it sees constants.)
+    Weights are constants with at least one axis, except integer and boolean constants of fewer than
+    64 elements, which are indices and shapes. Raises ModelError for tensors that are larger than
+    this machine's memory.
+
+    TVM's own option for this leaves torch's buffers constant, repeats ONNX initializers that are
+    listed as inputs, and prevents the ONNX importer from folding constants.
     """
+    check_intermediate("the model", module)
     main = module["main"]
     lifter = _Lifter(module)
     body = lifter.visit_expr(main.body)
@@ -42,11 +47,14 @@ def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list
 
 @mutator
 class _Lifter(PyExprMutator):  # type: ignore[misc]
+    """Mutator that replaces weight constants by parameters; `lifted` maps one to the other."""
+
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
         self.lifted: dict[Any, Any] = {}  # constant -> parameter
 
     def visit_generic_const_(self, constant: Any) -> Any:
+        """Replace a constant by a parameter if it is a weight."""
         if constant not in self.lifted:
             if not _is_weight(constant.value):
                 return constant
@@ -55,18 +63,20 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
 
 
 def _is_weight(value: Any) -> bool:
+    """Return whether a constant is a weight."""
     if not isinstance(value, tvm.runtime.Tensor) or not value.shape:
         return False
     return "float" in str(value.dtype) or math.prod(value.shape) >= _FEWEST_WEIGHTS
 
 
 def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Names, shapes and dtypes of what "main" returns, at a batch of one where that is open.
+    """Return names, shapes and dtypes of the outputs of "main", with an open batch set to one.
 
-    Raises ModelError where a shape depends on the data, or an output is no tensor.
+    Raises ModelError if a shape depends on the data, or if an output is not a tensor.
     """
     types = _returned(module)
-    batch = {one for parameter in module["main"].params for one in relax.analysis.tir_vars_in_type(parameter.ty)}  # none that values decide
+    # Variables of the inputs' shapes only, not those that depend on values.
+    batch = {one for parameter in module["main"].params for one in relax.analysis.tir_vars_in_type(parameter.ty)}
     if len(types) != len(names):
         raise ModelError(f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has", f"they are {', '.join(names)}")
     if not batch:
@@ -78,12 +88,13 @@ def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec
 
 
 def _returned(module: tvm.IRModule) -> list[Any]:
-    """The types of what "main" returns."""
+    """Return the types of the outputs of "main"."""
     returned = module["main"].ret_ty
     return list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
 
 
 def _output_spec(name: str, type_: Any) -> TensorSpec:
+    """Return the spec of an output; raise ModelError unless it is a tensor of fixed shape."""
     axes = list(type_.shape) if isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr) else None
     if axes is None or not all(isinstance(axis, tvm.tirx.IntImm) for axis in axes):
         raise ModelError(
@@ -96,7 +107,7 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep what importers print and warn of off the terminal: what matters of it comes back as a ModelError."""
+    """Suppress importers' output, warnings and log messages; relevant errors become ModelErrors."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -108,7 +119,7 @@ def hushed() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What a foreign error says, on one line and without its backtrace."""
+    """Return a foreign error's message on one line, shortened and without its backtrace."""
     words = " ".join(str(error).split("\nStack trace")[0].split("\nTraceback")[0].split())
     short = words if len(words) <= 2 * _END else f"{words[:_END]} ... {words[-_END:]}"
     return f"{type(error).__name__}: {short}" if short else type(error).__name__

@@ -1,6 +1,27 @@
-"""The story of deploy and bench (`story`), the commands that do one thing (`single`), and what the lanes are given to do (`tasks`)."""
+"""The jobs of deploy, bench and the other commands, from models and devices to results.
 
-from farm.pipeline.single import agent_for, ask, compile_model, infer, infer_deployed
-from farm.pipeline.story import Ledger, Outcome, execute, expand
+    run_jobs        deploy and bench: the job graph, built and measured in worker processes
+    dependencies    what a job depends on, and the order in which that is built
+    interleaving    the models of one device measured in interleaved rounds
+    operations      single steps: compile a model, run one input, query devices, get an agent
+    worker_tasks    the functions that run in worker processes, and the pool that runs them
+    confinement     run an importer in a sandbox if the model is not trusted
+    check           `farm check`: whether a model would build, and its cost
+    accuracy        `farm accuracy`: score devices and the reference on a labelled set
+    bisect          `farm bisect`: the first layer whose output is wrong on a device
+    compare         `--in-turns` of compare and bench: the builds of two runs measured interleaved
+    other_engines   `farm bench --against`: ONNX Runtime and PyTorch on this machine
+    profile         `farm profile`: the time of each kernel
+    quantize        `farm quantize`: a float model to a recipe, with a report
+    provision       `farm provision`: install the agent on boards, or remove it
+    doctor          `farm doctor`: the first layer that fails between this machine and a device
+    tuning          `farm tune`: search for the best configuration of each kernel
+
+Commands call `execute(expand(devices, models, plan), ...)`, or one function of the other modules.
+Each of them starts a pool of worker processes (`worker_tasks.crew_of`) and ends it on return.
+"""
+
+from farm.pipeline.operations import agent_for, ask, compile_model, infer, infer_deployed
+from farm.pipeline.run_jobs import Ledger, Outcome, execute, expand
 
 __all__ = ["Ledger", "Outcome", "agent_for", "ask", "compile_model", "execute", "expand", "infer", "infer_deployed"]

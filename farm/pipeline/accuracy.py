@@ -1,8 +1,10 @@
-"""How many samples of a labelled set devices and the reference get right, all of them at once; what was answered is kept, and goes on.
+"""Count how many samples of a labelled set the devices and the reference classify correctly.
 
-prepare ─> build, agent of each device ─> [ samples that have no answer yet ─> a sitting on the device ─> answers kept ]...
+    prepare ─> build, agent of each device ─> [ unanswered samples ─> session ─> predictions ]...
 
-A sitting ends after half of a device's deadline, so that a device that hangs is found, however long the whole takes.
+All devices run at the same time. Predictions are stored as they arrive, and an interrupted run
+continues from them. A session ends after half of the device's deadline, so that a device that hangs
+is detected however long the whole run takes.
 """
 
 from __future__ import annotations
@@ -16,27 +18,32 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import FarmError, ModelError
-from farm.parallel import Crew, Kind, Message, together
-from farm.pipeline.single import fits, not_usable, prepare
-from farm.pipeline.tasks import crew_of, device_at_home
+from farm.pipeline.confinement import confined
+from farm.pipeline.operations import fits, not_usable, prepare
+from farm.pipeline.worker_tasks import crew_of, device_at_home
 from farm.store import AnswerStore, Store, digest_of
 from farm.types import Accuracy, Answered, Device, Fitted, Model, Prepared, Profile, Progress
+from farm.workers import Crew, Desk, Kind, Message, together
 
 if TYPE_CHECKING:
     from farm.data import DataSet
 
 REFERENCE = "reference"
 _TICK_S = 0.1
-_REFERENCE_S = 600.0  # its deadline; a sitting is half of it
+_REFERENCE_S = 600.0  # deadline of the reference engine; one session takes half of it
 
 
 @dataclass
 class Lane:
-    """A device, or the reference, at work: what it has answered, by the samples' keys, and since when it has been answering."""
+    """The state of one device, or of the reference: its predictions and its progress.
+
+    `best` holds the best classes, the best first, by the samples' keys; `kept` counts those that an
+    earlier run stored. `since` is the time (monotonic) at which it began to answer in this run.
+    """
 
     name: str
     subject: str
-    sit: Callable[[Sequence[int]], None]  # gives the lane samples to answer
+    sit: Callable[[Sequence[int]], None]  # assigns samples, by index, to the worker
     best: dict[str, tuple[int, ...]]
     kept: int
     note: str = "starting"
@@ -46,18 +53,19 @@ class Lane:
 
     @property
     def new(self) -> int:
+        """Return the number of samples answered in this run."""
         return len(self.best) - self.kept
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The state of a run, for who shows it: the samples wanted, by key, the class of each, and the lanes."""
+    """The state of a run for display: the samples to answer, their classes, and the lanes."""
 
-    wanted: Mapping[str, tuple[int, int]]  # key: index, class
+    wanted: Mapping[str, tuple[int, int]]  # sample key -> (index, class)
     lanes: Sequence[Lane]
 
     def remaining_s(self, lane: Lane, now: float) -> float | None:
-        """Seconds that are left, by the rate since the first answer; None while that is not known."""
+        """Return the seconds left at the rate since the first answer; None while it is unknown."""
         if lane.since is None or not lane.new or now <= lane.since:
             return None
         return (len(self.wanted) - len(lane.best)) * (now - lane.since) / lane.new
@@ -65,7 +73,10 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What each device, in their order, and at last the reference made of a set; the number of classes, and what to say of the set."""
+    """The results of a set: one Accuracy per device, in their order, then the reference's.
+
+    `classes` is the number of classes; `note` is a remark about the set, or empty.
+    """
 
     found: list[Accuracy]
     classes: int
@@ -89,9 +100,11 @@ def accuracy(
     told: Callable[[Progress], None],
     show: Show,
 ) -> Measured:
-    """What they make of the set at a path, or of `count` samples spread over it; with `fresh`, of nothing that was answered before.
+    """Score the devices and the reference on the set at a path, or on `count` of its samples.
 
-    Raises what keeps all of them from beginning; the failure of one device is in its Accuracy.
+    The `count` samples are spread evenly over the set. With `fresh`, stored predictions are deleted
+    first. `host` is the profile of this machine. Raises FarmError if nothing can start, for example
+    if the model cannot be imported; the failure of a single device is in its Accuracy.
     """
     from farm import data
 
@@ -128,18 +141,19 @@ class _Work:
     fresh: bool
 
     def lane(self, name: str, subject: str, sit: Callable[[Sequence[int]], None]) -> Lane:
-        """A lane that goes on where it was ended."""
+        """Return a lane that continues from the stored predictions, unless the run is `fresh`."""
         if self.fresh:
             self.keep.forget(subject)
         return Lane(name, subject, sit, self.keep.answers(subject), 0)
 
     def subject(self, *parts: str) -> str:
-        """What, beside the sample, the answers of a lane depend on."""
+        """Return the digest of everything but the sample that a lane's predictions depend on."""
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
 def _device_lane(work: _Work, device: Device, made: Fitted | FarmError, seconds: float) -> Lane:
-    from farm.executor.counting import classify_on
+    """Return the lane of a device; if the build failed, a lane with that failure."""
+    from farm.executor.accuracy import classify_on
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
@@ -156,21 +170,28 @@ def _device_lane(work: _Work, device: Device, made: Fitted | FarmError, seconds:
 
 
 def _reference_lane(work: _Work) -> Lane:
-    from farm.executor.counting import classify_here
+    """Return the lane of the reference engine."""
 
     def sit(indices: Sequence[int]) -> None:
-        arguments = ((work.path, work.model, work.prepared, indices), work.store.root, _REFERENCE_S / 2)
+        arguments = (work.model, (work.path, work.model, work.prepared, indices), work.store.root, _REFERENCE_S / 2)
         work.crew.assign(
-            "reference", classify_here, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
+            "reference", reference_task, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
         )
 
     return work.lane(work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit)
 
 
+def reference_task(desk: Desk, model: Model, sitting: tuple[Path, Model, Prepared, Sequence[int]], *arguments: Any) -> None:
+    """Run the reference engine in a worker process, in a sandbox if the model needs one."""
+    from farm.executor.accuracy import classify_here
+
+    confined(desk, model, classify_here, sitting, *arguments, read=(sitting[0],))
+
+
 def _run(crew: Crew, counting: Counting, keep: AnswerStore, show: Show) -> None:
-    """Until every lane has answered every sample, or failed."""
+    """Assign samples and process messages until every lane has answered all, or has failed."""
     lanes = {("reference" if lane is counting.lanes[-1] else f"device-{lane.name}"): lane for lane in counting.lanes}
-    sitting: dict[str, int] = {}  # lanes at work, and how many answers they had when they sat down
+    sitting: dict[str, int] = {}  # busy lanes -> answers they had when their session began
     while True:
         for name, lane in lanes.items():
             left = [index for key, (index, _) in counting.wanted.items() if key not in lane.best] if name not in sitting else []
@@ -188,6 +209,7 @@ def _run(crew: Crew, counting: Counting, keep: AnswerStore, show: Show) -> None:
 
 
 def _hear(lane: Lane, message: Message, counting: Counting, keep: AnswerStore) -> None:
+    """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is Kind.FAILED:
         lane.failure = message.value
     elif isinstance(message.value, Answered):
@@ -202,6 +224,7 @@ def _hear(lane: Lane, message: Message, counting: Counting, keep: AnswerStore) -
 
 
 def _accuracy(lane: Lane, reference: Lane, wanted: Mapping[str, tuple[int, int]]) -> Accuracy:
+    """Count a lane's right answers and those that agree with the reference."""
     right = Counter[str]()
     for key, best in lane.best.items():
         label = wanted[key][1]
@@ -227,7 +250,7 @@ def _accuracy(lane: Lane, reference: Lane, wanted: Mapping[str, tuple[int, int]]
 
 
 def as_json(found: Accuracy) -> dict[str, Any]:
-    """All of it, with shares and their intervals of 95 % confidence."""
+    """Return an Accuracy as JSON, with top-1 and top-5 shares and their 95 % intervals (Wilson)."""
     from farm import stats
 
     shares = {

@@ -1,10 +1,12 @@
-"""The first layer whose output differs on a device: the very build that runs there, kernel by kernel, beside plain loops on this machine.
+"""Find the first layer whose output is wrong on a device.
 
-prepare ─> build ─┬─> each kernel on the device, compared with the same kernel unscheduled here ─┐
-                  └─> every layer of the source by the engine it came from ─────────────────────┴─> layers with the source's names
+prepare ─> build ─┬─> run each kernel on the device, compare with the unscheduled kernel ─┐
+                  └─> run every layer of the source with the source engine ───────────────┴─> names
 
-Plain loops find what schedules, code, linking, parameters, transfer and board have done. What the import and the graph passes have done
-shows in the whole answer, and in layers that the source engine does not know.
+The kernels are those of the build that runs on the device; the references are plain loop nests on
+this machine. The comparison therefore finds errors of schedules, code generation, linking,
+parameters, transfer and board. Errors of the import and of the graph passes show in the whole
+model's answer, and in layers that match no tensor of the source engine.
 """
 
 from __future__ import annotations
@@ -16,24 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import quantize, stats
-from farm.parallel import Desk
-from farm.pipeline.single import Show, check_usable, do, fit, prepare
-from farm.pipeline.tasks import PREPARE_S, crew_of, device_at_home
+from farm.pipeline.confinement import confined
+from farm.pipeline.operations import Show, check_usable, do, fit, prepare
+from farm.pipeline.worker_tasks import PREPARE_S, crew_of, device_at_home
 from farm.store import Store
 from farm.types import Artifact, Device, Dissection, Layer, Likeness, Model, Prepared, Profile, Progress, Stage
+from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
 
     Fed = tuple[dict[str, np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]
 
-Name = tuple[str, str, Likeness]  # a layer of the source, its operator, and what it gives
+Name = tuple[str, str, Likeness]  # a layer of the source, its operator, its output's fingerprint
 _KIND, _FILE = "layers", "layers.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it, and the build it came of."""
+    """The result of a bisection: the layers, the build they belong to, and the reference engine."""
 
     dissection: Dissection
     artifact: Artifact
@@ -51,7 +54,12 @@ def bisect(
     deadline_s: float,
     show: Show,
 ) -> Found:
-    """Every layer of a model on a device, for the input in a file or the example. Raises what keeps it from being looked at."""
+    """Compare every layer of a model on a device with the reference.
+
+    The input is read from the file `source`; if that is None, the example input is taken.
+    `least_db` is the signal-to-noise ratio in dB below which a layer is bad; None takes the default
+    of its dtype. Raises FarmError if the model cannot be built or the device cannot be used.
+    """
     check_usable(device)
     with crew_of(store) as crew:
         model, prepared = prepare(crew, model, device.profile, host, store, show)
@@ -65,44 +73,70 @@ def bisect(
 
 
 def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarray[Any, Any]]:
-    from farm.importers.feed import read_inputs
+    from farm.inputs.read import read_inputs
 
     return read_inputs(source, prepared.inputs, model.preprocess)
 
 
 def layers_task(desk: Desk, model: Model, prepared: Prepared, inputs: Any, cache: Path) -> tuple[list[Name], Any]:
-    """The layers of the source, and its outputs for these inputs. Without any, those of the example, which are kept; and no outputs."""
+    """Return the layers of the source and, for given `inputs`, the reference's outputs.
+
+    Without `inputs` the layers are those of the example input, which are cached in the store, and
+    the outputs are None.
+    """
     from farm.prepare import reference
 
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):
         content = json.loads((kept / _FILE).read_text())
         return [(name, operator, Likeness(**values)) for name, operator, values in content], None
+    fed = reference(prepared)[0] if inputs is None else inputs
+    layers: _Layers = confined(desk, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,))
+    if inputs is None and layers.complete:
+        with store.publish(_KIND, prepared.digest) as folder:
+            (folder / _FILE).write_text(json.dumps([(name, operator, asdict(values)) for name, operator, values in layers.names]))
+    return layers.names, layers.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """The layers of the source, and its outputs if they were requested.
+
+    `complete` is False if the engine failed on the way, so that some or all layers are missing.
+    """
+
+    names: list[Name]
+    complete: bool
+    outputs: list[Any] | None
+
+
+def _layers(desk: Desk, model: Model, fed: dict[str, np.ndarray[Any, Any]], with_outputs: bool, cache: Path) -> _Layers:
+    """Run the source engine layer by layer; called in the sandbox."""
     desk.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
     imported = quantize.load_float(model, cache)
-    fed = reference(prepared)[0] if inputs is None else inputs
     names = [(name, "input", stats.likeness(value)) for name, value in fed.items()]
+    complete = True
     try:
         names += [(name, operator, stats.likeness(value)) for name, operator, value in (imported.layers(fed) if imported.layers else ())]
-    except Exception as exc:  # whatever an engine raises that cannot be asked on the way: layers are found without names too
+    except Exception as exc:  # an engine may raise anything here; names are optional
         desk.note(Progress(Stage.RUNNING, f"layers have no names of the source: {type(exc).__name__}: {exc}"[:200]))
-        return names, None if inputs is None else imported.reference(fed)
-    if inputs is not None:
-        return names, imported.reference(fed)
-    with store.publish(_KIND, prepared.digest) as folder:
-        (folder / _FILE).write_text(json.dumps([(name, operator, asdict(values)) for name, operator, values in names]))
-    return names, None
+        complete = False
+    return _Layers(names, complete, imported.reference(fed) if with_outputs else None)
 
 
 def dissect_task(desk: Desk, *arguments: Any) -> Dissection:
-    """In the worker."""
-    from farm.executor.dissecting import dissect
+    """Compare the kernels of a build one by one; called in a worker process."""
+    from farm.executor.kernel_bisect import dissect
 
     return dissect(desk, *arguments)
 
 
 def named(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
-    """The layers by the source's names: of its tensors that hold the same values, the nearest that no layer before has taken."""
+    """Return the layers with the names and operators of the source's tensors of the same values.
+
+    Each layer takes the source tensor with the nearest fingerprint that no earlier layer has taken;
+    it stays unnamed if none matches.
+    """
     taken: set[int] = set()
     found = []
     for layer in layers:

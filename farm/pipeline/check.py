@@ -1,4 +1,4 @@
-"""Whether a model would build for a profile, and what it would cost: `farm check`, up to where code is generated."""
+"""Predict, without generating code, whether a model builds for a profile and what it costs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
-from farm.parallel import Desk
-from farm.pipeline.single import Show, do
-from farm.pipeline.tasks import PREPARE_S, crew_of
+from farm.pipeline.confinement import confined
+from farm.pipeline.operations import Show, do
+from farm.pipeline.worker_tasks import PREPARE_S, crew_of
 from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
+from farm.workers import Desk
 
 if TYPE_CHECKING:
-    from farm.importers.outline import Outline
+    from farm.importers.summary import Outline
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`operations` are those of one inference; `loaded_bytes` is what the parameters take in memory, as the code takes them, and
-    `working_bytes` the most that intermediate results take at once. None: not known.
+    """The result of a check: the model's summary, its cost, and the reason why it would not build.
 
-    `batch` says in words what becomes of a batch that the model leaves open; the figures are then those of a batch of one.
+    `operations` counts those of one inference. `loaded_bytes` is the memory of the parameters in
+    the form that the code takes, and `working_bytes` the peak memory of the intermediate results.
+    None means that the number is not known.
 
-    `failure` is what would stop the build, where `outline` does not name it.
+    `batch` describes how an open batch is handled; the numbers are then those of a batch of one.
+    `failure` is the error that would stop the build, if `outline` does not name it.
     """
 
     outline: Outline | None
@@ -36,11 +39,15 @@ class Report:
 
     @property
     def builds(self) -> bool:
+        """Return True if nothing was found that would stop the build."""
         return self.failure is None and self.outline is not None and not self.outline.problems
 
 
 def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report:
-    """The report on a model, whatever is wrong with it: made in a process of its own, which an importer may take down."""
+    """Return the report on a model, whatever is wrong with the model.
+
+    The check runs in a worker process, because a malformed model may crash an importer.
+    """
     with crew_of(store) as crew:
         try:
             report: Report = do(crew, check_task, (model, profile, store.root), show, PREPARE_S, f"checking {model.name}")
@@ -52,10 +59,23 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
 
 
 def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
-    """In the worker."""
+    """Check a model in a worker process, in a sandbox if the model needs one."""
+    from farm.importers.summary import Outline, Problem
+
+    read = []
+    if profile.on_gpu:
+        from farm.compiler.codegen.nvrtc import stand_in
+
+        read.append(stand_in(Store(cache)).parent)
+    report: Report = confined(desk, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem))
+    return report
+
+
+def _check(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
+    """Summarise a model and lower it without generating code; called in the sandbox."""
     from farm import quantize
     from farm.compiler.build import compiling
-    from farm.importers import outline
+    from farm.importers import summary as outline
 
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     report = Report(outline.before_import(model))
@@ -75,19 +95,24 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
 
 
 def _cost(imported: Any, profile: Profile, store: Store) -> tuple[int, int, int]:
-    from farm.compiler.cuda import device_code
+    """Return a model's operations, the bytes of its parameters and the peak bytes of results."""
+    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.ir.relax_rewriter import main_parameters
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(profile)
     with device_code(target, store):
         lowered = lower(imported.module, imported.weights, target, {})
     main = lowered.module["main"]
-    loaded = sum(_nbytes(parameter.ty) for parameter in main.params[int(main.attrs["num_input"]) :])
+    loaded = sum(_nbytes(parameter.ty) for parameter in main_parameters(main))
     return sum(kernel.operations for kernel in lowered.kernels), loaded, _most_at_once(main)
 
 
 def _most_at_once(main: Any) -> int:
-    """Bytes of the results that are alive at once, at the worst moment: each from where it is made to where it is last read."""
+    """Return the peak number of bytes of live results.
+
+    A result is live from the binding that makes it to the binding that reads it last.
+    """
     from tvm import relax
 
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -111,12 +136,13 @@ def _most_at_once(main: Any) -> int:
 
 
 def _nbytes(type_: Any) -> int:
+    """Return the bytes of a tensor, or of all tensors of a tuple, with a batch of 1."""
     import numpy as np
     from tvm import relax
 
-    from farm.compiler.extents import product_at_one
+    from farm.compiler.ir.dynamic_extents import product_at_batch_one
 
     if isinstance(type_, relax.TupleType):
         return sum(_nbytes(field) for field in type_.fields)
     extents = list(type_.shape) if isinstance(getattr(type_, "shape", None), relax.ShapeExpr) else []
-    return product_at_one(extents) * np.dtype(str(type_.dtype)).itemsize
+    return product_at_batch_one(extents) * np.dtype(str(type_.dtype)).itemsize

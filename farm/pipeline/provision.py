@@ -1,6 +1,7 @@
-"""Provisioning: a board gets the agent that fits it, proves it with a small model, and may have it start at boot; or loses it all again.
+"""Install the agent on boards, test it with a small model and optionally start it at boot.
 
-Every step finds out first whether it is done already: to continue after an interruption is to do the same once more.
+`remove` removes all of it again. Every step first checks whether it is already done, so that an
+interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from farm.deadline import Deadline
 from farm.errors import UsageError
-from farm.parallel import Desk
-from farm.pipeline.examination import Examination, Finding
-from farm.pipeline.single import Show
-from farm.pipeline.tasks import crew_of
+from farm.pipeline.doctor.checks import Examination, Finding
+from farm.pipeline.operations import Show
+from farm.pipeline.worker_tasks import crew_of
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
+from farm.workers import Desk
 
 if TYPE_CHECKING:
-    from farm.transports.ssh_service import Service
+    from farm.transports.ssh.systemd_service import Service
 
 Tell = Callable[[str, Finding], None]
 _SERVICE_S, _REMOVE_S = 90.0, 90.0
@@ -39,9 +40,11 @@ def provision(
     tell: Tell,
     show: Show,
 ) -> dict[str, list[Finding]]:
-    """What was found and done on each device, up to the first thing that failed there. `tell` hears it as it happens.
+    """Provision the devices; return the findings of each, up to its first failure.
 
-    Raises UsageError where a service is wanted on a device that is not reached by SSH.
+    `tell` is called with each finding as it is made. With a `service`, the agent is installed as a
+    systemd service. Raises UsageError if a service is requested for a device that is not reached by
+    SSH.
     """
     if service:
         _only_by_ssh(devices, "a service is installed")
@@ -60,7 +63,11 @@ def provision(
 
 
 def remove(devices: Sequence[Device], *, host: Profile, store: Store, lanes: int, tell: Tell, show: Show) -> dict[str, list[Finding]]:
-    """Take away what farm has put on devices; what there was. Raises UsageError where farm has put nothing, as it cannot."""
+    """Remove everything that farm has stored on the devices; return the findings of each.
+
+    Raises UsageError for a device on another machine that is not reached by SSH: farm cannot have
+    installed anything there.
+    """
     here = [device for device in devices if device.on_this_machine]
     _only_by_ssh([device for device in devices if device not in here], "anything is removed")
     with crew_of(store) as crew:
@@ -70,6 +77,7 @@ def remove(devices: Sequence[Device], *, host: Profile, store: Store, lanes: int
 
 
 def _only_by_ssh(devices: Sequence[Device], what: str) -> None:
+    """Raise UsageError for a device that is not reached by SSH."""
     for device in devices:
         if device.scheme != "ssh":
             raise UsageError(
@@ -80,22 +88,27 @@ def _only_by_ssh(devices: Sequence[Device], what: str) -> None:
 
 
 def _by_hand(device: Device) -> str:
-    from farm.transports.contract import start_command
+    """Return the advice for starting the agent by hand."""
+    from farm.transports.agent_version import start_command
 
     return f"on the board: {start_command(device)}; where farm is to do it, give the device an ssh:// url"
 
 
 def service_task(desk: Desk, device: Device, agent: Path, service: Service, seconds: float) -> None:
-    """In a lane: the agent becomes a service of the board."""
-    from farm.transports import ssh_service
+    """Install the agent as a service of the board; called in a worker process."""
+    from farm.transports.ssh import systemd_service
 
     with ExitStack() as stack:
-        words = ssh_service.install(_board(desk, device, stack, seconds), agent, service)
+        words = systemd_service.install(_board(desk, device, stack, seconds), agent, service)
     desk.note(Finding("service", words, advice=_unreachable(service)))
 
 
 def _unreachable(service: Service) -> str:
-    """A tracker tells clients to go to the board itself, where nobody listens but on its loopback."""
+    """Return the advice for a service that the tracker's clients cannot reach, or an empty text.
+
+    A tracker refers clients to the board itself, and an agent that listens on the board's loopback
+    only is not reachable there.
+    """
     host = service.tracker.rpartition(":")[0]
     if not host or host.startswith("127.") or host in ("localhost", "[::1]") or service.open_to_network:
         return ""
@@ -103,25 +116,25 @@ def _unreachable(service: Service) -> str:
 
 
 def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None:
-    """In a lane: everything of ours goes."""
+    """Remove farm's files and service from a device; called in a worker process."""
     if device.on_this_machine:
         kept = cache / "devices" / device.name
         gone = [("store", str(kept))] if kept.exists() else []
         shutil.rmtree(kept, ignore_errors=True)
     else:
-        from farm.transports import ssh_service
+        from farm.transports.ssh import systemd_service
 
         with ExitStack() as stack:
-            gone = ssh_service.remove(_board(desk, device, stack, seconds))
+            gone = systemd_service.remove(_board(desk, device, stack, seconds))
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         desk.note(Finding(kind, words))
 
 
 def _board(desk: Desk, device: Device, stack: ExitStack, seconds: float) -> Any:
-    from farm.transports.ssh_board import Board
-    from farm.transports.ssh_config import route
-    from farm.transports.ssh_errors import translated
-    from farm.transports.ssh_login import logged_in
+    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.config import route
+    from farm.transports.ssh.connect import logged_in
+    from farm.transports.ssh.errors import translated
 
     hops, deadline = route(device.url), Deadline(seconds)
     client = stack.enter_context(logged_in(device.name, hops, deadline, desk.ask))

@@ -1,7 +1,16 @@
-"""Float models become models of integers, or of halved weights: what `quantize` of a model and the recipes of `farm quantize` say.
+"""Quantize float models to int8 or float16 weights, by a model's `quantize` or a recipe file.
 
-imported = load(model, cache, host, note)     # as importers.load, and quantized where the model says so
-key = fingerprint(model, cache)               # as importers.fingerprint
+    calibrating   run the float model over samples and collect the ranges of its tensors
+    ranges        choose scales and zero points from the ranges
+    inserting     insert quantize and dequantize operators (QDQ)
+    halving       store weights as float16
+    recipe        read and write the recipe files of `farm quantize`
+    reporting     compare the quantized model with the float model
+
+    imported = load(model, cache, host, note)     # like importers.load, quantized if requested
+    key = fingerprint(model, cache)               # like importers.fingerprint
+
+The reference of a quantized model is its float model.
 """
 
 from __future__ import annotations
@@ -12,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, importers
-from farm.compiler.build import compiler_digest, compiling
-from farm.compiler.parameters import raw
+from farm.compiler.build import compiling
+from farm.compiler.fingerprint import compiler_digest
+from farm.compiler.tensor_cache import raw
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
-from farm.store import digest_of
+from farm.store import digest_of, source_digest
 from farm.types import Model, Profile, Quantize, TensorSpec
 
 if TYPE_CHECKING:
@@ -26,20 +36,24 @@ if TYPE_CHECKING:
 
 
 def is_asked(model: Model) -> bool:
-    """Whether a model is quantized by farm."""
+    """Return True if farm quantizes this model."""
     return model.quantize is not None or recipes.is_recipe(model)
 
 
 def settings_of(model: Model) -> Quantize:
-    """How a model that is quantized by farm is."""
+    """Return the quantization settings of a model that farm quantizes."""
     return recipes.read(Path(model.source)).settings if recipes.is_recipe(model) else model.quantize or Quantize()
 
 
 def fingerprint(model: Model, cache: Path) -> str | None:
-    """The digest of all that what `load` returns depends on; None where only importing can tell."""
+    """Return the digest of everything that the result of `load` depends on.
+
+    Returns None if only importing the model can tell. Raises ModelError if the calibration data
+    cannot be read.
+    """
     if not is_asked(model):
         return importers.fingerprint(model, cache)
-    own = digest_of(compiler_digest(), *sorted(Path(__file__).parent.glob("*.py")))
+    own = digest_of(compiler_digest(), source_digest(["quantize"]))
     if recipes.is_recipe(model):
         base = importers.fingerprint(float_of(model), cache)
         return base and digest_of(base, Path(model.source), own)
@@ -57,9 +71,9 @@ def fingerprint(model: Model, cache: Path) -> str | None:
 
 
 def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
-    """Import a model, and quantize it where that is asked for. `host` is the profile of this machine.
+    """Import a model and, if requested, quantize it. `host` is the profile of this machine.
 
-    Raises ModelError for what keeps it from being imported or quantized.
+    Raises ModelError if it cannot be imported or quantized.
     """
     if not is_asked(model):
         return importers.load(model, cache)
@@ -71,25 +85,31 @@ def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
 
 
 def floating_of(settings: Quantize, imported: Imported, what: str) -> Floating:
-    """An imported model as it is before it is quantized so. Raises ModelError for one that cannot be."""
+    """Return an imported model prepared for quantization with these settings.
+
+    `what` names the model in errors. Raises ModelError if it cannot be quantized.
+    """
     from farm.quantize import calibrating, halving
 
     return calibrating.floating(imported, what) if settings.calibrates else halving.floating(imported, what)
 
 
 def load_float(model: Model, cache: Path) -> Imported:
-    """Import a model for its reference: of a quantized one, the float model."""
+    """Import a model for its reference: for a quantized model, its float model."""
     return importers.load(float_of(model), cache)
 
 
 def float_of(model: Model) -> Model:
-    """The float model that a recipe is for; any other model as it is."""
+    """Return the float model of a recipe; return any other model unchanged."""
     return recipes.float_model(model, recipes.read(Path(model.source))) if recipes.is_recipe(model) else model
 
 
 def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
-    """The recipe for a float model, by its `quantize` and the samples of its `calibration_data`."""
-    from farm.importers.batches import one_each
+    """Return the recipe for a float model, calibrated if its `quantize` says so.
+
+    The samples are read from its `calibration_data`. Raises ModelError if these are missing.
+    """
+    from farm.importers.fixed_batch import one_each
     from farm.quantize import calibrating
     from farm.quantize.ranges import needs_histogram, scale_of
 
@@ -111,7 +131,7 @@ def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> R
 
 
 def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
-    """A sample as often as a batch of these inputs wants it: the ranges are those of one."""
+    """Repeat one sample to fill the batch; calibration ranges do not change by repetition."""
     import numpy as np
 
     return {spec.name: np.resize(sample[spec.name], spec.shape) for spec in specs}
@@ -135,7 +155,7 @@ def _recipe(
 
 
 def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
-    """A float model quantized by a recipe. The reference stays the float model."""
+    """Return a float model quantized by a recipe. The reference remains that of the float model."""
     from farm.quantize import calibrating, halving
 
     imported, calibrates = floating.imported, recipe.settings.calibrates
@@ -150,13 +170,14 @@ def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
 
 
 def _weights(floating: Floating) -> str:
-    """The digest of the constants of a float model, in order."""
-    from farm.compiler.passes import lifted
+    """Return the digest of the constants of a float model, in order."""
+    from farm.compiler.pipeline import lifted
 
     return digest_of(*(bytes(raw(value)) for value in lifted(floating.module.clone())[1]))
 
 
 def _data_of(model: Model) -> Path:
+    """Return the path of a model's calibration data; raise ModelError if it has none."""
     if model.calibration_data is None:
         fix = 'name samples of what it will be fed: calibration_data = "DIR" beside quantize, or farm quantize MODEL --data DIR'
         raise ModelError(f"{model.name}: there is no data to quantize it by", "the ranges of its tensors are found by running it", fix)

@@ -1,6 +1,7 @@
-"""Calibration: the float model runs on this machine over samples, and what is seen of its tensors gives their scales.
+"""Calibrate: run the float model over samples here and collect the ranges of its tensors.
 
-Samples are read one at a time, and of each tensor only a range and a histogram are kept: data may be larger than memory.
+Samples are read one at a time, and only a range and a histogram are kept per tensor: the data may
+be larger than memory.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.compiler import here, passes
-from farm.compiler.dequantized import is_quantized
+from farm.compiler import host_run, pipeline
+from farm.compiler.graph.qdq import is_quantized
 from farm.errors import ModelError
-from farm.importers.imported import Imported
+from farm.importers.imported_model import Imported
 from farm.importers.relax_module import detach_weights
 from farm.quantize.inserting import Point, inserted, observing, points
 from farm.quantize.ranges import Seen
@@ -28,7 +29,7 @@ Run = Callable[[Sequence[Array]], list[Array]]
 
 @dataclass
 class Floating:
-    """A float model as it was imported, with constants and batch norms folded, and what of it is to be quantized."""
+    """An imported float model with folded constants and batch norms, and its points to quantize."""
 
     imported: Imported
     module: Any
@@ -37,23 +38,28 @@ class Floating:
 
     @property
     def names(self) -> list[str]:
+        """Return the descriptions of the points."""
         return [point.name for point in self.points]
 
     @property
     def observed(self) -> Any:
-        """The module with the points' values in front of its outputs."""
+        """Return the module with the values of the points as additional outputs before its own."""
         return observing(self.module, [point.variable for point in self.points])
 
     def observer(self, host: Profile) -> Run:
-        """What gives the points' values in front of the outputs; built for this machine once."""
+        """Return a function that runs the observed module; it is built for this machine once."""
         if self._observer is None:
-            self._observer = here.built(self.observed, [], host)
+            self._observer = host_run.built(self.observed, [], host)
         return self._observer
 
 
 def floating(imported: Imported, what: str) -> Floating:
-    """Raises ModelError for a model that is quantized already, and for one without anything to quantize."""
-    module = passes.folded(passes.bind(imported.module, imported.weights))
+    """Prepare an imported model for quantization to integers.
+
+    `what` names the model in errors. Raises ModelError if it is quantized already or has nothing to
+    quantize.
+    """
+    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
     if is_quantized(module):
         fix = "use it as it is, or quantize the float model that it was made of"
         raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
@@ -65,9 +71,10 @@ def floating(imported: Imported, what: str) -> Floating:
 
 
 def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: int, host: Profile, note: Note, spread: bool) -> list[Seen]:
-    """What is seen of each point; with `spread` also how its numbers are spread. `samples` gives the `count` samples anew at each call.
+    """Return the ranges of each point over `count` samples; with `spread`, also the histograms.
 
-    Raises ModelError where a sample makes NaN or infinity of a tensor.
+    `samples` starts a new pass over the samples at each call. Raises ModelError if a sample makes a
+    tensor NaN or infinite.
     """
     note("building the model for calibration", None)
     run, inputs = model.observer(host), [spec.name for spec in model.imported.inputs]
@@ -91,5 +98,8 @@ def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: in
 
 
 def quantized(model: Floating, found: Sequence[tuple[float, int]], settings: Quantize) -> tuple[Any, list[Array]]:
-    """The module of integers and its weights, as an import gives them."""
+    """Return the integer module and its weights, in the form of an import.
+
+    `found` holds a scale and a zero point for each point.
+    """
     return detach_weights(inserted(model.module, found, settings), len(model.imported.inputs))

@@ -1,7 +1,8 @@
-"""Halves a float model: its weights are kept in half precision, and are float32 again where something is computed with them.
+"""Store the weights of a float model in half precision and convert them to float32 before use.
 
-The compiler keeps such weights as float16 in what it builds (see farm.compiler.halves). The arithmetic stays that of float32, so that a
-model loses what rounding its weights to eleven binary digits loses, and nothing else: no calibration, no ranges.
+The compiler keeps such weights as float16 in a build (see farm.compiler.graph.fp16_weights). The
+arithmetic stays float32, so the only loss is the rounding of the weights to eleven binary digits:
+neither calibration nor ranges are needed.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler import passes
-from farm.compiler.dequantized import is_quantized
-from farm.compiler.folding import view
-from farm.compiler.halves import HALF, LEAST_BYTES, SINGLE
+from farm.compiler import pipeline
+from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
+from farm.compiler.graph.qdq import is_quantized
+from farm.compiler.ir.constants import view
 from farm.errors import ModelError
-from farm.importers.imported import Imported
+from farm.importers.imported_model import Imported
 from farm.importers.relax_module import detach_weights
 from farm.quantize.calibrating import Floating
 from farm.quantize.inserting import Point, bindings_of, named
 
 Array = np.ndarray[Any, Any]
-LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25  # of float16; what is not above the last becomes zero
+# Magnitudes of float16. Numbers up to LEAST become zero.
+LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25
 
 
 def floating(imported: Imported, what: str) -> Floating:
-    """Raises ModelError for a model that is quantized already, and for one without weights to halve."""
-    module = passes.folded(passes.bind(imported.module, imported.weights))
+    """Prepare an imported model for float16 weights.
+
+    `what` names the model in errors. Raises ModelError if it is quantized already or has no weights
+    to store as float16.
+    """
+    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
     if is_quantized(module):
         fix = "use it as it is, or halve the float model that it was made of"
         raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
@@ -41,19 +47,22 @@ def floating(imported: Imported, what: str) -> Floating:
 
 
 def halved(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with its weights as float16, each made float32 where it is used. One that holds a larger number than float16 can stays."""
+    """Return the module with its weights as float16 constants, each followed by a cast to float32.
+
+    A weight with a number too large for float16 stays float32.
+    """
     result = module.clone()
     result["main"] = _Halver(module).visit_expr(module["main"])
     return result
 
 
 def detached(model: Floating) -> tuple[tvm.IRModule, list[Array]]:
-    """The halved module and its weights, as an import gives them."""
+    """Return the module with float16 weights, and these weights, in the form of an import."""
     return detach_weights(halved(model.module), len(model.imported.inputs))
 
 
 def remarks(module: tvm.IRModule) -> list[str]:
-    """What float16 does to weights besides rounding them: which stay float32, and how many numbers lose more digits than others."""
+    """Return remarks on the conversion: weights that stay float32, numbers that lose precision."""
     found, small, zero, total = [], 0, 0, 0
     for value in _constants(module):
         if _is_weight(value):
@@ -72,7 +81,7 @@ def remarks(module: tvm.IRModule) -> list[str]:
 
 
 def _points(module: tvm.IRModule) -> list[Point]:
-    """What is computed with the weights, in the order in which it is: of operators with several results the first."""
+    """Return the results computed from the weights, in order; for a tuple, its first element."""
     bindings, found = bindings_of(module), []
     bound = {binding.var: binding.value for binding in bindings}
     direct = {binding.var for binding in bindings if any(map(_is_weight, _constants_in(binding.value)))}
@@ -99,10 +108,12 @@ def _constants_in(expression: Any) -> list[Array]:
 
 
 def _is_large(value: Array) -> bool:
+    """Return True for a float32 tensor of at least two axes and LEAST_BYTES."""
     return value.dtype == np.float32 and value.ndim > 1 and value.nbytes >= LEAST_BYTES
 
 
 def _is_weight(value: Array) -> bool:
+    """Return True for a large tensor whose numbers are all finite and within float16's range."""
     return _is_large(value) and bool(np.isfinite(value).all() and np.abs(value).max() <= LARGEST)
 
 

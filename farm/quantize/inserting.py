@@ -1,7 +1,7 @@
-"""Quantizes a float model: where integers are to be, quantize and dequantize, in the one form that the compiler computes in integers.
+"""Insert quantize and dequantize (QDQ) in the form that the compiler computes in integers.
 
-The inputs of convolutions and products with constant weights are quantized, of sums of two images, and of averages over images. Everything
-else follows from that, or stays float32.
+The inputs of these operators are quantized: convolutions and products with constant weights, sums
+of two images, and averages over images. All else follows from that, or stays float32.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.extents import at_one
-from farm.compiler.folding import constant
-from farm.compiler.requantize import MOST_PRODUCTS
+from farm.compiler.graph.requantize import MOST_PRODUCTS
+from farm.compiler.ir.constants import constant
+from farm.compiler.ir.dynamic_extents import value_at_batch_one
+from farm.compiler.ir.relax_rewriter import op_name
 from farm.quantize.ranges import quantized_weight, weight_scales
 from farm.types import Quantize
 
 Array = np.ndarray[Any, Any]
-_WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # that of the output's channels
-_IMAGE = 4  # axes
+_WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # axis of the output channels
+_IMAGE = 4  # number of axes
 _BEHIND = ("add", "maximum", "minimum", "relu", "reshape", "permute_dims", "max_pool2d", "flatten", "squeeze")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor of a float model that is to be quantized, and what it is in words."""
+    """A tensor of a float model to be quantized, and its description."""
 
     variable: relax.Var
     name: str
 
 
 def points(module: tvm.IRModule) -> list[Point]:
-    """The tensors to quantize, in the order in which they are first needed."""
+    """Return the tensors to quantize, in the order of their first use."""
     bindings = bindings_of(module)
     bound = {binding.var: binding.value for binding in bindings}
     found: dict[relax.Var, Point] = {}
@@ -49,8 +50,8 @@ def points(module: tvm.IRModule) -> list[Point]:
 
 
 def quantized_places(call: object) -> list[int]:
-    """Which arguments of a call are tensors that are to be quantized."""
-    name = getattr(getattr(call, "op", None), "name", "")
+    """Return the indices of a call's arguments that are to be quantized."""
+    name = op_name(call)
     if not isinstance(call, Call) or not name:
         return []
     if name in _WEIGHT_AXIS:
@@ -66,7 +67,10 @@ def quantized_places(call: object) -> list[int]:
 
 
 def inserted(module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize) -> tvm.IRModule:
-    """The module with its points quantized by these scales and zero points, and its weights as int8."""
+    """Return the module with its points quantized and its weights as int8.
+
+    `scales` holds a scale and a zero point for each point.
+    """
     inserter = _Inserter(module, dict(zip((point.variable for point in points(module)), scales, strict=True)), settings)
     result = module.clone()
     result["main"] = inserter.visit_expr(module["main"])
@@ -74,7 +78,7 @@ def inserted(module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings
 
 
 def observing(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
-    """The module with these tensors, which are of its `main`, as further outputs in front of its own."""
+    """Return the module with these variables of its `main` as additional outputs before its own."""
     main = module["main"]
     (block,) = main.body.blocks
     result = relax.Tuple([*variables, main.body.body])
@@ -87,11 +91,11 @@ def observing(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRMod
 
 
 def dequantized(module: tvm.IRModule) -> list[relax.Var]:
-    """The points of an inserted module, in order, as what became of them: what is dequantized and no weight."""
+    """Return the points of a quantized module in order: dequantized tensors that are no weights."""
     return [
         binding.var
         for binding in bindings_of(module)
-        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.dequantize" and constant(binding.value.args[0]) is None
+        if op_name(binding.value) == "relax.dequantize" and constant(binding.value.args[0]) is None
     ]
 
 
@@ -130,7 +134,10 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
 
 
 def _weight(call: Call) -> Array | None:
-    """The constant float32 weight of a convolution or a product that can be one of integers."""
+    """Return the constant float32 weight of a convolution or product that integers can compute.
+
+    Returns None if there is none.
+    """
     weight = constant(call.args[1])
     axis = _WEIGHT_AXIS[call.op.name]
     if weight is None or weight.dtype != np.float32 or weight.ndim != (_IMAGE if axis == 0 else 2) or not np.isfinite(weight).all():
@@ -149,25 +156,25 @@ def _is_float(expression: relax.Expr) -> bool:
 
 
 def bindings_of(module: tvm.IRModule) -> list[relax.VarBinding]:
-    """Of its `main`."""
+    """Return the bindings of a module's `main`."""
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
 
 
 def named(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
-    """A tensor in words, such as "conv2d 16x8x8"."""
+    """Return the description of a tensor, such as "conv2d 16x8x8"."""
     return f"{_words(variable, bound)} {_extents(variable)}"
 
 
 def _words(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
-    """The operator that made a tensor, behind biases and clamps."""
+    """Return the name of the operator that made a tensor, looking through biases and clamps."""
     value = bound.get(variable)
     if value is None:
         return f"input {variable.name}"
-    name = str(getattr(getattr(value, "op", None), "name", "value")).rpartition(".")[2]
+    name = (op_name(value) or "value").rpartition(".")[2]
     tensors = [one for one in getattr(value, "args", []) if isinstance(one, relax.Var)]
     return _words(tensors[0], bound) if name in _BEHIND and len(tensors) == 1 else name
 
 
 def _extents(variable: relax.Var) -> str:
-    """Of one sample: the batch may be open, or fixed later."""
-    return "x".join(str(at_one(extent)) for extent in list(variable.ty.shape)[1:])
+    """Return the extents of one sample; the batch may be open, or be set later."""
+    return "x".join(str(value_at_batch_one(extent)) for extent in list(variable.ty.shape)[1:])

@@ -1,9 +1,12 @@
-"""Which range of numbers a tensor's 256 integers are to cover, by what was seen of it: histograms, and rules that read them.
+"""Choose the range that a tensor's 256 integers cover, from its observed numbers.
 
-minmax         all that was seen
-percentile     all but the largest magnitudes, such as 0.01 % of them
-kl_divergence  where cutting off loses the least information: S. Migacz, "8-bit Inference with TensorRT", GTC 2017
-global_scale   the same step for every tensor, as TVM's relay quantizer had it: 8.0 / 128 by default
+    minmax         all observed numbers
+    percentile     all but the largest magnitudes, such as 0.01 % of them
+    kl_divergence  the cut-off that loses the least information
+    global_scale   the same step for every tensor, 8.0 / 128 by default
+
+kl_divergence: S. Migacz, "8-bit Inference with TensorRT", GTC 2017. global_scale: TVM's relay
+quantizer.
 """
 
 from __future__ import annotations
@@ -17,18 +20,19 @@ from farm.types import Quantize
 
 Array = np.ndarray[Any, Any]
 BINS = 2048
-_CANDIDATE_STEP = 8  # bins, 0.4 % of the range: from one candidate to the next
-_LEAST = 1e-12  # of a probability, so that its logarithm is finite
-_LEAST_RANGE = 1e-30  # less is nothing: its steps would be no normal numbers
+_CANDIDATE_STEP = 8  # bins between candidates, 0.4 % of the range
+_LEAST = 1e-12  # least probability, so that its logarithm is finite
+_LEAST_RANGE = 1e-30  # a smaller range counts as zero: its steps would not be normal numbers
 _BYTE = 255
 _HALF = 128  # integers on either side of zero
 
 
 @dataclass
 class Seen:
-    """What was seen of a tensor: its least and largest number; then, in a second pass, how its magnitudes are spread up to the largest.
+    """The observed range of a tensor and, after a second pass, the histogram of its magnitudes.
 
-    Zeros are counted apart: every scale has them exactly, so they say nothing about which is best.
+    Zeros are counted separately: every scale represents them exactly, so they do not affect which
+    scale is best.
     """
 
     low: float = 0.0
@@ -37,14 +41,14 @@ class Seen:
     zeros: int = 0
 
     def widen(self, values: Array) -> None:
-        """Raises ValueError for NaN and infinity."""
+        """Extend the range by these values. Raises ValueError for NaN and infinity."""
         low, high = float(values.min()), float(values.max())
         if not np.isfinite([low, high]).all():
             raise ValueError("NaN or infinity")
         self.low, self.high = min(self.low, low), max(self.high, high)
 
     def count(self, values: Array) -> None:
-        """Add to the histogram. All values must have been seen by `widen`."""
+        """Add values to the histogram. All of them must have been passed to `widen` before."""
         if self.largest < _LEAST_RANGE:
             self.zeros += values.size
             return
@@ -55,19 +59,22 @@ class Seen:
 
     @property
     def largest(self) -> float:
+        """Return the largest magnitude."""
         return max(-self.low, self.high)
 
     @property
     def signed(self) -> bool:
+        """Return True if there are negative numbers."""
         return self.low < 0
 
 
 def needs_histogram(settings: Quantize) -> bool:
+    """Return True if the calibration method reads histograms."""
     return settings.calibration in ("kl_divergence", "percentile")
 
 
 def scale_of(seen: Seen, settings: Quantize) -> tuple[float, int]:
-    """Scale and zero point of uint8 for a tensor."""
+    """Return the uint8 scale and zero point of a tensor."""
     if settings.calibration == "global_scale":
         return settings.global_scale / _HALF, _HALF if seen.signed else 0
     bound = seen.largest
@@ -83,16 +90,17 @@ def scale_of(seen: Seen, settings: Quantize) -> tuple[float, int]:
 
 
 def percentile_bound(seen: Seen, percentile: float) -> float:
-    """The magnitude that so many per cent of the numbers do not exceed."""
+    """Return the magnitude that `percentile` per cent of the numbers do not exceed."""
     wanted = (seen.zeros + seen.counts.sum()) * percentile / 100
     within = seen.zeros + np.cumsum(seen.counts)
     return float(seen.largest * (min(int(np.searchsorted(within, wanted)), BINS - 1) + 1) / BINS)
 
 
 def divergence_bound(seen: Seen) -> float:
-    """The magnitude to cut off at: the histogram up to there differs least, by the Kullback-Leibler divergence, from what is left of it.
+    """Return the magnitude to cut off at, by the least Kullback-Leibler divergence.
 
-    A tensor of one sign has 256 integers for its magnitudes, others 128.
+    The divergence is that of the quantized histogram from the histogram up to the cut-off. A tensor
+    of one sign has 256 integers for its magnitudes, others have 128.
     """
     if not seen.counts.any():
         return seen.largest
@@ -103,7 +111,10 @@ def divergence_bound(seen: Seen) -> float:
 
 
 def _divergence(counts: Array, kept: int, levels: int) -> float:
-    """Between the first `kept` bins, the last of which takes what is cut off, and what as many integers as `levels` make of them."""
+    """Return the divergence between the first `kept` bins and their form in `levels` integers.
+
+    The last of the bins also holds what is cut off.
+    """
     inside = counts[:kept].astype(np.float64)
     ours = inside.copy()
     ours[-1] += counts[kept:].sum()
@@ -119,7 +130,7 @@ def _divergence(counts: Array, kept: int, levels: int) -> float:
 
 
 def weight_scales(weight: Array, axis: int, settings: Quantize) -> Array:
-    """The scales of an int8 weight: one for each of an axis, or one for all; of float32."""
+    """Return the float32 scales of an int8 weight: one per index of an axis, or a single one."""
     others = tuple(place for place in range(weight.ndim) if place != axis)
     largest = np.abs(weight).max(others if settings.per_channel else None).astype(np.float64)
     scale = largest / (_HALF - 1)
@@ -129,7 +140,7 @@ def weight_scales(weight: Array, axis: int, settings: Quantize) -> Array:
 
 
 def quantized_weight(weight: Array, scales: Array, axis: int) -> Array:
-    """A weight as int8, from -127 to 127."""
+    """Return a weight as int8, from -127 to 127."""
     shape = [-1 if place == axis else 1 for place in range(weight.ndim)] if scales.ndim else []
     steps = np.rint(weight.astype(np.float64) / scales.reshape(shape))
     return np.clip(steps, -(_HALF - 1), _HALF - 1).astype(np.int8)

@@ -1,13 +1,14 @@
-"""Files of quantized models: a recipe, as JSON, that names the float model and holds the scales that calibration found.
+"""Read and write recipes: JSON files that name a float model and hold the scales from calibration.
 
-    {"schema": "farm/int8/1", "source": "net.onnx", "shapes": {}, "dtypes": {}, "module": null, "weights": digest,
-     "quantize": {...}, "data": "test.npz, 128 samples",
-     "example": the inputs of a sample, an .npz in base64, "tensors": [{"name": "conv2d 1x16x8x8", "scale": 0.0127, "zero": 0}, ...]}
+    {"schema": "farm/int8/1", "source": "net.onnx", "shapes": {}, "dtypes": {}, "module": null,
+     "weights": digest, "quantize": {...}, "data": "test.npz, 128 samples",
+     "example": the inputs of a sample, an .npz in base64,
+     "tensors": [{"name": "conv2d 16x8x8", "scale": 0.0127, "zero": 0}, ...]}
 
-That of a float16 model is a "farm/float16/1", and has neither tensors nor an example.
+The recipe of a float16 model has the schema "farm/float16/1" and neither tensors nor an example.
 
-The weights are not in it: it is read together with the float model, whose file is named relative to the folder that the recipe lies in,
-whatever links lead there.
+The weights are not in the recipe: it is read together with the float model. The path of that
+model's file is relative to the recipe's folder after links are resolved.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A float model's source, shapes and weights (a digest), and how it is quantized: a name, scale and zero point for each tensor.
+    """A float model (source, shapes, digest of its weights), and its quantization.
 
-    `example` is a sample of the data, by input: numbers of another kind would leave the ranges that were found.
+    `names` and `scales` hold the description, scale and zero point of each tensor. `example` is a
+    sample of the data, by input: numbers of another kind would leave the calibrated ranges.
     """
 
     source: str
@@ -51,11 +53,15 @@ class Recipe:
 
 
 def is_recipe(model: Model) -> bool:
+    """Return True if a model's source is a recipe file."""
     return not is_python(model.source) and Path(model.source).suffix.lower() in RECIPES
 
 
 def write(path: Path, recipe: Recipe) -> None:
-    """Whole or not at all."""
+    """Write a recipe to a file, either completely or not at all.
+
+    Raises ModelError if the file cannot be written.
+    """
     source = recipe.source if is_python(recipe.source) else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     tensors = [{"name": name, "scale": scale, "zero": zero} for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)]
     content = {
@@ -80,7 +86,7 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def read(path: Path) -> Recipe:
-    """Raises ModelError for what is no recipe."""
+    """Read a recipe. Raises ModelError if the file is not a recipe of this version."""
     dtype = path.suffix.lower().removeprefix(".")
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
@@ -100,7 +106,7 @@ def _schema(dtype: str) -> str:
 
 
 def _command(dtype: str) -> str:
-    """What makes a recipe."""
+    """Return the command that makes a recipe."""
     return f"farm quantize MODEL {'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
 
 
@@ -132,14 +138,14 @@ def _unpacked(text: str) -> dict[str, Array]:
 
 
 def float_model(model: Model, recipe: Recipe) -> Model:
-    """The float model of a recipe's."""
+    """Return the float model of a recipe's model."""
     shapes = {**recipe.shapes, **model.shapes}
     plain = replace(model, quantize=None, calibration_data=None)
     return replace(plain, source=recipe.source, shapes=shapes, dtypes={**recipe.dtypes, **model.dtypes}, module=recipe.module)
 
 
 def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str) -> None:
-    """Raises ModelError where a float model is not the one of the recipe."""
+    """Raise ModelError if a float model is not the one of the recipe."""
     taken = {spec.name: (spec.shape[1:], spec.dtype) for spec in inputs}
     given = {name: (value.shape[1:], value.dtype.name) for name, value in recipe.example.items()}
     if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):

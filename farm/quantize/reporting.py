@@ -1,4 +1,4 @@
-"""What quantizing a model cost and gained: layer by layer, in accuracy, and in time on this machine."""
+"""Compare a quantized model with its float model: layers, accuracy, and time on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from farm import data
-from farm.compiler import here, passes
+from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
-from farm.importers.imported import Imported
+from farm.importers.imported_model import Imported
+from farm.interleaved import block_of, in_turns, so_often
 from farm.quantize import calibrating, halving, inserting
 from farm.quantize.calibrating import Floating, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
-from farm.turns import block_of, in_turns, so_often
 from farm.types import LayerError, Model, Profile, Quantized
 
 Array = np.ndarray[Any, Any]
@@ -26,18 +26,22 @@ _ROUNDS = 9
 
 
 def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note: Note) -> Quantized:
-    """Float against what it was quantized to, by the samples of `calibration_data`, and the accuracy by `dataset`, where there are such."""
+    """Compare a float model with its quantized form.
+
+    Layers are compared on samples of `calibration_data`, accuracy on the labelled samples of
+    `dataset`, or else of `calibration_data`.
+    """
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
         module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
-        bound = passes.folded(passes.bind(module, weights))
+        bound = pipeline.folded(pipeline.bind(module, weights))
         observed, remarks = inserting.observing(bound, inserting.dequantized(bound)), list[str]()
     else:
         module, weights = halving.detached(floating)
         observed, remarks = halving.halved(floating.observed), halving.remarks(floating.module)
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
-    ours, theirs = here.built(module, weights, host), here.built(floating.module, [], host)
+    ours, theirs = host_run.built(module, weights, host), host_run.built(floating.module, [], host)
     names = [spec.name for spec in imported.inputs]
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
@@ -48,10 +52,13 @@ def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note
 
 
 def _layers(model: Model, floating: Floating, observed: Any, host: Profile, note: Note) -> tuple[tuple[LayerError, ...], float]:
-    """The signal-to-noise ratio of each point, the worst first, and that of the outputs. `observed` gives the quantized model's."""
+    """Return the signal-to-noise ratios in dB of the points, the worst first, and of the outputs.
+
+    `observed` is the quantized module with the points as additional outputs.
+    """
     note("building the quantized model to compare its layers", None)
     imported, theirs = floating.imported, floating.observer(host)
-    ours = here.built(observed, [], host)
+    ours = host_run.built(observed, [], host)
     total, samples = _samples(model, imported)
     count = len(floating.points)
     signal, noise = np.zeros(count + 1), np.zeros(count + 1)
@@ -69,7 +76,10 @@ def _layers(model: Model, floating: Floating, observed: Any, host: Profile, note
 
 
 def _samples(model: Model, imported: Imported) -> tuple[int, Iterable[Inputs]]:
-    """How many samples layers are compared on, and these; the import's example where there are no data."""
+    """Return how many samples layers are compared on, and these samples.
+
+    Without calibration data that is the import's example.
+    """
     if model.calibration_data is None:
         return 1, [imported.example]
     samples = data.opened(model.calibration_data, imported.inputs, model.preprocess)
@@ -84,7 +94,10 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 def _accuracy(model: Model, imported: Imported, runs: tuple[Run, Run], note: Note) -> tuple[tuple[int, int], int, str]:
-    """How many labelled samples float and integers get right, of how many; why there are none."""
+    """Return how many labelled samples the float and the quantized model get right.
+
+    The second value is the number of labelled samples; the third is the reason if there are none.
+    """
     path = model.dataset or model.calibration_data
     if path is None:
         return (0, 0), 0, "there are no labelled samples (--data)"

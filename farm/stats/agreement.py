@@ -1,4 +1,4 @@
-"""How far two answers are apart, and how sure a share of right ones is."""
+"""Agreement of an output with the reference, and the Wilson interval of a proportion."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_COUNTS = 0.01  # of the largest value: a relative difference of less says nothing
+# Relative differences count only for values of at least this fraction of the largest value.
+_COUNTS = 0.01
 
 
 def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits) -> Agreement:
-    """How far outputs are from the reference's, the worst over all outputs. Any shapes; never raises.
+    """Return the agreement of outputs with the reference's: the worst over all outputs.
 
-    An output is right when it is within all of the limits; of `max_abs`, the bar is `max_abs * max(1, max|reference|)`, and integers must
-    be equal where there is that limit. A missing output, another shape or dtype, and NaN or infinity on one side only have an infinite
-    difference, and are never right; the same NaN or infinity on both sides has none.
+    The outputs may have any shape; never raises. An output is right if it is within all limits. The
+    limit of the absolute difference is `max_abs * max(1, max|reference|)`; with it, integers must
+    be equal. A missing output, another shape or dtype, and NaN or infinity on one side only have an
+    infinite difference and are never right; the same NaN or infinity on both sides has difference
+    0.
     """
     if not reference or len(outputs) != len(reference):
         return Agreement(math.inf, -math.inf, None, False)
@@ -43,7 +46,7 @@ def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]
 
 
 def _beyond(found: Agreement, limits: Limits) -> str:
-    """Which limit is passed, beside the absolute one."""
+    """Return which limit other than the absolute one is exceeded, in words; empty if none is."""
     if limits.min_snr_db is not None and found.snr_db < limits.min_snr_db:
         return f"its signal to noise is {found.snr_db:.1f} dB, and {limits.min_snr_db:g} dB are the limit"
     if limits.min_cosine is not None and found.cosine is not None and found.cosine < limits.min_cosine:
@@ -55,7 +58,7 @@ def _beyond(found: Agreement, limits: Limits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One output: how far it is off, and whether that is within the absolute limit."""
+    """The comparison of one output: its difference, and whether it is within the absolute limit."""
 
     max_abs: float
     max_rel: float
@@ -97,7 +100,10 @@ def _compare(ours: NDArray[Any], theirs: NDArray[Any], most: float | None) -> _C
 
 
 def _relative(distance: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
-    """The largest difference relative to the reference's value, where that is no less than 1 % of its largest."""
+    """Return the largest relative difference from the reference.
+
+    It is taken over the reference's values of at least 1 % of its largest magnitude.
+    """
     import numpy as np
 
     large = (signal >= _COUNTS * signal.max()) & (signal > 0)
@@ -108,6 +114,7 @@ def _relative(distance: NDArray[np.float64], signal: NDArray[np.float64]) -> flo
 
 
 def _cosine(ours: NDArray[Any], theirs: NDArray[Any], max_abs: float) -> float:
+    """Return the cosine of the angle between two outputs over their finite values."""
     import numpy as np
 
     if max_abs == 0:
@@ -115,13 +122,17 @@ def _cosine(ours: NDArray[Any], theirs: NDArray[Any], max_abs: float) -> float:
     if not math.isfinite(max_abs):
         return 0.0
     finite = np.isfinite(ours) & np.isfinite(theirs)
-    a, b = (values[finite] / (np.abs(values[finite]).max(initial=0) or 1.0) for values in (ours, theirs))  # squares stay in range
+    # scaled so that squares stay in range
+    a, b = (values[finite] / (np.abs(values[finite]).max(initial=0) or 1.0) for values in (ours, theirs))
     norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     return float(np.vdot(b, a).real) / norms if norms else 0.0
 
 
 def _integer_distance(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
-    """|ours - theirs|, exact up to the last conversion: differences of 64-bit integers wrap, and are right as unsigned ones."""
+    """Return |ours - theirs|, exact up to the last conversion.
+
+    Differences of 64-bit integers wrap around, and are correct when read as unsigned integers.
+    """
     import numpy as np
 
     wide = np.uint64 if theirs.dtype.kind == "u" else np.int64
@@ -132,6 +143,7 @@ def _integer_distance(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.fl
 
 
 def _snr_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
+    """Return the signal-to-noise ratio in decibels; infinity without noise."""
     if not noise.any():
         return math.inf
     if not math.isfinite(noise.max()) or not signal.any():
@@ -140,7 +152,7 @@ def _snr_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
 
 
 def _log10_norm(values: NDArray[np.float64]) -> float:
-    """log10 of the Euclidean norm of magnitudes, scaled so that squares neither overflow nor vanish."""
+    """Return log10 of the Euclidean norm, scaled so that squares neither overflow nor underflow."""
     import numpy as np
 
     largest = float(values.max())
@@ -149,9 +161,11 @@ def _log10_norm(values: NDArray[np.float64]) -> float:
 
 
 def _shares(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> tuple[float | None, float | None]:
-    """Of the first matrix of scores (rows x classes): the share of rows with the same best class, and of those with it among the five best.
+    """Return the top-1 and top-5 agreement of the first output that is a matrix of class scores.
 
-    None where no output is one.
+    The matrix is rows x classes. Top-1 is the share of rows with the same best class, top-5 the
+    share of rows whose reference class is among the five best. Both are None if no output is such a
+    matrix.
     """
     import numpy as np
 
@@ -161,14 +175,18 @@ def _shares(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
                 return 0.0, 0.0
             wanted = theirs.argmax(1)
             score = np.take_along_axis(ours, wanted[:, None], 1)
-            before = (ours > score) | ((ours == score) & (np.arange(ours.shape[1]) < wanted[:, None]))  # of equals the first
-            among = (before.sum(1) < 5) & (score[:, 0] == score[:, 0])  # NaN is among nothing
+            # ties: lower index first
+            before = (ours > score) | ((ours == score) & (np.arange(ours.shape[1]) < wanted[:, None]))
+            # a NaN score is never among the best
+            among = (before.sum(1) < 5) & (score[:, 0] == score[:, 0])
             return float((ours.argmax(1) == wanted).mean()), float(among.mean())
     return None, None
 
 
 def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval for a proportion, as fractions; 95 % confidence by default, (0, 1) when nothing was tried.
+    """Return the Wilson score interval of a proportion, as fractions; (0, 1) if `total` is 0.
+
+    The default `z` gives 95 % confidence. Raises ValueError unless 0 <= correct <= total.
 
     Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
     """

@@ -1,6 +1,6 @@
-"""What a device gets done, and what that takes: inferences in a second, watts, joules an inference. None where it is not known.
+"""Throughput, power and energy per inference; None if unknown.
 
-An inference is that of one sample: a batch of eight is eight of them.
+An inference is that of one sample: a batch of eight counts as eight inferences.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from collections.abc import Mapping, Sequence
 
 from farm.types import Run
 
-LEAST_S = 0.5  # of measuring: a driver renews its figures some ten times a second, and its power is the mean of a second
+# Shortest measurement: a driver updates its readings about ten times a second, and its power
+# reading is the mean over one second.
+LEAST_S = 0.5
 
 
 def energy_j(readings: Sequence[Mapping[str, str]], seconds: float | None) -> float | None:
-    """What the board took in the time of measuring, by its facts in order of time, the first at its begin and the last at its end: by its
-    counter of energy or, where it has none, its power since the first."""
+    """Return the board's energy in joules during a measurement of `seconds`, or None if unknown.
+
+    `readings` are the board's facts in order of time, the first at the measurement's begin and the
+    last at its end. The energy is the difference of the energy counter or, without a counter, the
+    mean of the power readings after the first, times the duration.
+    """
     if seconds is None or seconds < LEAST_S:
         return None
     counted = [float(facts["gpu_energy_j"]) for facts in readings if "gpu_energy_j" in facts]
@@ -26,19 +32,22 @@ def energy_j(readings: Sequence[Mapping[str, str]], seconds: float | None) -> fl
 
 
 def power_w(run: Run) -> float | None:
-    """The mean power of the whole board while it was measured."""
+    """Return the mean power of the whole board during the measurement, in watts."""
     samples = run.samples
     return samples.energy_j / samples.measured_s if samples and samples.energy_j is not None and samples.measured_s else None
 
 
 def per_second(run: Run) -> float | None:
-    """Inferences in a second, one batch after the other, by the median latency; only of a batch that was asked for."""
+    """Return inferences per second with one batch after the other, from the median latency.
+
+    It is None for a run without a requested batch.
+    """
     if run.batch is None or run.emulated or run.latency is None or run.latency.p50_ms <= 0:
         return None
     return 1e3 * run.batch / run.latency.p50_ms
 
 
 def each_j(run: Run) -> float | None:
-    """Joules of the whole board for one inference."""
+    """Return the energy of the whole board for one inference, in joules."""
     power = power_w(run)
     return None if power is None or run.latency is None else 1e-3 * run.latency.p50_ms * power / (run.batch or 1)

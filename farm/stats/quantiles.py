@@ -1,7 +1,7 @@
-"""Percentiles of latencies, how sure they are, and from how many samples on they may be stated at all.
+"""Percentiles of latencies, their intervals, and the sample counts that they require.
 
-Latencies that follow each other are alike, so that n of them say less than n independent ones would: intervals count them as
-`effective_count` does.
+Successive latencies are correlated, so n of them carry less information than n independent ones:
+intervals use `effective_count` instead of n.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import statistics
 from collections.abc import Sequence
 
 from farm.errors import DeviceError
-from farm.stats.special import binomial_cdf, binomial_quantile
+from farm.stats.distributions import binomial_cdf, binomial_quantile
 from farm.types import Latency
 
-# The fewest samples of which the second largest is at or above the percentile with 99 % confidence: the smallest n with
-# p^n + n (1 - p) p^(n-1) <= 0.01. It is where MLPerf's early stopping allows the percentile to be stated at all.
+# The smallest sample count whose second largest sample is at or above the percentile with 99 %
+# confidence: the smallest n with p^n + n (1 - p) p^(n-1) <= 0.01. MLPerf's early stopping allows a
+# percentile from the same count on.
 # https://github.com/mlcommons/inference/blob/master/loadgen/early_stopping.cc
 P90_COUNT = 64
 P95_COUNT = 130
 P99_COUNT = 662
 
-CONFIDENCE = 0.95  # of intervals that are shown
-EARLY_CONFIDENCE = 0.99  # of MLPerf's early stopping
+CONFIDENCE = 0.95  # confidence of displayed intervals
+EARLY_CONFIDENCE = 0.99  # confidence of MLPerf's early stopping
 ROUNDS = 10
 _LEAST_ROUNDS = 5
 
@@ -31,10 +32,12 @@ Interval = tuple[float, float]
 
 
 def latency(seconds: Sequence[float], block: int = 1) -> Latency:
-    """Summarise seconds per inference. Quantiles interpolate linearly between samples (numpy's default method).
+    """Summarise seconds per inference.
 
-    A sample that is the mean of a `block` of inferences hides the slow ones among them: then no percentile but the median is stated.
-    Raises DeviceError when there are no samples or one is negative or no number: no clock gives such times.
+    Quantiles interpolate linearly between samples (numpy's default method). If samples are means of
+    a `block` of inferences, slow inferences are hidden in the means: then no percentile except the
+    median is stated. Raises DeviceError if there are no samples, or if one is negative or not
+    finite: no clock gives such times.
     """
     if not seconds or not all(math.isfinite(s) and s >= 0 for s in seconds):
         why = f"{len(seconds)} samples" + (", of which one is negative or no number: its clock jumped" if seconds else "")
@@ -71,6 +74,7 @@ def latency(seconds: Sequence[float], block: int = 1) -> Latency:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
+    """Return the q-quantile of sorted values by linear interpolation."""
     position = q * (len(ordered) - 1)
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
@@ -78,15 +82,19 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def spread(latency: Latency) -> float:
-    """Interquartile range over median; inf where the clock could not see the inference at all."""
+    """Return the interquartile range over the median; inf if the median is 0.
+
+    The median is 0 if the clock is too coarse for the inference.
+    """
     return latency.iqr_ms / latency.p50_ms if latency.p50_ms > 0 else math.inf
 
 
 def quantile_interval(ordered: Sequence[float], q: float, confidence: float = CONFIDENCE, effective: int | None = None) -> Interval | None:
-    """The interval for the q-quantile between two of the sorted samples, whatever their distribution; None where there are too few.
+    """Return the distribution-free interval for the q-quantile; None if there are too few samples.
 
-    How many samples are below the quantile is binomial; `effective` of them count as independent, all by default.
-    Conover, "Practical Nonparametric Statistics", 3.2.
+    The interval lies between two of the sorted samples. The number of samples below the quantile is
+    binomial. `effective` is the number of independent samples, by default all. Conover, "Practical
+    Nonparametric Statistics", 3.2.
     """
     count = len(ordered)
     tries = effective or count
@@ -98,10 +106,11 @@ def quantile_interval(ordered: Sequence[float], q: float, confidence: float = CO
 
 
 def rounds(seconds: Sequence[float]) -> list[Sequence[float]]:
-    """The samples in order of time, cut into rounds of (nearly) equal length: ten, or fewer of at least ten samples, but five at the least.
+    """Return the samples, in order of time, cut into rounds of (nearly) equal length.
 
-    Rounds that are long against what disturbs samples in a row are as good as independent, where single samples are not. None of fewer
-    than five samples.
+    There are ten rounds; with fewer than 100 samples, fewer rounds of at least ten samples, but at
+    least five rounds. There are none for fewer than five samples. Rounds that are long compared
+    with the disturbances are practically independent; single samples are not.
     """
     count = len(seconds)
     if count < _LEAST_ROUNDS:
@@ -112,28 +121,33 @@ def rounds(seconds: Sequence[float]) -> list[Sequence[float]]:
 
 
 def effective_count(seconds: Sequence[float]) -> int:
-    """How many independent samples would place the median as surely: the shares of samples below it vary more from round to round than
-    those of independent samples do, by this factor."""
+    """Return the number of independent samples that would locate the median equally well.
+
+    The shares of samples below the median vary more from round to round than those of independent
+    samples do; the sample count is divided by the ratio of the two variances.
+    """
     parts = rounds(seconds)
     if not parts:
         return len(seconds)
     middle = statistics.median(seconds)
     shares = [(sum(s < middle for s in part) + sum(s == middle for s in part) / 2) / len(part) for part in parts]
-    independent = 0.25 * len(parts) / len(seconds)  # the variance of such a share
+    independent = 0.25 * len(parts) / len(seconds)  # variance of a share of independent samples
     excess = max(1.0, statistics.variance(shares) / independent)
     return max(1, round(len(seconds) / excess))
 
 
 def early_stopping(ordered: Sequence[float], q: float, confidence: float = EARLY_CONFIDENCE) -> float | None:
-    """MLPerf's estimate of the q-quantile: the smallest sample that is at or above it with this confidence; None for too few samples.
+    """Return MLPerf's early-stopping estimate of the q-quantile; None for too few samples.
 
-    It is the t-th largest, where t is the most samples that may be over it: see `least_queries`. The rule of SingleStream,
+    It is the smallest sample that is at or above the quantile with this confidence: the t-th
+    largest sample, with t the largest number of samples that may exceed the quantile, see
+    `least_queries`. This is the rule of MLPerf's SingleStream scenario,
     https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
     """
     count = len(ordered)
     if count < least_queries(1, q, confidence):
         return None
-    low, high = 1, count  # the last t that holds, the first that does not
+    low, high = 1, count  # the largest t known to hold, the smallest known not to
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if binomial_cdf(middle, count, 1 - q) < 1 - confidence else (low, middle)
@@ -141,7 +155,11 @@ def early_stopping(ordered: Sequence[float], q: float, confidence: float = EARLY
 
 
 def least_queries(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> int:
-    """The fewest queries of which `over` may take longer than the q-quantile, for the others to show it with this confidence."""
+    """Return the fewest queries that show the q-quantile if `over` of them exceed it.
+
+    `confidence` is that of the statement that the quantile is at most the slowest of the other
+    queries.
+    """
     low, high = over + 1, 2 * (over + 1)
     while binomial_cdf(over, high, 1 - q) >= 1 - confidence:
         high *= 2
@@ -152,10 +170,11 @@ def least_queries(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> 
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """An interval for the median, whatever the distribution: between order statistics, at least of the confidence asked for.
+    """Return a distribution-free interval for the median, between order statistics.
 
-    The number of values below the median is binomial with p = 1/2. With too few values, it is from the least to the largest.
-    David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+    Its confidence is at least `confidence`. The number of values below the median is binomial with
+    p = 1/2. With too few values, the interval reaches from the smallest to the largest. Raises
+    ValueError for no values. David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
     """
     if not values:
         raise ValueError("no values")

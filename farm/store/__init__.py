@@ -1,12 +1,29 @@
-"""Where everything kept on the host lies: artifacts by digest in files, runs and records in SQLite. What is kept is whole or absent."""
+"""Storage on the host: artifacts by digest in files, runs, predictions and records in SQL tables.
 
-from farm.store.answers import AnswerStore
-from farm.store.codec import SCHEMA as RUN_SCHEMA
-from farm.store.codec import run_from_json, run_to_json, strict
-from farm.store.files import Store, cache_root, data_root, digest_of, file_digest
+    artifact_store   Store: folders by kind and digest, published atomically; digest_of, file_digest
+    backends         the two kinds of database: a SQLite file, a PostgreSQL server
+    database         Database: transactions, creation and migration of tables, retries, errors
+    predictions      AnswerStore: the predicted classes of each sample, to resume an accuracy run
+    records          RecordStore: the fastest kernel configurations measured, by CPU and workload
+    run_json         runs as strict JSON and back
+    runs             RunStore: the table of runs and the baselines, which are named sets of runs
+    samples          compact lossless encoding of latency samples
+    sources          source_digest: a digest of farm's own source files
+    upsert           INSERT ... ON CONFLICT in the database's dialect
+
+Every write is atomic: a folder, a run or a record is stored as a whole or not at all. A caller
+imports the stores from this package and opens them with `Store(cache_root())`, `RunStore.at()`,
+`RecordStore.of_user()` or `AnswerStore.of_user()`.
+"""
+
+from farm.store.artifact_store import Store, cache_root, data_root, digest_of, file_digest
+from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA
 from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
+from farm.store.run_json import SCHEMA as RUN_SCHEMA
+from farm.store.run_json import run_from_json, run_to_json, strict
 from farm.store.runs import RunStore
+from farm.store.sources import source_digest
 
 __all__ = [
     "RECORD_SCHEMA",
@@ -24,6 +41,7 @@ __all__ = [
     "record_to_json",
     "run_from_json",
     "run_to_json",
+    "source_digest",
     "strict",
     "write_records",
 ]

@@ -1,7 +1,9 @@
-"""A database that several farms may use at once, a file or on a server (see `places`), by SQLAlchemy Core: its tables are made when it is
-first used, and brought up to date where an older farm made them; its errors are ours.
+"""Transactions on a database that several farm processes may use concurrently, by SQLAlchemy Core.
 
-SQLAlchemy takes a quarter of a second to load: only what uses a database imports this module.
+The database is a file or on a server, see `backends`. Its tables are created on first use, and
+migrated if an older farm created them. Database errors become FarmErrors.
+
+Importing SQLAlchemy takes a quarter of a second: only modules that use a database import this one.
 """
 
 from __future__ import annotations
@@ -18,26 +20,38 @@ from sqlalchemy.types import TypeEngine
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
-from farm.store.places import File, Server
+from farm.store.backends import File, Server
 
 T = TypeVar("T")
-ASK_S, CHANGE_S = 5.0, 60.0  # a server's restart takes some seconds, its recovery after a crash longer
+# Time limits of retries: a server's restart takes some seconds, its recovery after a crash longer.
+ASK_S, CHANGE_S = 5.0, 60.0
 _PAUSE_S = 0.1
-_CHANGE = "BEGIN IMMEDIATE"  # of SQLite: then writers wait for each other before they have read
+# SQLite: the write lock is taken before the first read, so that writers wait for each other.
+_CHANGE = "BEGIN IMMEDIATE"
 
-NUMBER = BigInteger().with_variant(Integer(), "sqlite")  # whose only key that counts by itself is an INTEGER
+# SQLite assigns only keys of type INTEGER automatically.
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Name(TypeDecorator[str]):
-    """Text that is any: databases take no lone surrogates, which a file's name may hold, and PostgreSQL no NUL. Sorted by code point."""
+    """Arbitrary text, sorted by code point.
+
+    Databases reject lone surrogates, which a file's name may contain, and PostgreSQL rejects NUL:
+    both are stored as backslash escapes.
+    """
 
     impl = Text
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
+        """Return the column's type; PostgreSQL needs collation "C" to sort by code point."""
         return Text(collation="C" if dialect.name == "postgresql" else None)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Return the text with unsupported characters replaced by backslash escapes.
+
+        They are lone surrogates, and for PostgreSQL also NUL.
+        """
         if value is None:
             return None
         value = value.encode("utf-8", "backslashreplace").decode()
@@ -46,8 +60,12 @@ class Name(TypeDecorator[str]):
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The database at `place`: `title` and `what` name it and what it holds in errors; each of `migrations` takes the tables of an older
-    farm a version further, from version 1 on, to `tables`."""
+    """A database at `place`, with its tables and their migrations.
+
+    `title` names the database in errors, and `what` names its content. `tables` is the newest
+    version of the tables. Each of `migrations` takes the tables of an older farm one version
+    further, starting from version 1.
+    """
 
     place: File | Server
     title: str
@@ -57,20 +75,24 @@ class Database:
 
     @property
     def version(self) -> int:
+        """The version of `tables`, counted from 1."""
         return 1 + len(self.migrations)
 
     def ask(self, do: Callable[[Connection], T]) -> T:
-        """What a question gives, of one moment. Raises FarmError."""
+        """Return the result of a query, which sees the database at one moment. Raises FarmError."""
         return self._try(do, "BEGIN", ASK_S)
 
     def change(self, do: Callable[[Connection], T]) -> T:
-        """What a change gives, made as a whole and on the disk, or not at all. Raises FarmError.
+        """Make a change and return its result: atomic, and on disk at return. Raises FarmError.
 
-        It is tried again while a server is gone, such as while it is restarted: what was measured is not lost for that. Making it twice
-        must therefore be making it once: it may have been made when the connection broke before the server could say so."""
+        It is retried while a server is unreachable, for example during a restart, so that no
+        measurement is lost. `do` must therefore be idempotent: the connection may break after the
+        commit but before the acknowledgement, and then `do` runs again.
+        """
         return self._try(do, _CHANGE, CHANGE_S)
 
     def error(self, why: str) -> FarmError:
+        """Return the FarmError for this reason, with the first remedy whose text occurs in it."""
         said = " ".join(why.split())
         remedy = next(remedy for sign, remedy in self.place.remedies if sign in said)
         return FarmError(
@@ -78,6 +100,7 @@ class Database:
         )
 
     def _try(self, do: Callable[[Connection], T], begin: str, patience_s: float) -> T:
+        """Run `do` in a transaction; retry transient errors for `patience_s` seconds."""
         deadline = Deadline(patience_s)
         while True:
             try:
@@ -93,7 +116,7 @@ class Database:
                 raise self.error(str(exc)) from exc
 
     def _make(self) -> None:
-        """Make or migrate the tables; one farm at a time."""
+        """Create or migrate the tables; one farm at a time."""
         with self._begun(_CHANGE) as db:
             self.place.lock(db, self.title)
             if (version := self.place.version(db)) > self.version:
@@ -105,9 +128,11 @@ class Database:
             if version == 0:
                 self.tables.create_all(db, checkfirst=False)
             else:
-                for migration in self.migrations[version - 1 :]:  # none, where another process was faster
+                # none if another process was faster
+                for migration in self.migrations[version - 1 :]:
                     migration(db)
             self.place.set_version(db, self.version)
 
     def _begun(self, begin: str) -> AbstractContextManager[Connection]:
+        """Return a transaction that starts with the statement `begin`."""
         return self.place.engine().execution_options(begin=begin).begin()

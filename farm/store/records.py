@@ -1,4 +1,7 @@
-"""The best choices that were measured, by core and workload: a table in SQLite, and JSON lines to carry them elsewhere."""
+"""The fastest kernel configurations measured, by CPU model and workload.
+
+They are a table in SQLite; `write_records` and `read_records` transfer them as lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError
-from farm.store.files import data_root
-from farm.store.rows import put
+from farm.store.artifact_store import data_root
+from farm.store.upsert import put
 from farm.types import Record
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def _table() -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of imported records: how many were new, faster than those there, or not."""
+    """Counts of imported records: new, faster than the stored ones, or left out."""
 
     new: int = 0
     faster: int = 0
@@ -45,22 +48,32 @@ class Merged:
 
 
 class RecordStore:
-    """The records in one file, which is made when the first is kept. Raises FarmError where it cannot be read or written."""
+    """The records in one file, which is created when the first record is stored.
+
+    Raises FarmError if the file cannot be read or written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of_user(cls) -> RecordStore:
-        """What tuning has found for this user, on this machine or elsewhere."""
+        """Return the store of this user's tuning records, measured on this machine or imported."""
         return cls(data_root() / "records.sqlite")
 
     def keep(self, record: Record) -> None:
-        """Keep a record in the place of the one there: it was measured against that one. It is on the disk when this returns."""
+        """Store a record, replacing the stored one, against which it was measured.
+
+        The record is on disk at return.
+        """
         self._database.change(lambda db: put(db, _table(), [_row(record)]))
 
     def merge(self, records: Iterable[Record]) -> Merged:
-        """Take records from elsewhere, all or none: of two for one core and workload the faster stays, of equals the one that was there."""
+        """Import records, all or none, and return how many were new, faster or left out.
+
+        If two records have the same core and workload, the faster stays; if they are equal, the
+        stored one.
+        """
         records = list(records)
 
         def change(db: Connection) -> Merged:
@@ -77,21 +90,25 @@ class RecordStore:
         return self._database.change(change)
 
     def records(self, core: str | None = None, operator: str | None = None) -> list[Record]:
-        """All records, or those with a text in the name of their core, of an operator: by core, then workload."""
+        """Return all records, sorted by core, then workload.
+
+        `core`: only those whose core's name contains this text. `operator`: only those of this
+        operator.
+        """
         found = [record for record in self._all() if core is None or core in record.core]
         return [record for record in found if operator is None or record.workload.partition(" ")[0] == operator]
 
     def remove(self, core: str | None, operator: str | None) -> int:
-        """Remove what `records` gives, and return how many these were."""
+        """Remove the records that `records` returns for these arguments; return their number."""
         found = self.records(core, operator)
         return self._database.change(lambda db: sum(_delete(db, record.core, record.workload) for record in found)) if found else 0
 
     def forget(self, core: str, workload: str) -> None:
-        """Remove a record, if it is there."""
+        """Remove a record if it exists."""
         self._database.change(lambda db: _delete(db, core, workload))
 
     def choices(self, core: str) -> dict[str, Mapping[str, object]]:
-        """The choices of a core, by workload."""
+        """Return the kernel configurations for a CPU model, by workload."""
         return {record.workload: record.choice for record in self._all() if record.core == core}
 
     def _all(self) -> list[Record]:
@@ -108,18 +125,22 @@ class RecordStore:
 
     @property
     def _database(self) -> Database:
+        from farm.store.backends import File
         from farm.store.database import Database
-        from farm.store.places import File
 
         return Database(File(self.path), "the record of choices", "records", _table().metadata)
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
+    """Return a record as a JSON object of schema `SCHEMA`."""
     return {"schema": SCHEMA, **asdict(record)}
 
 
 def record_from_json(body: Any) -> Record:
-    """What `record_to_json` gave; unknown keys are ignored. Raises ValueError, with the reason, for what is no record of this schema."""
+    """Return the record that `record_to_json` encoded; ignore unknown keys.
+
+    Raises ValueError, with the reason, if `body` is not a record of this schema.
+    """
     if not isinstance(body, dict):
         raise ValueError("not a JSON object")
     if body.get("schema") != SCHEMA:
@@ -142,7 +163,7 @@ def record_from_json(body: Any) -> Record:
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
-    """A line of JSON for each. Raises UsageError where the file cannot be written."""
+    """Write one line of JSON per record. Raises UsageError if the file cannot be written."""
     try:
         path.write_text("".join(json.dumps(record_to_json(record), sort_keys=True) + "\n" for record in records))
     except OSError as exc:
@@ -150,7 +171,10 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """What `write_records` wrote. Raises UsageError that names the first line which is no record."""
+    """Return the records that `write_records` wrote.
+
+    Raises UsageError that names the first line that is not a record.
+    """
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:

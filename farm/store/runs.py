@@ -1,9 +1,10 @@
-"""The record of runs: tables in SQLite, or of a PostgreSQL server. Each run is kept the moment it is known, failed ones too, by any number
-of processes.
+"""The record of runs: tables in SQLite or on a PostgreSQL server.
 
-A row holds what is asked for (model, device, time), the raw samples (see `samples`), and all the rest as JSON. A baseline is a
-name for runs, one for each model on a device and way to compute there. A record of an older farm is brought up to date when it is
-opened.
+Each run, also a failed one, is stored as soon as it is known; any number of processes may write. A
+row holds the columns that are queried (model, device, time), the raw samples (see `samples`), and
+the rest as JSON. A baseline is a name for runs: one for each device and title (a model and how it
+is computed there, such as its number of threads). A database of an older farm is migrated when it
+is opened.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import InternalError, UsageError
-from farm.store.codec import run_from_json, run_to_json
-from farm.store.files import data_root
-from farm.store.rows import add, put
+from farm.store.artifact_store import data_root
+from farm.store.run_json import run_from_json, run_to_json
 from farm.store.samples import packed, unpacked
+from farm.store.upsert import add, put
 from farm.types import Run
+from farm.types.postgres_url import SCHEMES, is_postgres_url, parse_postgres_url
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
     from farm.store.database import Database
 
-_SCHEMES = ("postgresql", "postgres")
-
 
 @functools.cache
 def _tables() -> tuple[Table, Table]:
-    """As of the newest version; `_add_baselines_and_pack` has the one before."""
+    """Return the tables `runs` and `baselines` of the newest version.
+
+    `_add_baselines_and_pack` migrates from version 1.
+    """
     from sqlalchemy import Column, ForeignKey, Index, LargeBinary, MetaData, Table
 
     from farm.store.database import NUMBER, Name
@@ -58,7 +61,11 @@ def _tables() -> tuple[Table, Table]:
 
 
 def _add_baselines_and_pack(db: Connection) -> None:
-    """Version 1 to 2: samples were float64 without a first byte that says so. Only files were ever of version 1."""
+    """Migrate from version 1 to 2: add baselines and re-encode the samples.
+
+    In version 1, samples were float64 without the first byte that names the encoding. Only files,
+    never servers, have had version 1.
+    """
     runs, baselines = _tables()
     baselines.create(db)
     next(index for index in runs.indexes if index.name == "runs_by_model").create(db)
@@ -67,8 +74,10 @@ def _add_baselines_and_pack(db: Connection) -> None:
 
 
 class RunStore:
-    """The runs in one file, which is made when the first run is kept, or of a PostgreSQL database. Raises FarmError where it cannot be
-    read or written."""
+    """The runs in one file, created when the first run is stored, or in a PostgreSQL database.
+
+    Raises FarmError if it cannot be read or written.
+    """
 
     def __init__(self, place: Path | str) -> None:
         self.path = None if isinstance(place, str) and is_url(place) else Path(place)
@@ -76,18 +85,31 @@ class RunStore:
 
     @classmethod
     def at(cls, place: str | None = None) -> RunStore:
-        """The record at a path or a postgresql:// url, or else that of this user. Raises UsageError for a url of another kind."""
+        """Return the store at a path or a postgresql:// URL; this user's store if `place` is None.
+
+        Raises UsageError for another kind of URL and for a malformed one.
+        """
         if place is not None and "://" in place and not is_url(place):
             what, why = f"runs cannot be kept at {place.partition(':')[0]}://", "farm keeps them in a file, or on a PostgreSQL server"
             raise UsageError(what, why, "a path, or postgresql://USER@HOST/DATABASE")
+        if place is not None and is_postgres_url(place):
+            try:
+                parse_postgres_url(place)
+            except ValueError:
+                from farm.store.backends import bad_postgres_url
+
+                raise bad_postgres_url() from None
         return cls(data_root() / "runs.sqlite" if place is None else place if is_url(place) else Path(place).expanduser())
 
     def ready(self) -> None:
-        """Raise FarmError now rather than after something was measured, where runs cannot be kept."""
+        """Raise FarmError if runs cannot be stored: now, rather than after a measurement."""
         self._database.ask(lambda _: None)
 
     def keep(self, run: Run) -> None:
-        """Keep a run, on the disk when this returns."""
+        """Store a run; it is on disk at return.
+
+        Raises InternalError if a run with its id is stored already.
+        """
         rows, tries = [_row(run)], 0
 
         def insert(db: Connection) -> int:
@@ -95,23 +117,27 @@ class RunStore:
             tries += 1
             return add(db, _tables()[0], rows)
 
-        if not self._database.change(insert) and tries == 1:  # else the try before had been kept when the server went
+        # otherwise an earlier attempt was committed although the connection broke
+        if not self._database.change(insert) and tries == 1:
             raise InternalError(f"run {run.id} is kept already", "an id is given once")
 
     def add(self, runs: Iterable[Run]) -> int:
-        """Keep the runs that are not here yet, all or none; how many those were."""
+        """Store the runs that are not stored yet, all or none; return their number."""
         rows = [_row(run) for run in runs]
         return self._database.change(lambda db: add(db, _tables()[0], rows))
 
     def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
-        """The runs of a model, on a device, or all; newest first."""
+        """Return the runs of a model, on a device, or all; newest first."""
         runs, _ = _tables()
         wanted = [column == name for column, name in ((runs.c.model, model), (runs.c.device, device)) if name is not None]
         return self._whole(runs.select().where(*wanted).order_by(*_newest_first(runs)).limit(limit))
 
     def newest(self, count: int, models: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Run]:
-        """The newest `count` runs of each model on each device, or of these only; newest first. But for the newest of each model, device
-        and way to compute there, the samples are left out: how many there were is in `latency`."""
+        """Return the newest `count` runs of each model on each device; newest first.
+
+        `models` and `devices`, if not empty, restrict them. Samples are left out except for the
+        newest run of each device and title; `latency` has their number.
+        """
         from sqlalchemy import func
 
         runs, _ = _tables()
@@ -129,53 +155,56 @@ class RunStore:
         return [self._with_samples(run, seconds[id_]) if id_ in seconds else run for id_, run in found]
 
     def get(self, id: str) -> Run | None:  # noqa: A002
+        """Return the run with this id, or None if there is none."""
         runs, _ = _tables()
         return next(iter(self._whole(runs.select().where(runs.c.id == id))), None)
 
     def starting_with(self, prefix: str) -> list[Run]:
-        """The runs whose id begins so."""
+        """Return the runs whose id starts with this prefix."""
         from sqlalchemy import func
 
         runs, _ = _tables()
         return self._whole(runs.select().where(func.substr(runs.c.id, 1, len(prefix), type_=runs.c.id.type) == prefix))
 
     def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
-        """Name these runs; of the same name, those of other models and devices stay."""
+        """Name these runs; runs of other models and devices under the same name stay."""
         rows = [{"name": name, "device": run.device, "title": run.title, "run": run.id} for run in runs]
         self._database.change(lambda db: put(db, _tables()[1], rows))
 
     def baseline(self, name: str) -> list[Run]:
-        """The runs of a baseline; none where there is none of the name."""
+        """Return the runs of a baseline; none if there is no baseline of this name."""
         runs, baselines = _tables()
         ids = baselines.select().with_only_columns(baselines.c.run).where(baselines.c.name == name)
         return self._whole(runs.select().where(runs.c.id.in_(ids)).order_by(runs.c.device, runs.c.model))
 
     def baselines(self) -> dict[str, int]:
-        """The names of all baselines, and how many runs each has."""
+        """Return the number of runs of each baseline, by name."""
         from sqlalchemy import func
 
         name = _tables()[1].c.name
         return dict(self._ask(name.table.select().with_only_columns(name, func.count()).group_by(name).order_by(name)))
 
     def remove_baseline(self, name: str) -> bool:
-        """Whether there was one. Its runs stay."""
+        """Remove a baseline and return whether it existed. Its runs stay."""
         _, baselines = _tables()
         return bool(self._database.change(lambda db: db.execute(baselines.delete().where(baselines.c.name == name)).rowcount))
 
     @property
     def _database(self) -> Database:
+        from farm.store.backends import File, Server
         from farm.store.database import Database
-        from farm.store.places import File, Server
 
         place = File(self.path) if self.path else Server(self._url)
         return Database(place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,))
 
     def _whole(self, query: Select[Any]) -> list[Run]:
+        """Return the runs of a query, with their samples."""
         runs, _ = _tables()
         rows = self._ask(query.with_only_columns(runs.c.seconds, runs.c.body))
         return [self._with_samples(self._parsed(body), seconds) for seconds, body in rows]
 
     def _ask(self, query: Select[Any]) -> Sequence[Any]:
+        """Return the rows of a query; none if the file does not exist."""
         return self._database.ask(lambda db: db.execute(query).all()) if self.path is None or self.path.exists() else []
 
     def _parsed(self, body: str) -> Run:
@@ -193,7 +222,8 @@ class RunStore:
 
 
 def is_url(text: str) -> bool:
-    return text.partition("://")[0] in _SCHEMES
+    """Return whether the text has the scheme of a PostgreSQL URL."""
+    return text.partition("://")[0] in SCHEMES
 
 
 def _newest_first(runs: Table) -> tuple[ColumnElement[Any], ...]:
@@ -201,15 +231,17 @@ def _newest_first(runs: Table) -> tuple[ColumnElement[Any], ...]:
 
 
 def _content(body: str) -> Any:
-    from pydantic_core import from_json  # takes a third of json's time, which counts in thousands of runs
+    # takes a third of json's time, which matters for thousands of runs
+    from pydantic_core import from_json
 
     try:
         return from_json(body)
     except ValueError:
-        return json.loads(body)  # which takes lone surrogates: names of files may hold them
+        return json.loads(body)  # json accepts lone surrogates, which names of files may contain
 
 
 def _row(run: Run) -> dict[str, str | bytes]:
+    """Return the row of a run: the samples are stored apart from its JSON."""
     body = run_to_json(run)
     seconds: tuple[float, ...] = ()
     if run.samples:

@@ -1,7 +1,8 @@
-"""Raw samples as few bytes, and back exactly.
+"""Compact lossless encoding of latency samples.
 
-A first byte says how: 0, float64 seconds, little-endian; 1, whole nanoseconds below 2^32, as a device's clock gives them, the first
-bytes of all of them before the second ones, deflated. What is not exactly that stays float64.
+The first byte names the encoding. 0: float64 seconds, little-endian. 1: whole nanoseconds below
+2^32, as a device's clock gives them; their first bytes, then their second bytes and so on,
+deflated. Samples that are not exactly whole nanoseconds stay float64.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _WIDTH = 4
 
 
 def packed(seconds: Sequence[float]) -> bytes:
+    """Return the samples, in seconds, encoded in as few bytes as possible."""
     if (nanoseconds := _whole(seconds)) is None:
         return _FLOATS + floats(seconds)
     plain = struct.pack(f"<{len(nanoseconds)}I", *nanoseconds)
@@ -23,7 +25,7 @@ def packed(seconds: Sequence[float]) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[float, ...]:
-    """Raises ValueError for what `packed` did not make."""
+    """Return the samples that `packed` encoded. Raises ValueError for other data."""
     kind, content = data[:1], data[1:]
     try:
         if kind == _FLOATS:
@@ -41,11 +43,12 @@ def unpacked(data: bytes) -> tuple[float, ...]:
 
 
 def floats(seconds: Sequence[float]) -> bytes:
+    """Return the seconds as little-endian float64."""
     return struct.pack(f"<{len(seconds)}d", *seconds)
 
 
 def _whole(seconds: Sequence[float]) -> list[int] | None:
-    """The seconds as nanoseconds, where that is what they are."""
+    """Return the seconds as nanoseconds if all of them are exactly whole nanoseconds, else None."""
     found = []
     for value in seconds:
         if not 0 <= value < 4.2 or math.copysign(1.0, value) < 0:

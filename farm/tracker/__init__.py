@@ -1,4 +1,7 @@
-"""The lab server: TVM's tracker in this process, so that it ends when we end (TVM's own starter leaves an orphan that holds the port)."""
+"""The lab server: TVM's tracker in this process, so that it ends with this process.
+
+TVM's own starter leaves an orphan process that holds the port.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from farm import interrupts, metrics
+from farm import metrics, signals
 from farm.errors import DeviceError
-from farm.lightly import tvm_rpc
+from farm.tvm_import import tvm_rpc
 
 
 def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metrics_port: int | None = None) -> None:
-    """Serve on the first free port until interrupted; with `metrics_port`, numbers for Prometheus on http://HOST:PORT/metrics too. Raises
-    DeviceError where no port is free."""
+    """Serve on the first free port until interrupted.
+
+    With `metrics_port`, metrics for Prometheus are served on http://HOST:PORT/metrics, too.
+    `announce` is called with the port. Raises DeviceError if no port is free.
+    """
     with contextlib.ExitStack() as held:
         listener = held.enter_context(_listen(host, list(ports)))
         beside = None if metrics_port is None else held.enter_context(_listen(host, [metrics_port]))
@@ -25,20 +31,20 @@ def serve(host: str, ports: Iterable[int], announce: Callable[[int], None], metr
 
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        interrupts.stop(loop)
+        signals.stop(loop)
         handler = TrackerServerHandler(listener, "")
         if beside:
             _serve_metrics(beside, handler.summary)
         announce(listener.getsockname()[1])
         try:
             handler.run()
-            interrupts.check()
+            signals.check()
         finally:
             handler.stop()
 
 
 def of_summary(summary: Mapping[str, Any]) -> str:
-    """The tracker's summary (`queue_info`, `server_info`) as numbers for Prometheus."""
+    """Return the tracker's summary (`queue_info`, `server_info`) as metrics for Prometheus."""
     boards = metrics.Metric("farm_tracker_boards", "Boards that are registered, free or lent.")
     free = metrics.Metric("farm_tracker_boards_free", "Boards that nobody has.")
     waiting = metrics.Metric("farm_tracker_requests_waiting", "Requests for a board that wait for one.")
@@ -52,7 +58,7 @@ def of_summary(summary: Mapping[str, Any]) -> str:
 
 
 def _serve_metrics(listener: socket.socket, summary: Callable[[], Mapping[str, Any]]) -> None:
-    """In the loop that the tracker runs in."""
+    """Serve metrics in the event loop that the tracker runs in."""
     from tornado.httpserver import HTTPServer
     from tornado.web import Application, RequestHandler
 

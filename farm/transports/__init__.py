@@ -1,108 +1,174 @@
-"""How a device is reached: the scheme of its url names the transport. `open` gives a link, an open TVM RPC session, for a block.
+"""Connections to devices: the scheme of a device's url names the transport.
 
-Adding a transport: a module with `open(device, agent, scratch, timeout_s, ask)`, a context manager that yields a TVM `RPCSession` and,
-where it has one, a way of its own for large files (see upload.py), else None; with `state(device)`, which tells without waiting whether
-it is there; and one line in the table. One that lends boards also has `boards(device)`, how many there are.
+Modules:
+    state                 state of a device (ready, offline, ...) with reason and remedy
+    local                 `local:` and `qemu:`: the agent as a process on this machine
+    rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
+    tracker               `tracker://`: a board that a TVM tracker lends
+    ssh                   `ssh://`: install and start the agent on a board by SSH
+    gpu_preflight         reasons why a GPU device cannot be used, known before connecting
+    agent_keys            keys of agents on this machine, in files of their owner
+    agent_version         check that the agent has farm's protocol and versions
+    agent_answers         validate the documents and numbers that an agent returns
+    manifests             validate the manifests of releases that an agent returns
+    upload                store a file on a device, resuming interrupted transfers
+    board_architecture    detect a board's architecture and check it against the profile
+    connectivity_checks   check a connection layer by layer, for `farm doctor`
+    rpc_client            open a session of TVM's RPC client through the relay
+    rpc_relay             process between TVM's RPC client and a board
+    rpc_answers           check that a board sends answers only
+    rpc_handshake         handshake of TVM's RPC, client's and server's side
+    rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
+
+`open` yields a `Link`, an open TVM RPC session, for the duration of a block.
+
+To add a transport, write a module and add one line to `_TRANSPORTS`. The module has:
+    open(device, agent, scratch, timeout_s, ask, greeting_s)
+             a context manager that yields (session, carry): a TVM `RPCSession` that lets only
+             answers of the board through (see rpc_client.py), and the transport's own function for
+             large files (see upload.py) or None
+    state(device)
+             return a State within a few seconds, without a session
+    boards(device)
+             optional, for transports that lend boards: return how many boards there are
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.asking import Ask, nobody
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.transports import gpu_driver, upload
-from farm.transports.readiness import State
+from farm.prompts import Ask, nobody
+from farm.transports import agent_answers, gpu_preflight, upload
+from farm.transports.state import State
 from farm.types import Device
 
 _TRANSPORTS = {
-    "local": "farm.transports.agent_process",
-    "qemu": "farm.transports.agent_process",
-    "rpc": "farm.transports.direct",
-    "ssh": "farm.transports.ssh",
+    "local": "farm.transports.local",
+    "qemu": "farm.transports.local",
+    "rpc": "farm.transports.rpc",
+    "ssh": "farm.transports.ssh.transport",
     "tracker": "farm.transports.tracker",
 }
 
 
+# For the greeting of a device that is only asked for its facts: a busy one does not greet.
+PROMPT_S = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An open session with a device. `native` tells our agent, which keeps files by digest and knows facts, from TVM's own server."""
+    """An open session with a device.
+
+    `native` is True for farm's agent, which stores files by digest and reports facts, and False for
+    TVM's own RPC server. `carry` is the transport's own function for large files, if it has one.
+    """
 
     session: Any
     native: bool
     carry: upload.Carry | None = None
-    _functions: dict[str, Any] = field(default_factory=dict)  # to have one, and to let it go, takes a round trip each
+    # Cached, because fetching and releasing a function costs a round trip each
+    _functions: dict[str, Any] = field(default_factory=dict)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the device by its global name."""
+        """Call a function of the device by its global name and return its result."""
         if name not in self._functions:
             self._functions[name] = self.session.get_function(name)
         return self._functions[name](*arguments)
 
-    def let_go(self) -> None:
-        """Give back what the session has on the device, which ends it where nothing else has anything of it.
+    def document(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the agent that returns JSON, and return the parsed content."""
+        return agent_answers.document(name, self.call(name, *arguments))
 
-        What is given back after its end costs a failure each: 0.4 s of processor time for the first of a process, as C++ reads the symbols
-        of all libraries for its trace.
+    def number(self, name: str, *arguments: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
+        """Call a function of the agent that returns an integer within bounds, and return it."""
+        return agent_answers.number(name, self.call(name, *arguments), least, most)
+
+    def facts(self) -> dict[str, str]:
+        """Return the facts that a native agent reports about itself and its board."""
+        return agent_answers.facts(self.call("farm.agent.facts"))
+
+    def let_go(self) -> None:
+        """Release this client's remote handles; the session closes when the last one is released.
+
+        A handle that is released after the session has closed raises an error in C++, and the first
+        such error of a process takes 0.4 s of processor time, because the symbols of all libraries
+        are read for its stack trace.
         """
         self._functions.clear()
-        vars(self.session).clear()  # among it are functions that only TVM's C++ can let go
+        vars(self.session).clear()  # this includes functions that only TVM's C++ can release
 
     def put(self, path: Path, digest: str, note: upload.Note) -> int:
-        """Have a file in the store of a native agent under its SHA-256, whole or not at all. Returns the bytes sent.
+        """Store a file in the store of a native agent under its SHA-256; return the bytes sent.
 
-        They are fewer than the file has where a transfer that was cut goes on. `note` hears, several times a second, how many are there.
+        The file is stored whole or not at all. If an interrupted transfer is resumed, fewer bytes
+        are sent than the file has. `note` is called several times a second with the number of bytes
+        that have arrived.
         """
         return upload.put(self.call, self.carry, path, digest, note)
 
 
 @contextlib.contextmanager
-def open(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:  # noqa: A001
-    """A session with a device. The device ends it by itself after `timeout_s`.
+def open(  # noqa: A001
+    device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody, greeting_s: float | None = None
+) -> Iterator[Link]:
+    """Open a session with a device. The device ends the session after `timeout_s` seconds.
 
-    `agent` is the native agent's executable, for the transports that start one; `scratch` a folder for its files. `ask` is for
-    passwords. Raises DeviceError, also for a native agent of another version.
+    `agent` is the native agent's executable, for transports that start one. `scratch` is a folder
+    for the session's files. `ask` prompts for passwords. `greeting_s` limits the wait for a device
+    that serves another client; the default is the session's own time limit.
+
+    Raises DeviceError, also for a native agent of another version.
     """
-    from farm.transports import contract
+    from farm.transports import agent_version
 
-    with connect(device, agent, scratch, timeout_s, ask) as link:
+    with connect(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:
-            contract.check(device, json.loads(link.call("farm.agent.facts")))
+            agent_version.check(device, link.document("farm.agent.facts"))
         yield link
 
 
 @contextlib.contextmanager
-def connect(device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody) -> Iterator[Link]:
-    """The same with an agent of whatever version: for whoever looks what it is."""
-    from farm.transports.errors import translated
+def connect(
+    device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody, greeting_s: float | None = None
+) -> Iterator[Link]:
+    """Open a session like `open`, but accept an agent of any version, to find out which it is."""
+    from farm.transports.rpc_errors import translated
 
-    if lacking := gpu_driver.lacking(device):
+    if lacking := gpu_preflight.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
-    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask) as (session, carry):
+    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (session, carry):
         link = Link(session, _is_native(session), carry)
         try:
             yield link
-            if device.on_this_machine:  # to another, it takes round trips, which may be longer
+            # Releasing handles on another machine takes round trips, which may be slow
+            if device.on_this_machine:
                 link.let_go()
         finally:
             _close(session)
 
 
 def state(device: Device) -> State:
-    """Whether the device can be used, as far as can be told within a few seconds and without a session."""
-    result: State = gpu_driver.lacking(device) or _transport(device).state(device)
+    """Return the state of a device within a few seconds, without a session.
+
+    The state says whether the device can be used, as far as this can be found out so quickly.
+    """
+    result: State = gpu_preflight.lacking(device) or _transport(device).state(device)
     return result
 
 
 def boards(device: Device) -> int:
-    """How many boards its url can give at once: those of its key at a tracker, else one. Raises DeviceError where the tracker is none."""
-    from farm.transports.errors import translated
+    """Return how many boards the device's url can lend at once.
+
+    This is the number of boards with its key at a tracker, and 1 for other transports. Raises
+    DeviceError if the server at the address is not a tracker.
+    """
+    from farm.transports.rpc_errors import translated
 
     with translated(device):
         count = getattr(_transport(device), "boards", None)
@@ -126,12 +192,12 @@ def _host(device: Device) -> str:
 def _is_native(session: Any) -> bool:
     try:
         session.get_function("farm.agent.facts")
-    except Exception:  # TVM's server says so in different words in each version
+    except Exception:  # the text of TVM's error differs between versions
         return False
     return True
 
 
 def _close(session: Any) -> None:
-    """End the session now: waiting for the last remote handle to be collected would keep the device busy."""
-    with contextlib.suppress(Exception):  # a broken connection is closed already
+    """End the session now; waiting for garbage collection of remote handles would keep it busy."""
+    with contextlib.suppress(Exception):  # a broken connection is already closed
         session.get_function("CloseRPCConnection")()

@@ -1,7 +1,8 @@
-"""Put a file into the store of a device: by the way its transport has for large files, and what is missing after that by RPC, in pieces.
+"""Store a file on a device: first by the transport's own channel for large files, then by RPC.
 
-The agent keeps what has arrived (see farm/agent/store.h), so that a transfer that was cut goes on where it ended. The file gets its name
-there once its SHA-256 is checked: whole or absent.
+The RPC transfer sends what is missing, in pieces. The agent keeps what has arrived (see
+farm/agent/src/store/store.h), so that an interrupted transfer resumes where it stopped. The file
+gets its name only after its SHA-256 has been checked: it is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,24 +12,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Note = Callable[[int], None]  # hears how many bytes of the file are there, or on their way
-# carry(path, digest, offset, note) sends a file, from the offset on, to its part on the device; returns the bytes sent. Where its way ends
-# early it just stops: what has arrived is asked of the agent, and the rest goes in pieces.
+from farm.transports import agent_answers
+
+Note = Callable[[int], None]  # called with the number of bytes that have arrived or are in transit
+# carry(path, digest, offset, note) sends a file from the offset on to its partial file on the
+# device and returns the number of bytes sent. It returns early, without an error, if its channel
+# breaks: the agent is then asked how much has arrived, and the rest is sent in pieces.
 Carry = Callable[[Path, str, int, Note], int]
 
 _SMALLEST_PIECE, _FIRST_PIECE, _LARGEST_PIECE = 1 << 14, 1 << 16, 1 << 20
-_PIECE_S = 0.25  # what a piece should take, so that the progress shows
+_PIECE_S = 0.25  # target duration of a piece, so that progress is visible
 
 
 def put(call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, note: Note) -> int:
-    """See `Link.put`. `call` calls a function of the device by its name."""
+    """Store a file on a device; see `Link.put`.
+
+    `call` calls a function of the device by its name.
+    """
     size = path.stat().st_size
-    offset: int = call("farm.store.begin", digest, size)
+    offset = _begin(call, digest, size)
     sent = 0
     note(offset)
-    if carry and size - offset > _LARGEST_PIECE:  # below that, a call is as quick
+    if carry and size - offset > _LARGEST_PIECE:  # an RPC call is as fast for smaller files
         sent = carry(path, digest, offset, note)
-        offset = call("farm.store.begin", digest, size)
+        offset = _begin(call, digest, size)
     sent += size - offset
     with path.open("rb") as file:
         file.seek(offset)
@@ -43,3 +50,9 @@ def put(call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, 
     note(offset)
     call("farm.store.finish", digest)
     return sent
+
+
+def _begin(call: Callable[..., Any], digest: str, size: int) -> int:
+    """Return how many bytes of a file have arrived already."""
+    name = "farm.store.begin"
+    return agent_answers.number(name, call(name, digest, size), 0, size)

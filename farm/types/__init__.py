@@ -1,7 +1,26 @@
-"""The nouns. Every value that crosses a seam is one of these: frozen, picklable, without behaviour."""
+"""Frozen, picklable data types without behaviour, shared by all packages of farm.
 
+    accuracy        Accuracy, Answered: classification accuracy over labelled samples
+    artifacts       Prepared, Artifact, Release and so on: a model imported, built, installed
+    bisect          Dissection, Layer, Likeness: outputs of single kernels on a device
+    fleet           Profile, Device, Model, TensorSpec and so on: the content of devices.toml
+    layers          names of source operators, encoded in variables' names
+    pairing         Side, Until, Paired: two builds measured interleaved
+    postgres_url    checks of PostgreSQL URLs, and their form without secrets
+    profiling       Profiled, Step, Roof, Span: seconds of each kernel, and the roofline
+    progress        Stage, Progress, Event: progress of a job
+    python_source   parser of `python:package.module:function`
+    records         Record: the fastest kernel configuration measured for a workload
+    rivals          Contest, Rival: farm compared with other inference engines
+    runs            Plan, Job, Run, Samples, Latency, Verdict: a job and its result
+    tuning          Task, Candidate, Variant, Batch and so on: the search for configurations
+
+Values passed between packages have these types. Callers import them from this package.
+"""
+
+from farm.types.accuracy import Accuracy, Answered
+from farm.types.artifacts import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.bisect import Dissection, Layer, Likeness
-from farm.types.counting import Accuracy, Answered
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -17,7 +36,6 @@ from farm.types.fleet import (
     batch_in_words,
     shape_in_words,
 )
-from farm.types.made import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.pairing import Paired, Side, Until
 from farm.types.profiling import Profiled, Roof, Span, Step
 from farm.types.progress import Event, Progress, Stage

@@ -1,15 +1,18 @@
-"""A model taken apart on a device: what each of its kernels gave there, beside what it must give."""
+"""The outputs of a model's single kernels on a device, compared with the reference."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from farm.types.made import Agreement
+from farm.types.artifacts import Agreement
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What stays of a tensor's values, whatever the order of its axes: by it, the same tensor is found again in another engine."""
+    """A fingerprint of a tensor's values that does not depend on the order of its axes.
+
+    It identifies the same tensor in another engine. `norm` is the Euclidean norm, `total` the sum.
+    """
 
     count: int
     norm: float
@@ -20,11 +23,13 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A kernel's output on a device, with the inputs that the device itself had made.
+    """A kernel's output on a device, computed from inputs that the device itself produced.
 
-    `snr_db` and `max_abs` are by the reference, plain loops on this machine; `alone_db` is the ratio with the reference's inputs, known of
-    a bad layer only. `not_finite` says what is in the output that should be finite. `damaged`: the build's parameters are not the model's.
-    `name` and `operator` are those of the source, empty where it has no such tensor.
+    `snr_db` and `max_abs` compare it with the reference, which is plain loops on this machine.
+    `alone_db` is the signal-to-noise ratio with the reference's inputs; it is known for a bad layer
+    only. `not_finite` describes values in the output that should be finite. `damaged` is true if
+    the build's parameters differ from the model's. `name` and `operator` are those of the source
+    model, empty if it has no such tensor.
     """
 
     kernel: str
@@ -43,11 +48,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Dissection:
-    """All layers in order, and how the whole model's answer on the device agrees with the reference engine's."""
+    """The outputs of all layers, in order; `whole` is the agreement of the model's answer.
+
+    `whole` compares the answer on the device with the reference engine's.
+    """
 
     layers: tuple[Layer, ...]
     whole: Agreement
 
     @property
     def first_bad(self) -> int | None:
+        """The index of the first bad layer, or None if there is none."""
         return next((index for index, layer in enumerate(self.layers) if layer.bad), None)

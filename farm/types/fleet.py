@@ -1,4 +1,4 @@
-"""What devices.toml names: kinds of board, boards, models."""
+"""The content of devices.toml: kinds of board (profiles), devices, models."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A kind of board: what to compile for, how to link, which agent it runs.
+    """A kind of board: the compilation target, the linker and the agent that it runs.
 
-    `target` is what `tvm.target.Target` takes; `"mcpu": "native"` stands for the CPU of this machine.
-    `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled linker.
-    `quantize` is int8, where models compute in integers there and have calibration data, or float16, where their weights are kept so.
-    `agent` names the native agent: its architecture (x86_64, aarch64, armv7, riscv64), with -cuda that for NVIDIA's GPUs; None where there
-    is none.
+    `target` is the argument of `tvm.target.Target`; `"mcpu": "native"` stands for the CPU of this
+    machine. `linker` is a command such as `("aarch64-linux-gnu-gcc",)`; empty means the bundled
+    linker. `quantize` is int8 if models with calibration data compute in integers there, or float16
+    if their weights are stored as float16. `agent` names the native agent: its architecture
+    (x86_64, aarch64, armv7, riscv64), with suffix -cuda for NVIDIA GPUs; None if there is no agent
+    for the board.
     """
 
     name: str
@@ -29,24 +30,30 @@ class Profile:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its code is for a GPU, with a CPU as the host."""
+        """Return whether its code is for a GPU, with a CPU as the host."""
         return self.target.get("kind") != "llvm"
 
     @property
     def machine(self) -> str | None:
-        """The architecture of the CPU that runs its agent; None where there is none."""
+        """The architecture of the CPU that runs its agent; None if there is no agent."""
         return self.agent and self.agent.partition("-")[0]
 
 
 def computing_in_words(threads: object, cores: object, pinned: object) -> str:
-    """2 threads, cores big, pinned; what is not set is left out."""
+    """Return threads and cores in words; omit unset values.
+
+    For example: "2 threads, cores big, pinned".
+    """
     words = [f"{threads} thread{'s' if threads != 1 else ''}" if threads else "", f"cores {cores}" if cores else ""]
     return ", ".join(filter(None, [*words, "pinned" if pinned else ""]))
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One board. The scheme of `url` names its transport; `emulated` devices give answers, never benchmarks."""
+    """One device.
+
+    The scheme of `url` names its transport. `emulated` devices give answers, never benchmarks.
+    """
 
     name: str
     profile: Profile
@@ -56,36 +63,42 @@ class Device:
 
     @property
     def scheme(self) -> str:
+        """The scheme of its URL, which names its transport."""
         return self.url.partition(":")[0]
 
     @property
     def emulated(self) -> bool:
+        """Return whether its agent runs under QEMU."""
         launcher = str(self.options.get("launcher", "")).split()
         return self.scheme == "qemu" or any(word.rpartition("/")[2].startswith("qemu-") for word in launcher)
 
     @property
     def on_this_machine(self) -> bool:
+        """Return whether its agent runs on this machine."""
         return self.scheme in ("local", "qemu")
 
     @property
     def computing(self) -> str:
-        """With how many threads and on which cores it is asked to compute, in words; empty where that is left to it."""
+        """The requested threads and cores in words; empty if the device chooses them."""
         return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
 
     @property
     def gpu(self) -> int:
-        """Which of the board's GPUs it is, where its profile is for one."""
+        """The index of the GPU on the board, if its profile is for a GPU."""
         return int(self.options.get("gpu", 0))
 
     @property
     def deadline_s(self) -> float | None:
-        """Its own bound on a whole job, where it has one."""
+        """Its own limit for a whole job in seconds, or None if it has none."""
         own = self.options.get("deadline_s")
         return None if own is None else float(own)
 
     @property
     def gets_agent(self) -> bool:
-        """Whether its transport puts and starts an agent of ours there; elsewhere somebody has."""
+        """Return whether its transport installs and starts our agent there.
+
+        Otherwise someone else has started one.
+        """
         return self.scheme in ("local", "qemu", "ssh")
 
 
@@ -96,8 +109,9 @@ DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
 
-    Where the batch is `open`, any will do: `shape` is that of the batch that is measured. With a `scale`, the tensor is quantized: an
-    element stands for the number (element - zero) * scale.
+    If the batch is `open`, any batch is accepted, and `shape` has the batch that is measured. If
+    `scale` is not 0, the tensor is quantized: an element stands for the number (element - zero) *
+    scale.
     """
 
     name: str
@@ -109,12 +123,15 @@ class TensorSpec:
 
 
 def shape_in_words(spec: TensorSpec) -> str:
-    """[1, 3, 224, 224], or [any, 3, 224, 224] where the batch is open."""
+    """Return the shape as [1, 3, 224, 224], or [any, 3, 224, 224] if the batch is open."""
     return f"[{', '.join(map(str, ('any', *spec.shape[1:]) if spec.open else spec.shape))}]"
 
 
 def batch_in_words(inputs: Sequence[TensorSpec], fixed: str) -> str:
-    """What becomes of a batch that a model leaves open; `fixed` is why it is none any more. Empty where there was none."""
+    """Return how an open batch of a model is handled, in words; empty if the model has none.
+
+    `fixed` is the reason if the open batch was fixed.
+    """
     if fixed:
         return f"fixed, as the model does not work with an open one ({fixed})"
     return "any; measured at 1 (--shape fixes another)" if any(spec.open for spec in inputs) else ""
@@ -122,11 +139,14 @@ def batch_in_words(inputs: Sequence[TensorSpec], fixed: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """How an image becomes an input: resized to the input's height and width, scaled to [0, 1], then (x - mean) / std.
+    """The conversion of an image to an input.
 
-    With a `crop`, an image keeps its proportions, and that share of it, in the middle, is what becomes the input. `mean` and `std` hold
-    one value per channel, or a single one for all; `layout` is NCHW or NHWC; `channels` RGB, BGR or L (grey). `stated` is whether
-    somebody said so: where nobody did, an input that is quantized to bytes takes black as its lowest byte and white as its highest.
+    The image is resized to the input's height and width, scaled to [0, 1], then normalized: (x -
+    mean) / std. With `crop`, the image keeps its proportions, and this share of it, in the middle,
+    becomes the input. `mean` and `std` hold one value per channel, or a single one for all.
+    `layout` is NCHW or NHWC; `channels` is RGB, BGR or L (grey). `stated` is whether the user
+    specified the normalization. If not, an input quantized to bytes maps black to its lowest byte
+    and white to its highest.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -137,17 +157,20 @@ class Preprocess:
     stated: bool = False
 
 
-QUANTIZED = ("int8", "float16")  # what a float model can be quantized to
+QUANTIZED = ("int8", "float16")  # element types that a float model can be quantized to
 RECIPES = tuple(f".{dtype}" for dtype in QUANTIZED)  # suffixes of the files of quantized models
 
 
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """How a float model becomes one of integers (int8), or one whose weights are kept in half precision (float16), which takes no more.
+    """Settings of the quantization of a float model.
 
-    `calibration` says how the ranges of tensors are chosen from what is seen of them on up to `samples` samples: kl_divergence, minmax,
-    percentile (of the magnitudes, in per cent) or global_scale (a step of `global_scale` / 128 for all). Weights have a scale for each
-    channel or, without `per_channel`, one each; `weight_scale` is max, or power2: the next power of two.
+    The result computes in integers (int8), or stores its weights in half precision (float16), which
+    uses none of the other settings. `calibration` is how tensor ranges are chosen from their values
+    on up to `samples` samples: kl_divergence, minmax, percentile (of the magnitudes, in per cent)
+    or global_scale (a step of `global_scale` / 128 for all). Weights have one scale for each
+    channel or, without `per_channel`, one for each tensor. `weight_scale` is max, or power2: the
+    next power of two.
     """
 
     calibration: str = "kl_divergence"
@@ -160,16 +183,17 @@ class Quantize:
 
     @property
     def calibrates(self) -> bool:
-        """Whether it takes samples of what the model will be fed."""
+        """Return whether it needs samples of the model's inputs."""
         return self.dtype == "int8"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far an answer may be from the reference's; None and False where there is no such limit.
+    """The largest allowed difference of an answer from the reference; None and False mean no limit.
 
-    `max_abs` is absolute for values up to one, and relative to the largest beyond; `min_snr_db` a ratio of signal to noise;
-    `min_cosine` a cosine of the angle between the two; with `same_top1` every row's best class must be the reference's.
+    `max_abs` is absolute for values up to one, and relative to the largest value above that.
+    `min_snr_db` is a signal-to-noise ratio in decibels, `min_cosine` a cosine of the angle between
+    the two. With `same_top1`, every row's best class must be the reference's.
     """
 
     max_abs: float | None = None
@@ -178,8 +202,9 @@ class Limits:
     same_top1: bool = False
 
 
-# By what a model computes in. Half precision has 3 decimal digits; of 8-bit integers the absolute difference says little: engines round
-# halves to different sides, and a step of the last scale may be large.
+# By the type in which a model computes. Half precision has 3 decimal digits. For 8-bit integers the
+# absolute difference means little: engines round ties in different directions, and one step of the
+# last scale may be large.
 LIMITS: Mapping[str, Limits] = {
     "float32": Limits(max_abs=1e-4),
     "float16": Limits(max_abs=1e-2),
@@ -189,13 +214,17 @@ LIMITS: Mapping[str, Limits] = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the user names it. `source` is an absolute path, or `python:package.module:function`.
+    """A model as the user names it.
 
-    `shapes` overrides input shapes by name; `dtypes` element types (numpy's names), "" standing for all floating-point numbers of a
-    module. `module` is the `python:` function that makes the module of a file that holds weights alone. `labels` is a text file, a label
-    a line. `dataset` is labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class
-    (see farm.data). With `quantize`, it is quantized, to int8 by the samples of `calibration_data`. `limits` are those of its answer, by
-    what it computes in. With a `batch`, it is built for so many samples at once.
+    `source` is an absolute path, or `python:package.module:function`. `shapes` overrides input
+    shapes by name. `dtypes` overrides element types (numpy's names) by name; "" stands for all
+    floating-point numbers of a module. `module` is the `python:` function that creates the module
+    for a file with weights only. `labels` is a text file with one label per line. `dataset` is
+    labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder
+    of images by class (see farm.data). With `quantize` the model is quantized; int8 uses the
+    samples of `calibration_data`. `limits` are those of its answer, by the type in which it
+    computes. With `batch`, it is built for this number of samples at once. With `trust`, its file
+    is treated as the user's own program and imported without a sandbox.
     """
 
     name: str
@@ -210,3 +239,4 @@ class Model:
     quantize: Quantize | None = None
     calibration_data: Path | None = None
     batch: int | None = None
+    trust: bool = False

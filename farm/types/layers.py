@@ -1,6 +1,8 @@
-"""How an importer tells the compiler which operator of the source gave a value: by the name of its variable.
+"""Encoding of a source operator's name in the name of the variable that holds its result.
 
-Kernels name their parameters after it, and those of GPUs are compiled from C: the layer's name is quoted with what C allows in a name.
+The importer writes the name, and the compiler reads it. Kernels name their parameters after the
+variable, and GPU kernels are compiled from C: the operator's name is quoted with characters that C
+allows in a name.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ _QUOTE, _FORBIDDEN, _QUOTED = "_x", re.compile(rb"[^A-Za-z0-9]"), re.compile(rb"
 
 
 def variable_name(number: int, layer: str) -> str:
-    """The name of a variable for a layer's result; `number` tells one from another."""
+    """Return the name of a variable for a layer's result; `number` makes it unique."""
     quoted = _FORBIDDEN.sub(lambda found: f"{_QUOTE}{found[0][0]:02x}".encode(), layer.encode())
     return f"{_SIGN}{number}{_END}{quoted.decode()}"
 
 
 def layer_of(variable: str) -> str:
-    """The layer of a variable's name, empty where it has none."""
+    """Return the layer encoded in a variable's name; empty if there is none."""
     head, _, quoted = variable.partition(_END)
     if not (head.startswith(_SIGN) and head[len(_SIGN) :].isdecimal()):
         return ""

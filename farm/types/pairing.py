@@ -1,17 +1,20 @@
-"""Two builds that are measured in turns."""
+"""Two builds that are measured interleaved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from farm.types.artifacts import Artifact, Prepared
 from farm.types.fleet import Limits
-from farm.types.made import Artifact, Prepared
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two, under a name for people: what is built, the model that it has to answer as, and the limits of that."""
+    """One of the two builds, under a name for display.
+
+    `prepared` is the model whose reference its answer must match, within `limits`.
+    """
 
     name: str
     artifact: Artifact
@@ -21,8 +24,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """How long to measure: until the interval of the ratio, at this `confidence`, reaches no further than `precision` to either side, and
-    for `seconds` at the most, but for `stats.LEAST_ROUNDS` rounds at the least. The builds are loaded anew so many times on the way."""
+    """The stopping rule of an interleaved measurement.
+
+    Stop when the interval of the ratio, at this `confidence`, extends no further than `precision`
+    to either side, and after `seconds` at the latest, but not before `stats.LEAST_ROUNDS` rounds.
+    `loads` is how many times the builds are reloaded during the measurement.
+    """
 
     seconds: float = 20.0
     precision: float = 0.01
@@ -32,8 +39,11 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Seconds per inference of both builds, one of each a round, by the device's own clock, and what the device says of itself. Rounds of
-    one load follow each other; `loads` says how many each had."""
+    """The seconds per inference of both builds, one of each per round, by the device's clock.
+
+    `facts` are the device's facts. Rounds of one load follow each other; `loads` are the numbers of
+    rounds of the loads.
+    """
 
     before: tuple[float, ...]
     after: tuple[float, ...]

@@ -1,15 +1,15 @@
-"""What is said on the way."""
+"""Progress reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from farm.types.runs import Run
 
 
-class Stage(str, Enum):
-    """Where a job is. The order is the order in which a job goes through them."""
+class Stage(StrEnum):
+    """The stage of a job, in the order in which a job passes through them."""
 
     WAITING = "waiting"
     IMPORTING = "importing"
@@ -28,7 +28,10 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a worker says on the way: the stage it is in, a note in words, and the fraction done where it is known."""
+    """A worker's progress: its stage, a note in words, and the fraction done.
+
+    `fraction` is None if it is not known.
+    """
 
     stage: Stage
     note: str = ""
@@ -37,9 +40,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to show about a job: its stage, a note in words, and the fraction done where it is known.
+    """The progress of a job for display: its stage, a note in words, and the fraction done.
 
-    `run` comes with the last event of a job.
+    `fraction` is None if it is not known. `run` is set in the last event of a job.
     """
 
     device: str

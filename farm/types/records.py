@@ -1,4 +1,4 @@
-"""What tuning leaves behind."""
+"""The result of tuning a kernel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The best choice measured for a kernel's workload on a core, as the compiler names all three.
+    """The best configuration measured for a kernel's workload on a CPU model.
 
-    `seconds` is the median of `runs` measurements of the kernel with what followed it in the model where it was found, `default_s` that of
-    what is chosen without a record, measured in turns with it. `cpu` is what the device calls its processor; `threads` how many it used,
-    0 where it does not tell.
+    `core` is the CPU model, and `choice` the configuration, both as the compiler names them.
+    `seconds` is the median of `runs` measurements of the kernel together with the operations that
+    followed it in the model where it was found; `default_s` is that of the configuration used
+    without a record, measured interleaved with it. `cpu` is the device's name of its processor.
+    `threads` is the number of threads it used, 0 if it does not report that.
     """
 
     core: str

@@ -1,19 +1,22 @@
-"""A model in farm's code and in other engines on one machine."""
+"""Comparison of farm's code with other inference engines on one machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from farm.types.made import Agreement
+from farm.types.artifacts import Agreement
 
 ENGINES = ("onnxruntime", "torch")
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another engine that ran the same model on the same input: the median seconds of an inference in each round, and its answer beside
-    the reference's."""
+    """Another engine that ran the same model on the same input.
+
+    `seconds` are the median seconds of an inference in each round. `agreement` compares its answer
+    with the reference's.
+    """
 
     engine: str
     version: str
@@ -23,7 +26,11 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Farm's code and other engines in turns, round by round, with so many `threads` each. `missing` says why an engine did not run it."""
+    """Farm's code and other engines measured interleaved, with `threads` threads each.
+
+    `seconds` are those of farm's code, by round. `missing` is, by engine, the reason why it did not
+    run.
+    """
 
     device: str
     model: str

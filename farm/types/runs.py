@@ -1,28 +1,31 @@
-"""A job, and what came of it."""
+"""A job and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
+from farm.types.artifacts import Agreement
 from farm.types.fleet import Device, Model, computing_in_words
-from farm.types.made import Agreement
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to measure: after a warm-up, at least `count` samples and `minimum_s` seconds of them, at most `maximum_s` or `most` samples.
+    """How to measure.
 
-    With a `precision`, also until the median is as sure as that: its standard error over itself, see `stats.uncertainty`.
+    After a warm-up, take at least `count` samples and `minimum_s` seconds of samples, at most
+    `maximum_s` seconds or `most` samples. With `precision`, also continue until the relative
+    standard error of the median is that small, see `stats.uncertainty`.
 
-    The warm-up is at least `warmup` runs, and goes on until the latency has settled, for `warmup_s` at the most.
-    After measuring, the device has up to `cooldown_s` to become as cool as it was before.
-    `deadline_s` bounds a whole job on a device. `dataset_limit` caps the labelled samples run; None runs all, 0 none.
-    `min_snr_db` and `min_top1` (a share) are what its answer must reach beside the model's own limits, see `stats.below`.
-    `install` has a model whose answer is right stay on the device, as the current release of its name.
-    Several models of a device take turns in `rounds`, each with its share of all this. A sample is the mean of a `block` of inferences;
-    0 leaves it to their length.
+    The warm-up is at least `warmup` runs, and continues until the latency has settled, for at most
+    `warmup_s`. After measuring, the device has up to `cooldown_s` to cool down to its temperature
+    before. `deadline_s` limits a whole job on a device. `dataset_limit` limits the labelled samples
+    run; None runs all, 0 none. `min_snr_db` and `min_top1` (a share) are requirements on its answer
+    in addition to the model's own limits, see `stats.below`. With `install`, a model with a right
+    answer stays on the device as the current release of its name. Several models of a device are
+    interleaved in `rounds`, each with its share of all this. A sample is the mean of a `block` of
+    inferences; 0 chooses the block by their length.
     """
 
     warmup: int = 3
@@ -43,12 +46,13 @@ class Plan:
 
     @classmethod
     def once(cls) -> Plan:
-        """One inference, to see that the answer is right."""
+        """Return the plan for one inference, which checks the answer."""
         return cls(warmup=0, count=1, minimum_s=0.0, maximum_s=0.0, dataset_limit=0)
 
 
-# How `--quick`, `--standard` and `--mlperf` change a plan. MLPerf's are the rules of SingleStream: 600 s, from 64 queries on, and the 90th
-# percentile by early stopping. https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
+# The changes of `--quick`, `--standard` and `--mlperf` to a plan. MLPerf's are the rules of
+# SingleStream: 600 s, at least 64 queries, and the 90th percentile by early stopping.
+# https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
 PRESETS: Mapping[str, Mapping[str, float]] = {
     "quick": {"warmup": 1, "count": 10, "minimum_s": 0.2, "maximum_s": 5.0, "warmup_s": 0.5, "cooldown_s": 0.0},
     "standard": {
@@ -84,28 +88,34 @@ class Job:
 
     @property
     def title(self) -> str:
-        """The model, and how the device is asked to compute: what tells the jobs of a device from each other."""
+        """The model with its threads and cores in words: it identifies the job on its device."""
         return f"{self.model.name} ({self.device.computing})" if self.device.computing else self.model.name
 
     @property
     def build(self) -> tuple[str, str]:
+        """The key of the build: the names of the model and of the profile."""
         return (self.model.name, self.device.profile.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What came back from a device: raw seconds per inference by the device's clock, never summarised on the board.
+    """The results from a device: raw seconds per inference by the device's clock.
 
-    `first_s` is the first inference as the host saw it. `correct` of `total` labelled samples were classified right. `facts` describe the
-    device before and after. `ledger` is where the time of the job went, in seconds by part. `uploaded` counts bytes that were sent.
-    `held_up` is the share of the time of measuring in which the session was ready to run and other work had the CPU; None where
-    the device does not tell. `release` is the number under which the model was installed there, None where it was not.
+    The board never summarises them. `first_s` is the duration of the first inference, measured on
+    the host. `correct` of `total` labelled samples were classified correctly. `facts_before` and
+    `facts_after` describe the device before and after. `ledger` is the time of the job, in seconds
+    by part. `uploaded` counts the bytes sent. `held_up` is the share of the measuring time in which
+    the session was ready to run and other work had the CPU; None if the device does not report it.
+    `release` is the number under which the model was installed there, None if it was not.
 
-    Each of `seconds` is the mean of a `block` of inferences, which is one but for models of less than a millisecond. `warm` is whether
-    the latency had settled when they began. `measured_s` is the time they took by our clock, what was said on the way included.
-    `facts_during` are the facts that change, read between samples, and `host_s`, our clock then. `wall_s` is all the time of the job.
-    `memory_peak_bytes` is the most memory that the session's process on the device has had at once, of an emulated device the emulator's.
-    `energy_j` is what the whole board took in `measured_s`; None where it does not tell.
+    Each of `seconds` is the mean of a `block` of inferences; the block is 1 except for models that
+    take less than a millisecond. `warm` is whether the latency had settled when the samples began.
+    `measured_s` is the time that they took by the host's clock, including progress messages.
+    `facts_during` are the facts that change, read between samples; their `host_s` is the host's
+    clock at that moment. `wall_s` is the whole time of the job. `memory_peak_bytes` is the peak
+    memory of the session's process on the device, or of the emulator if the device is emulated.
+    `energy_j` is the energy of the whole board during `measured_s`; None if it does not report
+    that.
     """
 
     seconds: tuple[float, ...]
@@ -130,10 +140,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds per inference. A percentile is None where the sample count does not support it, and so is its 95 % interval.
+    """Milliseconds per inference.
 
-    `p90_early_ms` is MLPerf's estimate of the 90th percentile by early stopping. With a `block` above one, samples are means of so many
-    inferences, and no percentile but the median is stated.
+    A percentile and its 95 % interval are None if the sample count does not support them.
+    `p90_early_ms` is MLPerf's estimate of the 90th percentile by early stopping. With a `block`
+    above one, samples are means of that number of inferences, and no percentile except the median
+    is stated.
     """
 
     count: int
@@ -152,8 +164,12 @@ class Latency:
     block: int = 1
 
 
-class Verdict(str, Enum):
-    """What a run is worth. RIGHT is the verdict of a run that was not timed, SKIPPED of one that was not begun: a canary failed."""
+class Verdict(StrEnum):
+    """The assessment of a run.
+
+    RIGHT is the verdict of a run that was not timed, SKIPPED of one that was not started because a
+    canary failed.
+    """
 
     RIGHT = "RIGHT"
     STABLE = "STABLE"
@@ -168,7 +184,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as a value: what happened, why, the command that mends it, and the exit code it stands for."""
+    """An error as a value: what happened, why, the command that fixes it, and its exit code."""
 
     kind: str
     what: str
@@ -179,11 +195,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job, done. A failed run is a value like any other: `failure` is set, and what is missing is None.
+    """One completed job; a failed run is a value as well.
 
-    `threads`, `cores` and `pinned` are what was asked for; None and empty where that was left to the device, which says in
-    its facts (`threads`, `thread_cores`, `threads_pinned`) what it did. `model_digest` is that of the imported model and its
-    reference. `batch` is the number of samples that an inference takes at once, where that was asked for.
+    If it failed, `failure` is set, and missing results are None. `started_at` is the host's time
+    when the run was recorded, after the job had ended. `threads`, `cores` and `pinned` are the
+    requested values; None and empty if the device chooses, and then its facts (`threads`,
+    `thread_cores`, `threads_pinned`) tell its choice. `model_digest` is that of the imported model
+    and its reference. `batch` is the number of samples per inference, if one was requested.
     """
 
     id: str
@@ -209,15 +227,16 @@ class Run:
 
     @property
     def title(self) -> str:
-        """As that of its job."""
+        """The title of its job: the model with its threads and cores in words."""
         computing = computing_in_words(self.threads, self.cores, self.pinned)
         return f"{self.model} ({computing})" if computing else self.model
 
     @property
     def good(self) -> bool:
-        """Whether it has an answer, and a right one."""
+        """Return whether it has an answer, and the answer is right."""
         return self.verdict not in (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
 
     @property
     def emulated(self) -> bool:
+        """Return whether the device is emulated, so that its latency is not a benchmark."""
         return self.url.partition(":")[0] == "qemu" or self.verdict is Verdict.EMULATED

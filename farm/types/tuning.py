@@ -1,4 +1,4 @@
-"""What a search for better choices hands from room to room."""
+"""Types of the search for faster kernel configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A choice for a workload, as records have it, in words, and the cycles that it is predicted to take."""
+    """A configuration for a workload.
+
+    `choice` is the form that records store, `words` a description, and `predicted` the cycles that
+    the cost model predicts.
+    """
 
     choice: Mapping[str, object]
     words: str
@@ -18,9 +22,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A workload of a model: how often it is called, and its candidates, the most promising first. `chosen` is what the model has now.
+    """A workload of a model.
 
-    Where it is `open`, no rule of farm's has candidates for it, and more than those there are proposed as the search goes.
+    `calls` is how often the model calls it. `candidates` are ordered by the prediction, the best
+    first. `chosen` is the configuration that the model uses now. If it is `open`, none of farm's
+    rules has candidates for it, and more candidates than those listed are proposed during the
+    search.
     """
 
     workload: str
@@ -33,20 +40,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """Asks for so many candidates that an open task has not tried: made of the best so far, or drawn.
+    """A request for `count` untried candidates of an open task.
 
-    `tried` has the candidates that were measured with their times over that of the default.
+    They are derived from the best so far, or sampled. `tried` are the measured candidates, each
+    with its time relative to the default's.
     """
 
     count: int
     tried: tuple[tuple[Candidate, float], ...]
-    skipped: frozenset[str]  # the words of candidates that are not to be tried again
+    skipped: frozenset[str]  # the `words` of candidates not to be tried again
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A candidate that was built: a function of a library. `arguments` are the names of its arrays."""
+    """A compiled candidate: a function of a library. `arguments` are the names of its arrays."""
 
     workload: str
     candidate: Candidate
@@ -56,9 +64,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Variants in one library, with their arrays by name in an .npz. Those of one workload give the same answer, and are compared.
+    """Variants in one library, with their arrays by name in an .npz.
 
-    `failed` are candidates that do not compile: workload, words of the choice, reason.
+    Variants of one workload compute the same answer, and are compared. `failed` are candidates that
+    do not compile: workload, description of the configuration, reason.
     """
 
     library: Path
@@ -69,21 +78,24 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """A device is about to run a variant for the first time: if it dies now, it is this one's doing."""
+    """The report that a device is about to run a variant for the first time.
+
+    If the device dies now, this variant is the cause.
+    """
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Seconds of a call of each variant that is still in the race, by index, measured in turns."""
+    """The seconds per call of each variant still compared, by index, measured interleaved."""
 
     seconds: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A variant whose answer is not that of the first of its workload."""
+    """A variant whose answer differs from that of the first variant of its workload."""
 
     index: int
     why: str

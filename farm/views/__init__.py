@@ -1,6 +1,22 @@
-"""Devices, builds and records as tables for people, and documents for programs. Pure functions; the caller prints.
+"""Tables for people and documents for programs.
 
-Text from devices, models and errors is plain text, never markup.
+    tables      build a table from columns, omitting those that are empty or do not fit
+    runs        runs: the final table of bench, and the history
+    comparing   compared runs, and the history of a model on a device
+    counting    accuracies of devices and of the reference
+    bisecting   the layers of a bisected model, and advice
+    layers      the layers of a quantized model, with their error
+    profiling   a profile: table, JSON, trace
+    rivals      farm compared with other engines
+    report      the content of a report; html and markdown show it
+    html        a report as one HTML page
+    markdown    a report as Markdown
+    charts      charts of the HTML report, as SVG
+    roofline    read the JSON of `farm profile` for the report
+    schema      JSON Schemas of all documents
+
+Devices, deployments, kernels, tuning records and time ledgers are in this module. All are pure
+functions, and the caller prints. Text from devices, models and errors is plain text, never markup.
 """
 
 from __future__ import annotations
@@ -10,12 +26,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from farm import stats, words
+from farm import formatting as words
+from farm import stats
 from farm.types import Kernel, Record, Release
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, table_of, with_note
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +56,10 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One of the largest scores: the index of its class, the class's label (its index where it has none) and the score as it is."""
+    """One of the largest scores: its class's index and label, and the score itself.
+
+    The label is the index if the class has none.
+    """
 
     index: int
     label: str
@@ -46,7 +67,7 @@ class Score:
 
 
 def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
-    """The devices of a farm and how they are."""
+    """Return a table of devices and their state."""
     columns: list[Column[DeviceRow]] = [
         Column("device", lambda row: row.name, style="bold"),
         Column("profile", lambda row: row.profile),
@@ -59,7 +80,7 @@ def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
 
 
 def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
-    """Devices with what is deployed on them: a line a release, an arrow at the current ones."""
+    """Return a table of the releases on devices, with an arrow at the current ones."""
     columns: list[Column[tuple[str, Release]]] = [
         Column("device", lambda row: row[0], style="bold"),
         Column("model", lambda row: row[1].name),
@@ -73,8 +94,12 @@ def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
     return table_of(columns, rows, width)
 
 
-def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
-    """The fused kernels of a build and the schedule that each got, those with the most arithmetic first; below, what fell back."""
+def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
+    """Return a table of a build's fused kernels and their schedules, and a summary below it.
+
+    The kernels with the most arithmetic come first. The summary says which share of the arithmetic
+    uses the general rule or fell back.
+    """
     total, halved = sum(kernel.operations for kernel in kernels) or 1, any(kernel.halves for kernel in kernels)
     columns: list[Column[Kernel]] = [
         Column("kernel", lambda kernel: kernel.name, style="bold"),
@@ -86,12 +111,11 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Table:
     if halved:
         columns.insert(3, Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"))
     table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
-    table.caption, table.caption_justify = Text(_summary(kernels, total)), "left"
-    return table
+    return with_note(table, Text(_summary(kernels, total)))
 
 
 def _summary(kernels: Sequence[Kernel], total: int) -> str:
-    """How much of the arithmetic has a rule of its own, and how much has not, in words."""
+    """Return the kernels' share of the arithmetic by kind of rule, as text."""
     groups = [
         ([kernel for kernel in kernels if kernel.rule == "tensor cores"], "on tensor cores"),
         (
@@ -107,7 +131,7 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
 
 
 def records_table(records: Sequence[Record], width: int) -> Table:
-    """What tuning has found: a line for each core and workload."""
+    """Return a table of tuning records, one line per CPU model and workload."""
     columns: list[Column[Record]] = [
         Column("core", lambda record: record.core),
         Column("workload", lambda record: record.workload, style="bold"),
@@ -122,7 +146,10 @@ def records_table(records: Sequence[Record], width: int) -> Table:
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
-    """Where the time went, in seconds: a row for each lane, a column for each part. The smallest parts that do not fit are one, "other"."""
+    """Return a table of seconds spent: a row per lane, a column per part.
+
+    The smallest parts are added up as "other" if not all columns fit.
+    """
     parts = list(dict.fromkeys(part for lane in ledger.values() for part in lane))
     totals = {part: sum(lane.get(part, 0.0) for lane in ledger.values()) for part in parts}
     room = width - 2 - max(map(cell_len, ["seconds", *ledger])) - 2 * (3 + 6)  # for "other" and "total", gaps of 3
@@ -139,12 +166,18 @@ def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table
 
 
 def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--json` prints: the body under the name of its schema. A change that would break a reader raises the number."""
+    """Return the document that `--json` prints: the body with the name of its schema.
+
+    A change that would break a reader increments the number in the name.
+    """
     return {"schema": f"farm/{kind}/1", **body}
 
 
 def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5) -> list[Score]:
-    """The k largest of a vector of scores (N, or 1 x N), the largest first, the lower index first among equals; NaN last."""
+    """Return the k largest of a vector of scores (shape N or 1 x N), the largest first.
+
+    Equal scores are ordered by index; NaN comes last.
+    """
     if scores.size != scores.shape[-1]:
         raise ValueError(f"no vector of scores: shape {scores.shape}")
     values = scores.reshape(-1)

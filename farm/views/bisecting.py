@@ -1,4 +1,4 @@
-"""A dissected model as a table, and what to do about what was found, in words."""
+"""A bisected model as a table, and advice about the findings as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from rich.table import Table
 from rich.text import Text
 
-from farm import words
+from farm import formatting
 from farm.types import Dissection, Layer
 from farm.views.tables import Column, table_of
 
@@ -15,7 +15,7 @@ _MUCH_DB = 20.0
 
 
 def layers_table(found: Dissection, width: int) -> Table:
-    """A line a layer; an arrow at the first bad one."""
+    """Return a table with a line per layer and an arrow at the first bad one."""
     first = found.first_bad
     columns: list[Column[tuple[int, Layer]]] = [
         Column("", lambda row: "→" if row[0] == first else "", style="bold red"),
@@ -25,7 +25,7 @@ def layers_table(found: Dissection, width: int) -> Table:
         Column("kernel", lambda row: row[1].kernel, 110, style="bright_black"),
         Column("output", lambda row: f"{row[1].dtype} {list(row[1].shape)}", 140, style="bright_black"),
         Column("SNR dB", lambda row: _ratio(row[1]), right=True),
-        Column("max abs", lambda row: words.digits(row[1].max_abs, 2), right=True),
+        Column("max abs", lambda row: formatting.digits(row[1].max_abs, 2), right=True),
         Column("", _mark),
     ]
     return table_of(columns, list(enumerate(found.layers)), width)
@@ -43,7 +43,7 @@ def _mark(row: tuple[int, Layer]) -> Text:
 
 
 def findings(found: Dissection, model: str, device: str, artifact: str) -> list[str]:
-    """What was found, and what to do: lines of words."""
+    """Return the findings and what to do about them, as lines of text."""
     if found.first_bad is None:
         return _nothing_bad(found, model, device)
     layer, others = found.layers[found.first_bad], sum(layer.bad for layer in found.layers) - 1

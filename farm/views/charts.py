@@ -1,8 +1,10 @@
-"""Charts as inline SVG: pure functions of numbers, without text. Colours are classes of the page's style, so that they suit light and dark;
-what a chart says is also in the text beside it, and in the label that a screen reader gets.
+"""Charts as inline SVG: pure functions of numbers that draw no text.
 
-Each is drawn in a box of `WIDTH` by its height, and stretched to the room that the page gives it: lines keep their width, and
-nothing is round. Values on a logarithmic scale are above 0.
+Colours are classes of the page's style, so that they suit light and dark. The content of a chart is
+also in the text next to it, and in its label for screen readers.
+
+Each chart is drawn in a box of `WIDTH` by its height, and stretched to the size that the page gives
+it: lines keep their width, and nothing is round. Values on a logarithmic scale are above 0.
 """
 
 from __future__ import annotations
@@ -18,19 +20,22 @@ from dataclasses import dataclass
 WIDTH = 400
 HISTORY_HEIGHT, SPARK_HEIGHT, STRIP_HEIGHT, BAR_HEIGHT = 120, 28, 28, 16
 _BINS = 40
-_LEAST_ROOM = 0.1  # of the values: what differs by less shall not look like a mountain
+_LEAST_ROOM = 0.1  # of the lowest value: the least range of a scale, so that tiny differences look small
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values from `low` to `high` on a logarithmic axis."""
+    """A logarithmic axis from `low` to `high`."""
 
     low: float
     high: float
 
     @classmethod
     def over(cls, values: Iterable[float], room: float = 0.03) -> Scale:
-        """A scale with all the values on it, and some room at both ends. Raises ValueError where there are none."""
+        """Return a scale that covers all values, with a margin at both ends.
+
+        Raises ValueError if there are no values.
+        """
         found = sorted(values)
         if not found:
             raise ValueError("no values")
@@ -39,11 +44,15 @@ class Scale:
         return cls(low / margin, high * margin)
 
     def at(self, value: float) -> float:
-        """Where a value is, from 0 to 1."""
+        """Return the position of a value, from 0 to 1."""
         return min(1.0, max(0.0, math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)))
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values on the scale, fewest digits first: 1, 2, 5 times powers of ten, or closer together where that gives too few."""
+        """Return at most about `most` round values on the scale, with few digits.
+
+        They are powers of ten; if these are fewer than three, their multiples by 1, 2, 5; else
+        values that are closer together.
+        """
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         decades = [10.0**power for power in range(first, last + 1)]
         for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
@@ -56,7 +65,10 @@ class Scale:
 
 
 def distribution(seconds: Sequence[float], scale: Scale) -> str:
-    """The samples of a run as a density over a scale of milliseconds, the middle half darker, the median as a line."""
+    """Draw a run's samples as a density over a scale of milliseconds.
+
+    The middle half is darker, and the median is a line.
+    """
     ordered = sorted(1e3 * s for s in seconds)
     edges = [scale.low * (scale.high / scale.low) ** (number / _BINS) for number in range(_BINS + 1)]
     ranks = [bisect.bisect_left(ordered, edge) for edge in edges]
@@ -76,17 +88,17 @@ def distribution(seconds: Sequence[float], scale: Scale) -> str:
 
 
 def spark(medians: Sequence[float], steps: Sequence[int] = ()) -> str:
-    """A history as a line, with a mark at each index where it took a step."""
+    """Draw a history as a line, with a mark at each index in `steps` (a change of level)."""
     return _series(medians, (), steps, SPARK_HEIGHT)
 
 
 def history(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None], steps: Sequence[int] = ()) -> str:
-    """A history as a line within the band of its intervals, with a mark at each index where it took a step."""
+    """Draw a history as a line within the band of its intervals, with a mark at each step."""
     return _series(medians, intervals, steps, HISTORY_HEIGHT)
 
 
 def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
-    """A bar of parts (their class, how much of the whole)."""
+    """Draw a bar of parts, each a CSS class and a value; `whole` is the value of the full width."""
     begin, drawn = 0.0, []
     for kind, value in parts:
         width = WIDTH * value / whole if whole > 0 else 0.0
@@ -97,7 +109,7 @@ def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
 
 
 def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> str:
-    """A ratio with its interval on a scale around 1, which is a line."""
+    """Draw a ratio and its interval on a scale, with a line at 1."""
     one, place = WIDTH * scale.at(1.0), WIDTH * scale.at(value)
     drawn = f'<path class="c-axis" d="M{_n(one)} 0V{BAR_HEIGHT}"/>'
     if interval:
@@ -107,7 +119,11 @@ def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> s
 
 
 def roofline(points: Sequence[tuple[float, float, float]], roof: tuple[float, float], across: Scale, up: Scale) -> str:
-    """Kernels (operations per byte, GFLOP/s, share of the time) below a roof (GFLOP/s, GB/s); the larger the dot, the more of the time."""
+    """Draw kernels below a roof.
+
+    A point is (operations per byte, GFLOP/s, share of the time), and `roof` is (GFLOP/s, GB/s). The
+    size of a dot grows with its share of the time.
+    """
 
     def at(intensity: float, gflops: float) -> str:
         return f"{_n(WIDTH * across.at(intensity))} {_n(HISTORY_HEIGHT * (1 - up.at(gflops)))}"
@@ -122,7 +138,7 @@ def roofline(points: Sequence[tuple[float, float, float]], roof: tuple[float, fl
 
 
 def history_scale(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()) -> Scale:
-    """That of the chart of a history."""
+    """Return the scale of a history's chart."""
     return Scale.over([*medians, *(end for ends in intervals if ends for end in ends if end > 0)])
 
 
@@ -143,18 +159,18 @@ def _series(medians: Sequence[float], intervals: Sequence[tuple[float, float] | 
 
 
 def _outline(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The corners of a histogram; those on a straight line are left out."""
+    """Return the corners of a histogram without those on a straight line."""
     corners = [(place, count) for index, count in enumerate(counts) for place in (index, index + 1)]
     inner = [b for a, b, c in zip(corners, corners[1:], corners[2:], strict=False) if not a[1] == b[1] == c[1]]
     return [corners[0], *inner, corners[-1]]
 
 
 def _svg(height: int, label: str, drawn: str) -> str:
-    """Without a label it says nothing that the text beside it does not."""
+    """Return the SVG element. Without a label the chart is hidden from screen readers."""
     role = f'role="img" aria-label="{html.escape(label)}"' if label else 'aria-hidden="true"'
     return f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" {role}>{drawn}</svg>'
 
 
 def _n(value: float) -> str:
-    """A coordinate in as few characters as tell it."""
+    """Return a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from farm import stats, words
+from farm import formatting, stats
 from farm.types import Accuracy
 from farm.views.tables import Column, table_of
 
 
 def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table:
-    """A line for each device, the reference last. Top-5 says nothing of a model with five classes."""
+    """Return a table with a line per device, the reference last.
+
+    The top-5 columns are omitted for models with at most five classes, which are always right.
+    """
     columns: list[Column[Accuracy]] = [
         Column("device", lambda one: one.name, style="bold"),
         Column("top-1 %", lambda one: _share(one.top1, one.answered), right=True),
@@ -23,7 +26,7 @@ def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table
         Column("as reference %", lambda one: _share(one.same, one.compared) if one is not found[-1] else "", right=True),
         Column("samples", lambda one: f"{one.answered}" if one.answered == one.total else f"{one.answered} of {one.total}", right=True),
         Column("NaN", lambda one: Text(str(one.nan), "bold red") if one.nan else "", right=True),
-        Column("why", lambda one: Text(words.plain(one.failure.what), "red") if one.failure else ""),
+        Column("why", lambda one: Text(formatting.plain(one.failure.what), "red") if one.failure else ""),
     ]
     return table_of(columns, found, width)
 

@@ -1,4 +1,7 @@
-"""A report as one HTML page that needs nothing else: no network, no framework. The templates are in `templates/`."""
+"""A report as one self-contained HTML page: no network, no framework.
+
+The templates are in `templates/`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from farm import stats, words
+from farm import formatting, sanitize, stats
 from farm.types import Run, Verdict
 from farm.views import charts
 from farm.views.report import Report
@@ -23,7 +26,7 @@ _KIND = {
     Verdict.EMULATED: "none",
 }
 _SIGN = {"good": "✓", "warn": "!", "bad": "✗", "none": "–"}
-_PARTS = 9  # of a ledger that get a colour; the others are one
+_PARTS = 9  # of a ledger that get a colour; the others are added up
 _FACTS = (
     "cpu",
     "gpu",
@@ -43,7 +46,7 @@ _FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A value on a scale: where, in % of its length, and in words."""
+    """A value on a scale: its position in % of the length, and its text."""
 
     place: float
     text: str
@@ -51,18 +54,22 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where the time of each device's newest runs went: columns of parts, and rows of a device, its seconds by part and their sum."""
+    """The seconds that each device's newest runs spent, by part.
+
+    `parts` names the columns. A row is a device, its seconds by part, and their sum.
+    """
 
     parts: tuple[str, ...]
     rows: tuple[tuple[str, tuple[float, ...], float], ...]
 
     @property
     def longest_s(self) -> float:
+        """Return the largest sum of a row, in seconds."""
         return max((total for _, _, total in self.rows), default=0.0)
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _environment().get_template("report.html").render(report=report, transposed=len(report.devices) < len(report.models))
 
 
@@ -74,23 +81,30 @@ def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("farm.views"),
         autoescape=True,
+        finalize=_visible,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"plain": words.plain, "digits": words.digits, "moment": words.moment, "seconds": _seconds, "count": words.counted}
+    made.filters |= {
+        "plain": formatting.plain,
+        "digits": formatting.digits,
+        "moment": formatting.moment,
+        "seconds": _seconds,
+        "count": formatting.counted,
+    }
     drawn = (charts.spark, charts.history, charts.distribution, charts.stacked, charts.ratio, charts.roofline)
     made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
     made.globals |= {
         "kind": lambda run: _KIND[run.verdict],
         "sign": lambda run: _SIGN[_KIND[run.verdict]],
         "verdict_kind": _KIND.__getitem__,
-        "why": words.why,
-        "p50": lambda run: words.digits(run.latency.p50_ms) if _shows(run) else "",
+        "why": formatting.why,
+        "p50": lambda run: formatting.digits(run.latency.p50_ms) if _shows(run) else "",
         "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
-        "interval": lambda ends: "–".join(map(words.digits, ends)) if ends else "",
-        "answer": lambda run: words.answers(run)[0],
+        "interval": lambda ends: "–".join(map(formatting.digits, ends)) if ends else "",
+        "answer": lambda run: formatting.answers(run)[0],
         "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],
         "history_scale": charts.history_scale,
         "model_scale": model_scale,
@@ -106,25 +120,29 @@ def _environment() -> Environment:
 
 
 def model_scale(report: Report, model: str) -> charts.Scale | None:
-    """One for all devices that run a model, of the newest runs' samples; None where none was timed."""
+    """Return one scale for the newest runs of a model on all devices; None if none was timed."""
     runs = [report.series[device, model].newest for device in report.devices if (device, model) in report.series]
     ends = [1e3 * end for run in runs if _shows(run) and run.samples for end in _ends(run.samples.seconds) if end > 0]
     return charts.Scale.over(ends) if ends else None
 
 
 def ratio_scale(report: Report) -> charts.Scale:
-    """One for all comparisons, the same to both sides of 1."""
+    """Return one scale for all comparisons, symmetric around 1."""
     values = [value for pair in report.pairs for value in (pair.found.ratio, *(pair.found.interval or ())) if value > 0]
     furthest = max([1.05, *(max(value, 1 / value) for value in values)])
     return charts.Scale(1 / min(furthest, 4.0), min(furthest, 4.0))
 
 
 def ticks(scale: charts.Scale, most: int = 6) -> list[Tick]:
+    """Return the ticks of a scale."""
     return [Tick(round(100 * scale.at(value), 2), f"{value:.4g}") for value in scale.ticks(most)]
 
 
 def ledger(report: Report) -> Ledger:
-    """The parts that took the most time by themselves, in the order in which they happen; the others together."""
+    """Return the seconds per part and device, with the smallest parts added up as "other".
+
+    The `_PARTS` parts that took the most time are shown, in the order in which they happen.
+    """
     spent: dict[str, dict[str, float]] = {}
     for one in report.series.values():
         mine = spent.setdefault(one.newest.device, {})
@@ -142,14 +160,14 @@ def ledger(report: Report) -> Ledger:
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """What is known of a run besides its figures: names and values."""
+    """Yield the properties of a run besides its measurements, as (name, value)."""
     yield "run", run.id
-    yield "at", f"{words.moment(run.started_at)} UTC"
+    yield "at", f"{formatting.moment(run.started_at)} UTC"
     yield "profile", f"{run.profile}, {run.url}"
     if run.artifact_digest:
         yield "artifact", run.artifact_digest[:12]
     if run.samples:
-        yield "first inference", f"{words.digits(1e3 * run.samples.first_s)} ms" if not run.emulated else "emulated"
+        yield "first inference", f"{formatting.digits(1e3 * run.samples.first_s)} ms" if not run.emulated else "emulated"
         said = run.samples.facts_before
         yield from ((name.replace("_", " "), _readable(said[name])) for name in _FACTS if said.get(name))
     if run.versions:
@@ -157,8 +175,16 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def identifier(report: Report, run: Run) -> str:
-    """The fragment of a model on a device, in the page."""
+    """Return the fragment identifier of a model on a device within the page."""
     return f"m{report.models.index(run.title)}d{report.devices.index(run.device)}"
+
+
+def _visible(value: Any) -> Any:
+    """Return the text of a template expression without characters that reorder or hide text.
+
+    The charts' SVG is returned unchanged.
+    """
+    return "\u202f".join(map(sanitize.one_line, value.split("\u202f"))) if type(value) is str else value
 
 
 def _marked(markup: Any, draw: Any) -> Any:
@@ -178,7 +204,7 @@ def _ends(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def _readable(value: str) -> str:
-    """A fact, without JSON's signs: {"cpu": 41.2} as cpu 41.2."""
+    """Return a fact without JSON syntax: {"cpu": 41.2} becomes cpu 41.2."""
     try:
         content = json.loads(value)
     except ValueError:

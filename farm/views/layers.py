@@ -1,4 +1,4 @@
-"""The layers of a model of integers, and how far each is from the float model's."""
+"""The layers of a quantized model, and their error relative to the float model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farm.views.tables import Column, table_of
 
 
 def layers_table(layers: Sequence[LayerError], width: int) -> Table:
-    """In the order given; the number of a layer is its place in the model."""
+    """Return a table in the order given. A layer's number is its position in the model."""
     columns: list[Column[LayerError]] = [
         Column("layer", lambda layer: str(layer.index), right=True),
         Column("what", lambda layer: layer.name, style="bold"),

@@ -1,20 +1,21 @@
-"""A report as Markdown, for the comment of a pull request: a table, what wants a look, and the comparison."""
+"""A report as Markdown, for a pull request's comment: a table, the failures, and the comparison."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from farm import words
+from farm import formatting
 from farm.stats import Change
 from farm.types import Run
 from farm.views.report import Report
 
+_LINKED = re.compile(r"@(?=\w)|://|(?i:www)(?=\.)")  # GitHub turns these into links or mentions
 _SIGN = {Change.SLOWER: "🔺", Change.FASTER: "🟢", Change.SAME: "＝", Change.UNSURE: "❔"}
 
 
 def document(report: Report) -> str:
-    """The text, which ends with a line break."""
+    """Return the text, which ends with a line break."""
     return "\n".join(_lines(report)) + "\n"
 
 
@@ -22,7 +23,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"### {_text(report.title)}"
     yield ""
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in report.verdicts.items())
-    models, devices = words.counted(len(report.models), "model"), words.counted(len(report.devices), "device")
+    models, devices = formatting.counted(len(report.models), "model"), formatting.counted(len(report.devices), "device")
     yield f"{models} on {devices}: {counted or 'no runs'}."
     yield ""
     if report.series:
@@ -42,7 +43,7 @@ def _lines(report: Report) -> Iterator[str]:
             rows.append(list(map(_text, cells)))
         yield from _table(["device", "model", "before", "after", "", "in words", "also differs"], rows)
     if steps := [move for one in report.series.values() for move in one.moves]:
-        yield f"<details><summary>{words.counted(len(steps), 'step')} in the history</summary>"
+        yield f"<details><summary>{formatting.counted(len(steps), 'step')} in the history</summary>"
         yield ""
         yield from (f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}" for move in steps)
         yield ""
@@ -60,11 +61,11 @@ def _cell(run: Run) -> str:
 
 
 def _median(run: Run) -> str:
-    return "" if run.emulated else words.latency(run)
+    return "" if run.emulated else formatting.latency(run)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table of titles as they are, and cells that are Markdown."""
+    """Yield a table. The titles are plain text, the cells are Markdown."""
     yield "| " + " | ".join(map(_text, titles)) + " |"
     yield "|" + "---|" * len(titles)
     for row in rows:
@@ -73,5 +74,9 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
 
 
 def _text(text: str) -> str:
-    """Text of others on one line, in which nothing is markup: names may hold | or <."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", words.plain(text))
+    """Return untrusted text on one line, escaped for Markdown.
+
+    It contains no markup, entity, link or mention of a person: names may hold | or <.
+    """
+    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.plain(text).replace("&", "&amp;"))
+    return _LINKED.sub(lambda found: f"{found[0]}<!-- -->", escaped)

@@ -1,4 +1,4 @@
-"""A model's profile as a table, as JSON, and as a trace that Perfetto and speedscope open."""
+"""A model's profile as a table, as JSON, and as a trace for Perfetto and speedscope."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-from farm import words
+from farm import formatting
 from farm.store import strict
 from farm.types import Profiled, Roof, Step
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, table_of, with_note
 
 _AGREED_WITHIN = 0.05
 _WIDE = 120
@@ -25,17 +25,20 @@ class _Row:
     roof: Roof | None
 
 
-def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Table:
-    """The steps of a model by their source's layers, the longest first, `most` of them; below, what they add up to."""
+def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Group:
+    """Return a table of a model's steps by layer, the longest first, at most `most` of them.
+
+    Below it are the sum of the steps and the roof.
+    """
     latency = profiled.latency_s
     rows = [_Row(step, step.seconds / latency, profiled.roof) for step in sorted(profiled.steps, key=lambda step: -step.seconds)]
     columns: list[Column[_Row]] = [
         Column("layer", lambda row: _shortened(row.step.layer) or row.step.kernel, style="bold"),
         Column("kernel", lambda row: row.step.kernel if row.step.layer else "", _WIDE),
-        Column("us", lambda row: words.digits(1e6 * row.step.seconds), right=True),
+        Column("us", lambda row: formatting.digits(1e6 * row.step.seconds), right=True),
         Column("share %", lambda row: f"{100 * row.share:.1f}", right=True),
-        Column("GFLOP/s", lambda row: words.digits(row.step.gflops) if row.step.operations else "", right=True),
-        Column("KiB", lambda row: words.digits(row.step.nbytes / 1024) if row.step.nbytes else "", 90, right=True),
+        Column("GFLOP/s", lambda row: formatting.digits(row.step.gflops) if row.step.operations else "", right=True),
+        Column("KiB", lambda row: formatting.digits(row.step.nbytes / 1024) if row.step.nbytes else "", 90, right=True),
         Column("roof %", _of_roof, right=True),
         Column("bound by", _bound, 110, style="bright_black"),
         Column("rule", lambda row: row.step.rule, 130, style="bright_black"),
@@ -43,14 +46,13 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Ta
     table = table_of(columns, rows[:most], width)
     left = rows[most:] if most is not None else []
     lines = [f"and {len(left)} more, {100 * sum(row.share for row in left):.1f} %: -v shows all"] if left else []
-    table.caption, table.caption_justify = Text("\n".join([*lines, *summary(profiled)])), "left"
-    return table
+    return with_note(table, Text("\n".join([*lines, *map(formatting.plain, summary(profiled))])))
 
 
 def summary(profiled: Profiled) -> list[str]:
-    """What the steps add up to beside the latency, and what the device can do, in words."""
+    """Return lines of text: how the steps add up to the latency, and the roof of the device."""
     kernels, latency, runtime, recording = (
-        words.digits(1e3 * seconds) for seconds in (profiled.kernels_s, profiled.latency_s, profiled.runtime_s, profiled.recording_s)
+        formatting.digits(1e3 * seconds) for seconds in (profiled.kernels_s, profiled.latency_s, profiled.runtime_s, profiled.recording_s)
     )
     lines = [
         f"{len(profiled.steps)} kernels {kernels} ms + {profiled.runtime_calls} calls of the runtime {runtime} ms = "
@@ -62,7 +64,7 @@ def summary(profiled: Profiled) -> list[str]:
     if profiled.roof:
         roof = profiled.roof
         threads = f", {profiled.threads} thread{'s' if profiled.threads != 1 else ''}" if profiled.threads else ""
-        peak = f"{words.digits(roof.gflops)} GFLOP/s, {words.digits(roof.gbytes_s)} GB/s"
+        peak = f"{formatting.digits(roof.gflops)} GFLOP/s, {formatting.digits(roof.gbytes_s)} GB/s"
         lines.append(f"roof: {peak}{threads}, {roof.source}; above 100 %, caches or Winograd's arithmetic have helped")
     if profiled.emulated:
         lines.append("emulated: the times are an emulator's, and no roof is measured")
@@ -70,7 +72,7 @@ def summary(profiled: Profiled) -> list[str]:
 
 
 def _shortened(layers: str) -> str:
-    """The first of several layers, and how many more there are."""
+    """Return the first of several layers, and the number of the others."""
     first, *more = layers.split(", ")
     return f"{first} +{len(more)}" if more else first
 
@@ -87,7 +89,7 @@ def _bound(row: _Row) -> str:
 
 
 def profile_to_json(profiled: Profiled) -> dict[str, Any]:
-    """All of a profile in the shape of its dataclass, and what follows from it."""
+    """Return a profile in the shape of its dataclass, with the derived figures."""
     roof = profiled.roof
     steps = [
         {
@@ -104,7 +106,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
 
 
 def trace_of(profiled: Profiled) -> dict[str, Any]:
-    """One recorded inference in the Trace Event Format, as complete events in microseconds.
+    """Return one recorded inference in the Trace Event Format, as complete events in microseconds.
 
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
@@ -124,7 +126,7 @@ def trace_of(profiled: Profiled) -> dict[str, Any]:
 
 
 def _event(name: str, category: str, begin_s: float, seconds: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    begin, end = (round(1e6 * moment, 3) for moment in (begin_s, begin_s + seconds))  # not the length: it would reach into the next one
+    begin, end = (round(1e6 * moment, 3) for moment in (begin_s, begin_s + seconds))  # a rounded length could overlap the next
     return {
         "name": name,
         "cat": category,

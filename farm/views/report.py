@@ -1,4 +1,7 @@
-"""Runs -> what a report says of them. A value, which `html` and `markdown` show; nothing is drawn here."""
+"""The content of a report, computed from runs.
+
+A `Report` is a value; `html` and `markdown` show it, and nothing is drawn here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farm import comparison, stats, words
+from farm import comparison, formatting, stats
 from farm.comparison import Move, Pair
 from farm.types import Run, Verdict
 from farm.views.roofline import Roofline
@@ -15,8 +18,11 @@ from farm.views.roofline import Roofline
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A model on a device over time: its runs, oldest first; those of them that were timed; where these took a step; and how the newest
-    compares with the baseline, where there is one."""
+    """A model on a device over time.
+
+    `runs` are its runs, oldest first; `timed` those of them with a latency; `moves` the steps
+    between the timed ones; `pair` the comparison of the newest with the baseline, if there is one.
+    """
 
     runs: tuple[Run, ...]
     timed: tuple[Run, ...]
@@ -25,25 +31,31 @@ class Series:
 
     @property
     def newest(self) -> Run:
+        """Return the newest run."""
         return self.runs[-1]
 
     @property
     def changed(self) -> bool:
-        """Whether the newest is surely slower or faster than the baseline."""
+        """Return whether the newest run is significantly slower or faster than the baseline."""
         return self.pair is not None and self.pair.found.change in (stats.Change.SLOWER, stats.Change.FASTER)
 
     @property
     def medians(self) -> list[float]:
+        """Return the median latencies of the timed runs, in milliseconds."""
         return [run.latency.p50_ms for run in self.timed if run.latency]
 
     @property
     def steps(self) -> list[int]:
+        """Return the indices in `timed` at which a step begins."""
         return [move.step.index for move in self.moves]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All series, by device and model (with how it computes there); `baseline` is the name of what they are compared with, or empty."""
+    """All series, by device and model (with its number of threads and cores).
+
+    `baseline` is the name of the runs that they are compared with, or empty.
+    """
 
     title: str
     made_at: str  # ISO 8601, UTC
@@ -55,30 +67,39 @@ class Report:
 
     @property
     def run_count(self) -> int:
+        """Return the number of runs in all series."""
         return sum(len(one.runs) for one in self.series.values())
 
     @property
     def newest(self) -> list[Run]:
+        """Return the newest run of each series."""
         return [one.newest for one in self.series.values()]
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
-        """How many of the newest runs have which verdict."""
+        """Return the number of newest runs with each verdict."""
         counted = Counter(run.verdict for run in self.newest)
         return {verdict: counted[verdict] for verdict in Verdict if counted[verdict]}
 
     @property
     def pairs(self) -> list[Pair]:
+        """Return the comparisons with the baseline."""
         return [one.pair for one in self.series.values() if one.pair]
 
     @property
     def complaints(self) -> list[tuple[str, str]]:
-        """What went wrong in the newest runs: whose, and what; one for all models of a device that failed alike."""
+        """Return (name, error) for the failures in the newest runs.
+
+        Models of one device that failed alike share an entry.
+        """
         bad = [run for run in self.newest if not run.good]
-        return [(words.plain(whose), words.plain(what)) for whose, what in words.complaints((r.device, r.title, words.why(r)) for r in bad)]
+        return [
+            (formatting.plain(whose), formatting.plain(what))
+            for whose, what in formatting.complaints((r.device, r.title, formatting.why(r)) for r in bad)
+        ]
 
     def as_json(self) -> dict[str, Any]:
-        """The newest run of each model on each device, the steps and the comparison."""
+        """Return the newest run of each series, the steps and the comparison, as JSON."""
         return {
             "title": self.title,
             "made_at": self.made_at,
@@ -89,7 +110,7 @@ class Report:
                     "model": run.title,
                     "run": run.id,
                     "verdict": run.verdict.value,
-                    "reason": words.why(run),
+                    "reason": formatting.why(run),
                     "p50_ms": run.latency.p50_ms if run.latency and not run.emulated else None,
                 }
                 for run in self.newest
@@ -106,7 +127,10 @@ class Report:
 def gather(
     runs: Iterable[Run], *, title: str, made_at: str, baseline: str = "", before: Sequence[Run] = (), rooflines: Sequence[Roofline] = ()
 ) -> Report:
-    """The report on these runs. `before` are the runs of the baseline; devices and models are in the order of their names."""
+    """Return the report on these runs; `before` are the runs of the baseline.
+
+    Devices and models are ordered by name.
+    """
     found: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
         found.setdefault((run.device, run.title), []).append(run)
@@ -120,5 +144,5 @@ def gather(
 
 
 def _pairs(found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]) -> list[Pair]:
-    """The baseline's runs beside the newest of the same model on the same device, all compared at once."""
+    """Compare the baseline's runs with the newest of the same model and device, all at once."""
     return comparison.compare([(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found])

@@ -1,4 +1,4 @@
-"""A model in farm's code and in other engines, in one table: is it worth it?"""
+"""Latencies of farm and of other engines for the same models, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from farm import stats, words
+from farm import formatting, stats
 from farm.store import strict
 from farm.types import Agreement, Contest, Rival
 from farm.views.tables import Column, table_of
@@ -22,14 +22,19 @@ class _Row:
 
 
 def contest_table(contests: Sequence[Contest], width: int) -> Table:
-    """For each model a line for farm and one for each engine; how many times farm's time an engine takes, with its 95 % interval."""
+    """Return a table with a line for farm and for each engine, per model.
+
+    An engine's line gives its time as a multiple of farm's, with the 95 % interval.
+    """
     rows = [_Row(contest, rival) for contest in contests for rival in (None, *contest.rivals)]
     columns: list[Column[_Row]] = [
         Column("model", lambda row: row.contest.model if row.rival is None else ""),
         Column("threads", lambda row: str(row.contest.threads) if row.rival is None else "", right=True),
         Column("engine", lambda row: "farm" if row.rival is None else f"{row.rival.engine} {row.rival.version}", style="bold"),
         Column(
-            "p50 ms", lambda row: words.digits(1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)), right=True
+            "p50 ms",
+            lambda row: formatting.digits(1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)),
+            right=True,
         ),
         Column("farm is", _times, right=True),
         Column("95 % interval", _interval, 90, right=True),
@@ -39,13 +44,16 @@ def contest_table(contests: Sequence[Contest], width: int) -> Table:
 
 
 def faster(contest: Contest, rival: Rival) -> tuple[float, tuple[float, float]]:
-    """How many times farm's time a rival takes, by the rounds' ratios: their median and its 95 % interval."""
+    """Return a rival's time as a multiple of farm's: the median of the rounds' ratios.
+
+    The second value is its 95 % interval.
+    """
     ratios = [theirs / ours for theirs, ours in zip(rival.seconds, contest.seconds, strict=True)]
     return statistics.median(ratios), stats.median_interval(ratios)
 
 
 def contest_to_json(contest: Contest) -> dict[str, Any]:
-    """All of a contest, and the ratios."""
+    """Return an engine comparison as JSON, with the ratios."""
     rivals = [
         {**strict(rival), "ratio": ratio, "interval": interval} for rival in contest.rivals for ratio, interval in [faster(contest, rival)]
     ]

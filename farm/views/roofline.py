@@ -1,6 +1,7 @@
-"""What `farm profile --json` printed, for the report: a model's kernels on a device, beside what the device can do at the most.
+"""Read the JSON of `farm profile` for the report: a model's kernels and the device's roof.
 
-The roofline: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009).
+The roofline: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model",
+CACM 52 (2009).
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ SCHEMA = "farm/profile/1"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A kernel: milliseconds of an inference and their share of it, GFLOP/s, operations per byte; its share of the roof, if known."""
+    """A kernel of a profile.
+
+    `milliseconds` per inference, `share` of the inference's time, `intensity` in operations per
+    byte, and `roof_share`, its share of the roof if known.
+    """
 
     kernel: str
     layer: str
@@ -32,7 +37,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A profile: its kernels, those first that take longest. GFLOP/s and GB/s of the roof are None where none was measured."""
+    """A profile: its kernels, the longest first.
+
+    `gflops` and `gbytes_s` of the roof are None if it was not measured.
+    """
 
     device: str
     model: str
@@ -45,12 +53,15 @@ class Roofline:
 
     @property
     def drawn(self) -> list[Point]:
-        """Those that have a place in a chart."""
+        """Return the kernels that have a position in the chart."""
         return [point for point in self.points if point.intensity and point.gflops > 0]
 
     @property
     def scales(self) -> tuple[Scale, Scale] | None:
-        """Of operations per byte, and of GFLOP/s; None where there is nothing to draw."""
+        """Return the scales of operations per byte and of GFLOP/s.
+
+        None if there is nothing to draw.
+        """
         if not (self.gflops and self.gbytes_s and self.drawn):
             return None
         ridge = self.gflops / self.gbytes_s
@@ -59,7 +70,7 @@ class Roofline:
 
 
 def read(path: Path) -> Roofline:
-    """Raises UsageError for a file that holds no profile."""
+    """Read a profile. Raises UsageError if the file cannot be read or holds no profile."""
     try:
         return _made(json.loads(path.read_text("utf-8")))
     except OSError as exc:

@@ -1,7 +1,10 @@
-"""JSON Schemas of what `--json` prints and of what is exported: https://json-schema.org/draft/2020-12
+"""JSON Schemas of the documents of `--json` and of exported runs and records.
 
-A shape is a type (str, int, float, bool), a dataclass, a list of one shape, a dict of shapes by key, or a `Map`, `Maybe` or `Optional` of
-one. Keys may be added to an object without its number being raised, so readers must not mind others: the schemas do not.
+https://json-schema.org/draft/2020-12
+
+A shape is a type (str, int, float, bool), a dataclass, a list of one shape, a dict of shapes by
+key, or a `Map`, `Maybe` or `Optional` of one. Adding keys to an object does not change the schema's
+version: readers must ignore unknown keys, and the schemas allow them.
 """
 
 from __future__ import annotations
@@ -19,20 +22,20 @@ from farm.types import Agreement, Failure, Kernel, Layer, Profiled, Quantized, R
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean"}
-# What JSON has no number for is text, see `store.codec`.
+# Values that are no JSON numbers are stored as text, see `store.codec`.
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """An object whose keys are names of the user's: devices, models, parts."""
+    """An object whose keys are names given by the user: devices, models, parts."""
 
     of: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """Something or null."""
+    """A shape or null."""
 
     of: Any
 
@@ -46,7 +49,7 @@ class Optional:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A dataclass as a document of its own: with its schema's name, and keys beside its fields."""
+    """A dataclass as a document of its own: with its schema's name, and further keys."""
 
     schema: str
     of: type
@@ -54,7 +57,7 @@ class Document:
 
 
 def _fields(kind: type) -> dict[str, Any]:
-    """A dataclass as the shape of an object, to which keys may be added."""
+    """Return a dataclass's fields and types as a dict, to which keys may be added."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
@@ -142,6 +145,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "check": {
         "model": str,
         "profile": str,
+        "format": Maybe({"format": str, "program": bool, "note": str}),
         "builds": bool,
         "outline": Maybe(Map(Any)),
         "operations": Maybe(int),
@@ -219,7 +223,7 @@ NAMES = (*DOCUMENTS, *_LINES)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of one of `NAMES`."""
+    """Return the JSON Schema of one of `NAMES`."""
     made = _made(_LINES[name]) if name in _LINES else _made({"schema": f"farm/{name}/1", **DOCUMENTS[name]})
     return {"$schema": _DRAFT, "title": f"farm/{name}/1", **made}
 
@@ -245,7 +249,7 @@ def _made(shape: Any) -> dict[str, Any]:
 
 
 def _typed(hint: Any) -> dict[str, Any]:
-    """Of a type, or of the annotation of a dataclass's field."""
+    """Return the schema of a type, or of the annotation of a dataclass's field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in (Any, object):
         return {}

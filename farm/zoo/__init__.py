@@ -1,12 +1,17 @@
-"""Models that need no download: known architectures in plain torch with weights from a fixed seed, and one trained model.
+"""Built-in models that need no download: known architectures in plain torch, and one trained model.
+
+    mobilenet   MobileNetV2
+    resnet      ResNet-18 and ResNet-50
+    weights     reproducible weights from a fixed seed
 
     python:farm.zoo:mobilenet_v2      3.5 M parameters, 0.30 G multiply-adds
     python:farm.zoo:resnet18         11.7 M parameters, 1.8 G multiply-adds
     python:farm.zoo:resnet50         25.6 M parameters, 4.1 G multiply-adds
     digits()                         a trained ONNX file with its labelled test set
 
-The weights of the first three are noise of a sane scale: they measure speed and numerical agreement, and recognise nothing.
-Every function returns a module in eval mode and its example inputs, which is what a `python:` source must return.
+The weights of the first three are noise of a sensible scale: use them for speed and numerical
+agreement only; their predictions are meaningless. Each of the three functions returns a module in
+eval mode and its example inputs, as a `python:` source must.
 """
 
 from __future__ import annotations
@@ -23,28 +28,34 @@ if TYPE_CHECKING:
 
 
 def mobilenet_v2() -> Network:
-    """MobileNetV2 at width 1.0 for 1x3x224x224 images and 1000 classes (see farm.zoo.mobilenet)."""
+    """Return MobileNetV2 at width 1.0 for 1x3x224x224 images and 1000 classes.
+
+    See farm.zoo.mobilenet.
+    """
     from farm.zoo.mobilenet import build
 
     return build()
 
 
 def resnet18() -> Network:
-    """ResNet-18 for 1x3x224x224 images and 1000 classes (see farm.zoo.resnet)."""
+    """Return ResNet-18 for 1x3x224x224 images and 1000 classes (see farm.zoo.resnet)."""
     from farm.zoo.resnet import build_resnet18
 
     return build_resnet18()
 
 
 def resnet50() -> Network:
-    """ResNet-50 for 1x3x224x224 images and 1000 classes (see farm.zoo.resnet)."""
+    """Return ResNet-50 for 1x3x224x224 images and 1000 classes (see farm.zoo.resnet)."""
     from farm.zoo.resnet import build_resnet50
 
     return build_resnet50()
 
 
 def digits() -> Model:
-    """The small network for handwritten digits that tools/train-digits trained, with labels and 360 labelled test images."""
+    """Return the classifier of handwritten digits that tools/train-digits trained.
+
+    It is a small network, with labels and 360 labelled test images.
+    """
     folder = Path(__file__).parent / "digits"
     return Model(
         name="digits",

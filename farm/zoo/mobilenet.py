@@ -1,6 +1,7 @@
-"""MobileNetV2 as in table 2 of the paper.
+"""MobileNetV2, as in table 2 of the paper.
 
-Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018 (https://arxiv.org/abs/1801.04381)
+Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018
+(https://arxiv.org/abs/1801.04381)
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from torch import nn
 
 from farm.zoo.weights import BranchEnd, build_with_weights, example_image
 
-# Expansion factor, output channels, number of blocks, stride of the first of them.
+# Expansion factor, output channels, number of blocks, stride of the first block.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 class InvertedResidual(nn.Module):  # type: ignore[misc]
-    """Expand by 1x1, filter each channel by 3x3, project by 1x1; add the input where the shapes allow it."""
+    """Expansion by 1x1, depthwise 3x3 convolution, projection by 1x1.
+
+    The input is added to the output if their shapes allow it.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -30,12 +34,13 @@ class InvertedResidual(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output; with the residual it has the shape of `x`."""
         y: torch.Tensor = self.branch(x)
         return x + y if self.adds else y
 
 
 class MobileNetV2(nn.Module):  # type: ignore[misc]
-    """1x3x224x224 images to 1x1000 scores, at width 1.0."""
+    """Network from 1x3x224x224 images to 1x1000 scores, at width 1.0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +56,7 @@ class MobileNetV2(nn.Module):  # type: ignore[misc]
         self.classifier = nn.Linear(1280, 1000)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the scores, N x 1000, of N images."""
         scores: torch.Tensor = self.classifier(torch.flatten(self.pool(self.features(image)), 1))
         return scores
 
@@ -61,5 +67,5 @@ def _convolution(inputs: int, outputs: int, size: int, *, stride: int = 1, group
 
 
 def build() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The network with its seeded weights, and an example image."""
+    """Return the network with its seeded weights, and an example image."""
     return build_with_weights(MobileNetV2, seed=2), (example_image(),)

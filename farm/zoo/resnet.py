@@ -1,6 +1,8 @@
-"""ResNet-18 and ResNet-50: He et al., "Deep Residual Learning for Image Recognition", 2015 (https://arxiv.org/abs/1512.03385), table 1.
+"""ResNet-18 and ResNet-50.
 
-As in nearly all implementations since, a bottleneck block strides in its 3x3 convolution, where the paper strides in the first 1x1.
+He et al., "Deep Residual Learning for Image Recognition", 2015, table 1
+(https://arxiv.org/abs/1512.03385). As in nearly all implementations since, a bottleneck block has
+its stride in the 3x3 convolution; the paper has it in the first 1x1.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ _WIDTHS = (64, 128, 256, 512)
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """relu(branch(x) + shortcut(x)); the shortcut is the identity, or a 1x1 convolution where the shapes differ."""
+    """Residual block: relu(branch(x) + shortcut(x)).
+
+    The shortcut is the identity, or a 1x1 convolution if the shapes differ.
+    """
 
     def __init__(self, branch: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -27,17 +32,18 @@ class Residual(nn.Module):  # type: ignore[misc]
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
         return torch.relu(self.branch(x) + self.shortcut(x))
 
 
 def basic(inputs: int, width: int, stride: int) -> Residual:
-    """Two 3x3 convolutions; `width` channels out."""
+    """Return a block of two 3x3 convolutions with `width` output channels."""
     branch = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.Conv2d(width, width, 3, 1, 1, bias=False), BranchEnd(width))
     return Residual(branch, inputs, width, stride)
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    """1x1, 3x3, 1x1 convolutions; 4 x `width` channels out."""
+    """Return a block of 1x1, 3x3 and 1x1 convolutions with 4 x `width` output channels."""
     outputs = 4 * width
     branch = nn.Sequential(
         *_convolution(inputs, width, 1),
@@ -49,7 +55,10 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 
 class ResNet(nn.Module):  # type: ignore[misc]
-    """1x3x224x224 images to 1x1000 scores. `counts` is the number of blocks in each of the four stages."""
+    """Network from 1x3x224x224 images to 1x1000 scores.
+
+    `counts` holds the number of blocks of each of the four stages.
+    """
 
     def __init__(self, block: Callable[[int, int, int], Residual], expansion: int, counts: tuple[int, int, int, int]) -> None:
         super().__init__()
@@ -64,6 +73,7 @@ class ResNet(nn.Module):  # type: ignore[misc]
         self.classifier = nn.Linear(channels, 1000)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the scores, N x 1000, of N images."""
         scores: torch.Tensor = self.classifier(torch.flatten(self.pool(self.features(image)), 1))
         return scores
 
@@ -73,10 +83,10 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> list[
 
 
 def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The network with its seeded weights, and an example image."""
+    """Return the network with its seeded weights, and an example image."""
     return build_with_weights(partial(ResNet, basic, 1, (2, 2, 2, 2)), seed=18), (example_image(),)
 
 
 def build_resnet50() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The network with its seeded weights, and an example image."""
+    """Return the network with its seeded weights, and an example image."""
     return build_with_weights(partial(ResNet, bottleneck, 4, (3, 4, 6, 3)), seed=50), (example_image(),)

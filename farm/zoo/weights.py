@@ -1,7 +1,8 @@
-"""Weights from a seed, the same to the last bit on every machine.
+"""Make weights from a seed that are bit-identical on every machine.
 
-torch's own generators promise no such thing: their normal distribution goes through vectorised logarithms that differ between CPUs.
-numpy's PCG64 gives uniform float32 numbers by integer arithmetic alone, and scaling those is exact IEEE arithmetic.
+torch's own generators do not guarantee that: their normal distribution uses vectorised logarithms
+that differ between CPUs. numpy's PCG64 makes uniform float32 numbers by integer arithmetic alone,
+and scaling those is exact IEEE arithmetic.
 """
 
 from __future__ import annotations
@@ -18,21 +19,28 @@ _BRANCH_SCALE = 0.2
 
 
 def example_image() -> torch.Tensor:
-    """One 1x3x224x224 float32 image of noise in [-2, 2), about the range of a normalised photograph."""
+    """Return one 1x3x224x224 float32 image of noise in [-2, 2).
+
+    That is about the range of a normalised photograph.
+    """
     return _uniform(np.random.default_rng(_IMAGE_SEED), (1, 3, 224, 224), -2.0, 2.0)
 
 
 class BranchEnd(nn.BatchNorm2d):  # type: ignore[misc]
-    """The batch norm that ends a residual branch. It gets a small scale: untrained, each full-strength branch would double the variance."""
+    """The batch norm that ends a residual branch, which is given a small scale.
+
+    Untrained, each branch at full strength would double the variance.
+    """
 
 
 def build_with_weights(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network in eval mode whose every parameter and buffer comes from the seed.
+    """Return a network in eval mode with all parameters and buffers from the seed.
 
-    Convolutions get the variance 2 / fan_in of He et al. (https://arxiv.org/abs/1502.01852) from a uniform distribution. Batch norms
-    get statistics that differ per channel, so that folding them wrongly shows.
+    Convolutions get the variance 2 / fan_in of He et al. (https://arxiv.org/abs/1502.01852) from a
+    uniform distribution. Batch norms get statistics that differ per channel, so that an error in
+    folding them changes the output.
     """
-    with torch.device("meta"):  # no time spent on weights that are replaced below
+    with torch.device("meta"):  # do not initialise weights that are replaced below
         network = make()
     network = network.to_empty(device="cpu").eval()
     numbers = np.random.default_rng(seed)

@@ -71,7 +71,7 @@ def run(session: Any, library: str, parameters: str, x: str, expected: str) -> d
 
 def profiled(port: int, pairs: int, seconds: float, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
     """What the agent records of the small model, as farm reads it, and how far an inference after that is from numpy."""
-    from farm.executor.recordings import parsed
+    from farm.executor.profile_records import parsed
 
     session = connect(port)
     vm = fed(session, library, parameters, x)

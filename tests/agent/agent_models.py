@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from waiting import LIMIT_S
 
-from farm import process
+from farm import subprocesses
 from farm.deadline import Deadline
 
 BATCH, INPUTS, OUTPUTS = 2, 64, 10
@@ -75,8 +75,8 @@ def halved(kind: str, folder: Path) -> Deployable:
     import tvm
     from tvm import relax
 
-    from farm.compiler import parameters
-    from farm.compiler.code import compiled
+    from farm.compiler import tensor_cache as parameters
+    from farm.compiler.codegen.executable import compiled
     from farm.compiler.lower import lower
 
     rng = np.random.default_rng(9)
@@ -151,4 +151,4 @@ def _compile(module: Any, kind: str, library: Path) -> None:
 def _link(output: str, objects: str | list[str], **_: object) -> None:
     files = [objects] if isinstance(objects, str) else objects
     command = [sys.executable, "-m", "ziglang", "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o", output, *files]
-    process.run(command, deadline=Deadline(LIMIT_S), what="linking a test's model")
+    subprocesses.run(command, deadline=Deadline(LIMIT_S), what="linking a test's model")

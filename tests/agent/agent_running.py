@@ -16,7 +16,7 @@ from typing import Any
 
 from waiting import LIMIT_S, wait_until
 
-from farm import process
+from farm import subprocesses
 
 CLIENTS = Path(__file__).with_name("agent_clients.py")
 QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}
@@ -65,7 +65,7 @@ class Agent:
         return list((self.folder / "work").glob("farm-session-*"))
 
     def end(self) -> int:
-        process.end(self.child, grace_s=5)
+        subprocesses.end(self.child, grace_s=5)
         return self.child.returncode
 
 
@@ -73,7 +73,7 @@ class Agent:
 def start_client(name: str, agent: Agent, **arguments: Any) -> Iterator[Popen[bytes]]:
     """A client that runs beside the block, and is killed at its end."""
     command = [sys.executable, CLIENTS, name, json.dumps({"port": agent.port, **arguments})]
-    child = process.start(command, log=agent.folder / "client.log")
+    child = subprocesses.start(command, log=agent.folder / "client.log")
     try:
         yield child
     finally:

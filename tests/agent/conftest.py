@@ -9,7 +9,7 @@ import agent_models
 import pytest
 from agent_running import QEMU, Agent
 
-from farm import process
+from farm import subprocesses
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
         folder = tmp_path / f"agent{len(running)}"
         folder.mkdir()
         emulator = QEMU[arch]
-        if emulator and not process.find(emulator):
+        if emulator and not subprocesses.find(emulator):
             pytest.skip(f"{emulator} is not installed")
         command = [*([emulator] if emulator else []), str(agents(arch)), "--port-file", str(folder / "port")]
         command += ["--work-dir", str(folder / "work"), *([] if key is None else ["--key", key]), *options]
-        running.append(Agent(command, process.start(command, log=folder / "log"), folder))
+        running.append(Agent(command, subprocesses.start(command, log=folder / "log"), folder))
         return running[-1]
 
     yield start_one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -116,6 +117,36 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.Mo
         thread.join()
     assert calls == ["armv7"] and len(found) == 3 and len(set(found)) == 1
     assert all("another process" in note for note in notes)
+
+
+def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def steps(digest: str, scratch: Path) -> tuple[list[recipe.Step], recipe.Step, Path]:
+        runtime, executable = scratch / "tvm.o", scratch / "farm-agent"
+        slow = ("sh", "-c", f"echo compiled >>{tmp_path}/calls && echo runtime {digest} >{runtime}")
+        link = ("sh", "-c", f"cat {runtime} {scratch}/agent.o >{executable}")
+        own = recipe.Step("agent", ("sh", "-c", f"echo agent >{scratch}/agent.o"), 0.06)
+        return [recipe.Step("TVM's runtime", slow, 0.3, runtime, digest), own], recipe.Step("linking", link, 0.02), executable
+
+    monkeypatch.setattr(build, "steps", steps)
+    made = []
+    for number, digest in enumerate(["one", "one", "other", "one"]):
+        scratch = tmp_path / str(number)
+        scratch.mkdir()
+        made.append(build.build(digest, scratch, tmp_path / "zig", no_note, Deadline(LIMIT_S)).read_text())
+    assert made == [f"runtime {digest}\nagent\n" for digest in ("one", "one", "other", "one")]
+    assert (tmp_path / "calls").read_text().count("compiled") == 2
+
+
+def test_the_runtime_of_each_architecture_outlives_our_own_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = {arch: (recipe.digest(arch), recipe.runtime_digest(arch)) for arch in recipe.AGENTS}
+    assert len({runtime for _, runtime in before.values()}) == len(recipe.AGENTS)
+    shutil.copytree(recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt"))
+    monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
+    (tmp_path / "agent" / "main.cc").write_text("int main() {}")
+    assert all(recipe.digest(arch) != own and recipe.runtime_digest(arch) == runtime for arch, (own, runtime) in before.items())
+    shim = next((tmp_path / "agent" / "shim" / "include").rglob("*.h"))
+    shim.write_text("// another\n")
+    assert all(recipe.runtime_digest(arch) != runtime for arch, (_, runtime) in before.items())
 
 
 def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,9 @@ from agent_models import SmallModel
 from agent_running import Agent, children_of, client, start_client
 from waiting import LIMIT_S, patient, wait_until
 
-from farm import __version__, process
+from farm import __version__, subprocesses
 from farm.deadline import Deadline
-from farm.transports.contract import PROTOCOL
+from farm.transports.agent_version import PROTOCOL
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]
@@ -47,7 +48,7 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     import json
 
     (by_rpc,) = client("call_all", port=agent.port, calls=[["farm.agent.facts"]])
-    printed = process.run([*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts")
+    printed = subprocesses.run([*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts")
     facts = json.loads(by_rpc)
     assert facts.keys() == json.loads(printed).keys()
     assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == PROTOCOL
@@ -72,6 +73,53 @@ def test_the_key_can_come_by_the_environment_where_other_users_do_not_see_it(sta
     assert "key" in client("connect_error", port=agent.port, key="wrong")
     assert client("list_files", port=agent.port) == ""
     assert "board" not in Path(f"/proc/{agent.child.pid}/cmdline").read_text()
+
+
+@pytest.mark.parametrize("by", ["file", "standard input"])
+def test_the_key_can_come_in_a_file_or_on_standard_input(agents: Callable[[str], Path], start: Start, tmp_path: Path, by: str) -> None:
+    file = tmp_path / "key"
+    file.write_text("board\nnot this\n")
+    file.chmod(0o600)
+    if by == "file":
+        agent = start("x86_64", "--key-file", str(file), key=None)
+        assert "board" not in Path(f"/proc/{agent.child.pid}/cmdline").read_text()
+        assert "key" in client("connect_error", port=agent.port, key="wrong")
+        assert client("list_files", port=agent.port) == ""
+        assert "no key" not in agent.log
+        return
+    command = [agents("x86_64"), "--work-dir", tmp_path / "work", "--port-file", tmp_path / "port", "--key-file", "-"]
+    with file.open() as given, subprocess.Popen(command, stdin=given, stderr=subprocess.DEVNULL) as child:
+        wait_until((tmp_path / "port").exists, "the agent")
+        assert client("list_files", port=int((tmp_path / "port").read_text())) == ""
+        child.terminate()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        ("board\n", 0o640, "other users may use"),
+        ("board\n", 0o604, "other users may use"),
+        ("\n", 0o600, "there is no key"),
+        ("", 0o600, "there is no key"),
+        ("two words\n", 0o600, "without spaces"),
+        (None, 0, "cannot read the key file"),
+    ],
+)
+def test_a_key_file_that_is_none_is_refused(agents: Callable[[str], Path], tmp_path: Path, text: str | None, mode: int, words: str) -> None:
+    file = tmp_path / "key"
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
+    done = subprocess.run([agents("x86_64"), "--work-dir", tmp_path, "--key-file", file], capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+
+
+def test_an_agent_without_a_key_says_who_may_run_code(start: Start) -> None:
+    for key, warned in ((None, True), ("board", False)):
+        agent = start(key=key)
+        assert agent.port
+        assert ("no key: every user who reaches the port may run code" in agent.log) == warned
 
 
 def test_a_client_with_another_key_is_refused_and_the_next_is_served(start: Start) -> None:
@@ -187,7 +235,7 @@ def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
 def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:
     port, pid_file = tmp_path / "port", tmp_path / "pid"
     command = f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{pid_file}"; wait'
-    shell = process.start(["/bin/sh", "-c", command], log=tmp_path / "log")
+    shell = subprocesses.start(["/bin/sh", "-c", command], log=tmp_path / "log")
     wait_until(lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"), "the agent")
     shell.kill()
     shell.wait()
@@ -205,6 +253,6 @@ def test_a_session_on_standard_streams_needs_no_port(agents: Callable[[str], Pat
 
 
 def test_an_address_open_to_the_network_must_be_asked_for(agents: Callable[[str], Path], tmp_path: Path) -> None:
-    agent = process.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
+    agent = subprocesses.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
     assert agent.wait(LIMIT_S) == 1
     assert "--open-to-network" in (tmp_path / "log").read_text()

@@ -13,7 +13,7 @@ from agent_calls import BEGIN, FINISH, HAS, LINK, LIST, UPLOAD, USAGE, WRITE, di
 from agent_running import Agent, client
 from waiting import wait_until
 
-from farm import process
+from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import BuildError
 
@@ -208,11 +208,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
-        process.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], deadline=Deadline(10), what="mounting a small disk")
+        subprocesses.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], deadline=Deadline(10), what="mounting a small disk")
     except BuildError as error:
         pytest.skip(f"a small disk cannot be mounted here: {error.why}")
     yield folder
-    process.run(["umount", "-l", folder], deadline=Deadline(10), what="unmounting")
+    subprocesses.run(["umount", "-l", folder], deadline=Deadline(10), what="unmounting")
 
 
 def test_a_full_disk_is_named_and_leaves_no_half_file(small_disk: Path, start: Start) -> None:

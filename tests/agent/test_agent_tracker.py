@@ -12,7 +12,7 @@ from agent_models import SmallModel
 from agent_running import Agent, client
 from waiting import wait_until
 
-from farm import process
+from farm import subprocesses
 
 Start = Callable[..., Agent]
 HOST = "127.0.0.1"
@@ -41,12 +41,12 @@ class OwnTracker:
     def start(self, port: int) -> None:
         file = self.folder / "tracker-port"
         file.unlink(missing_ok=True)
-        self.child = process.start([sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log")
+        self.child = subprocesses.start([sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log")
         wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "the tracker")
         self.port = int(file.read_text())
 
     def end(self) -> None:
-        process.end(self.child, grace_s=10)
+        subprocesses.end(self.child, grace_s=10)
 
     @property
     def address(self) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from farm import process
-from farm.agent.recipe import HERE, zig_flags
+from farm import subprocesses
+from farm.agent.recipe import SOURCES, zig_flags
 from farm.deadline import Deadline
 from farm.store import cache_root
 
 CHECK = """
 #include <type_traits>
-#include "driver.h"
+#include "execution/cuda/driver.h"
 #define __CUDA_API_VERSION_INTERNAL  // both versions of what has two, each under its own name
 #include <cuda.h>
 
@@ -50,10 +50,10 @@ def checked(source: str, folder: Path) -> str:
     if not found or not found.submodule_search_locations:
         pytest.skip("NVIDIA's headers are not installed: pip install 'tvm-farm[cuda]'")
     (folder / "check.cc").write_text(source)
-    includes = [f"-I{HERE / 'cuda'}", f"-I{Path(next(iter(found.submodule_search_locations))) / 'cu13' / 'include'}"]
+    includes = [f"-I{SOURCES}", f"-I{Path(next(iter(found.submodule_search_locations))) / 'cu13' / 'include'}"]
     command = [sys.executable, "-m", "ziglang", "c++", *zig_flags("x86_64-cuda"), "-std=c++17", "-c", "-o", folder / "check.o", *includes]
     env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C++ library, since the agent was built
-    return process.run([*command, folder / "check.cc"], deadline=Deadline(600), what="checking the driver's functions", env=env)
+    return subprocesses.run([*command, folder / "check.cc"], deadline=Deadline(600), what="checking the driver's functions", env=env)
 
 
 def test_every_function_and_number_of_the_driver_is_as_nvidia_has_it(tmp_path: Path) -> None:

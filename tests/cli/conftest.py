@@ -16,7 +16,7 @@ from farm_running import DEVICES, DIGITS, QUICK, Farm
 from onnx import TensorProto, helper, numpy_helper
 from ssh_server import SshServer, ssh_server
 
-from farm import process
+from farm import subprocesses
 
 AGENTS = {"x86_64": "true", "armv7": "qemu-arm", "aarch64": "qemu-aarch64"}  # and the program that runs them
 
@@ -25,7 +25,7 @@ AGENTS = {"x86_64": "true", "armv7": "qemu-arm", "aarch64": "qemu-aarch64"}  # a
 def agents_folder(agents: Callable[[str], Path]) -> Path:
     """The folder of the agents by digest, those that are needed here built."""
     for arch, emulator in AGENTS.items():
-        if process.find(emulator):
+        if subprocesses.find(emulator):
             agents(arch)
     folder = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm") / "agents"
     folder.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
@@ -103,7 +103,7 @@ def write_slow_model(path: Path) -> None:
 
 @pytest.fixture
 def emulators() -> None:
-    if not (process.find("qemu-arm") and process.find("qemu-aarch64")):
+    if not (subprocesses.find("qemu-arm") and subprocesses.find("qemu-aarch64")):
         pytest.skip("qemu-user is not installed")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,11 @@ import pytest
 from farm_running import HOST, Done, Farm, server
 
 from farm.store import cache_root
+
+STAND_IN = Path(__file__).with_name("stand_in")
+sys.path.insert(0, str(STAND_IN))
+
+import kernels  # noqa: E402
 
 DEVICE = """
 [devices.{name}]
@@ -54,3 +62,11 @@ def agent(farm: Farm, agents: Callable[[str], Path], arch: str = "x86_64-cuda", 
     words = [agents(arch), "--port", "0", "--work-dir", work]
     with server(farm.folder, *words, says=rf"listening on {HOST}:(\d+)", env={**farm.env, **settings}) as port:
         yield f"rpc://{HOST}:{port}"
+
+
+def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
+    """The environment in which the stand-in has the kernels of a model of the folder's devices.toml, and nothing else."""
+    record = [sys.executable, STAND_IN / "record.py", cache, folder / "devices.toml", model, folder / "kernels.cu"]
+    subprocess.run(record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])})
+    library = kernels.built((folder / "kernels.cu").read_text(), folder)
+    return {"LD_LIBRARY_PATH": str(kernels.driver(folder)), "STAND_IN_KERNELS": str(library)}

@@ -1,10 +1,10 @@
-"""What the tests of boards by SSH share: how a board is described, how a command fails, and what must not be left."""
+"""What the tests of boards by SSH share: how a board is described, how a command fails, how one is kept busy, and what must not be left."""
 
 from __future__ import annotations
 
 import re
 
-from farm_running import DIGITS, QUICK, Done, Farm
+from farm_running import DIGITS, QUICK, Done, Farm, Running
 from ssh_server import SshServer
 from waiting import patient, wait_until
 
@@ -28,3 +28,16 @@ def assert_failed(done: Done, code: int, words: str) -> dict[str, str]:
     assert re.search(words, done.error["error"]), done.err
     assert done.error["why"] and done.error["fix"], done.err
     return done.error
+
+
+def run_slowly(farm: Farm, server: SshServer, options: str = "") -> Running:
+    """A job that keeps the board busy for half a minute, in the middle of its inference."""
+    configure(farm, server.url, "rasp3b", ", ".join(filter(None, ['launcher = "qemu-arm"', options])))
+    running = farm.start("deploy", "--device", "board", "slow.onnx")
+    running.says("board slow: running")
+    wait_until(lambda: len(running_agents(farm)) == 2, "the agent and its session")
+    return running
+
+
+def running_agents(farm: Farm) -> list[int]:
+    return farm.processes_like(r"^\S*qemu-arm .*farm-agent")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from ssh_server import SshServer
 
-from farm.asking import Ask, Question, nobody
 from farm.deadline import Deadline
 from farm.errors import DeviceError
-from farm.transports.ssh_config import route
-from farm.transports.ssh_login import logged_in
+from farm.prompts import Ask, Question, nobody
+from farm.transports.ssh.config import route
+from farm.transports.ssh.connect import logged_in
 
 # A ProxyCommand: its standard streams to a host and a port, and back.
 RELAY = """

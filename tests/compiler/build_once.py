@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from farm.compiler.build import build
-from farm.parallel import Desk
+from farm.workers import Desk
 
 
 def main() -> None:

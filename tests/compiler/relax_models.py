@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler.code import compiled
-from farm.compiler.halves import as_taken
-from farm.compiler.here import flat
+from farm.compiler.codegen.executable import compiled
+from farm.compiler.graph.fp16_weights import as_taken
+from farm.compiler.host_run import flat
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.types import Kernel, Profile
 

@@ -104,3 +104,47 @@ def test_loading_imports_nothing_heavy() -> None:
     code = f"import sys; from farm import config; config.load(); print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_file_of_another_user_that_is_found_is_not_used_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /tmp/devices.toml of any user is found by all who work below /tmp."""
+    shared = tmp_path / "shared"
+    below = shared / "mine"
+    below.mkdir(parents=True)
+    planted = put(shared / "devices.toml", "planted")
+    if os.geteuid() == 0:
+        os.chown(planted, 65534, 65534)
+    else:
+        planted.chmod(0o666)
+    monkeypatch.chdir(below)
+    with pytest.raises(ConfigError, match="another user could have written it") as caught:
+        config.load()
+    assert caught.value.exit_code == 2
+    assert "can run any command" in caught.value.why
+    assert f"--config {planted}" in caught.value.fix
+    assert list(config.load(planted).devices) == ["planted"]
+    monkeypatch.setenv("FARM_CONFIG", str(planted))
+    assert list(config.load().devices) == ["planted"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_file_in_a_folder_that_others_may_write_to_is_used_only_if_it_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    put(shared / "devices.toml", "mine")
+    shared.chmod(mode)
+    monkeypatch.chdir(shared)
+    if mode == 0o1777:
+        assert list(config.load().devices) == ["mine"]
+        return
+    with pytest.raises(ConfigError, match="another user could have written it"):
+        config.load()
+
+
+def test_a_link_to_a_file_that_others_may_write_is_not_used(tmp_path: Path, folder: Path) -> None:
+    put(tmp_path / "elsewhere.toml", "x").chmod(0o666)
+    (folder / "devices.toml").symlink_to(tmp_path / "elsewhere.toml")
+    with pytest.raises(ConfigError, match="another user could have written it"):
+        config.load()

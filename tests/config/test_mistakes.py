@@ -194,7 +194,7 @@ documents = st.dictionaries(
 )
 
 
-@settings(derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(documents)
 def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]) -> None:
     from farm.config import profiles
@@ -211,7 +211,7 @@ statements = "".join(line + "\n" for line in shipped.splitlines() if line and no
 places = st.integers(0, len(statements))
 
 
-@settings(derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(places, st.integers(0, 30), st.sampled_from(["", "[", "]", "{", "}", '"', "'", '"""', "=", ".", "\n", "#", ",", "1", "[devices]\n"]))
 def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(folder: Path, place: int, length: int, inserted: str) -> None:
     text = statements[:place] + inserted + statements[place + length :]
@@ -231,3 +231,29 @@ def test_mistakes_in_limits_have_their_lines(mistakes: Mistakes) -> None:
     )
     text = "\n".join(lines)
     assert "did you mean 'int8'?" in text and "did you mean 'min_snr'?" in text and "must be at most 1" in text
+
+
+@pytest.mark.parametrize("key", ["launcher", "store", "work_dir", "key"])
+@pytest.mark.parametrize("escape", ["\\n", "\\u0000", "\\u001b", "\\u202e", "\\u2028"])
+def test_no_option_holds_a_control_character(mistakes: Mistakes, key: str, escape: str) -> None:
+    """It would begin a line of its own in a unit of systemd, or in what a terminal shows."""
+    (mistake,) = mistakes(f'{PI3}[devices.pi3.options]\n{key} = "/a{escape}ExecStartPre=x"\n')
+    assert mistake.startswith(f"devices.toml:5: devices.pi3.options.{key}: a line break or another control character")
+
+
+def test_a_key_is_one_word(mistakes: Mistakes) -> None:
+    (mistake,) = mistakes(f'{PI3}options = {{ key = "lab -timeout=9" }}\n')
+    assert mistake.startswith("devices.toml:4: devices.pi3.options.key: a key is made of ASCII letters")
+
+
+@pytest.mark.parametrize("line", ['triple = "a\\nb"', 'linker = ["a\\nb"]', 'target.mcpu = "a\\nb"', 'target.mattr = ["a\\nb"]'])
+def test_no_word_for_a_compiler_holds_a_line_break(mistakes: Mistakes, line: str) -> None:
+    (mistake,) = mistakes(f'[profiles.mine]\ninherits = "rasp3b"\n{line}\n')
+    assert mistake.startswith("devices.toml:3: profiles.mine.") and "a line break" in mistake
+
+
+@pytest.mark.parametrize("line", ["count", "models", "minimum_s"])
+def test_a_number_that_python_does_not_write_is_told(mistakes: Mistakes, line: str) -> None:
+    """An integer in hexadecimal digits may be as long as it likes."""
+    (mistake,) = mistakes(f"[bench]\n{line} = 0x{'f' * 8000}\n")
+    assert mistake.startswith(f"devices.toml:2: bench.{line}: ") and mistake.endswith("a very large number")

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import sys
+import tomllib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.config.toml_lines import parse
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TRICKY = '''# a comment with [devices.fake] in it
 top = 1
@@ -134,12 +129,14 @@ def test_an_unclosed_table_leads_to_no_false_duplicates() -> None:
     assert parsed.mistakes
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "x = " + "{a=" * 100_000, "[" * 100_000, "." * 100_000])
+@pytest.mark.parametrize(
+    "text", [*("x = " + part * 100_000 for part in ("[", "{a=", "{", "{=", "[{", "{[", "={")), "[" * 100_000, "." * 100_000]
+)
 def test_deep_nesting_is_told_and_ends(text: str) -> None:
     assert parse(text).mistakes
 
 
-@settings(derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.text("ab.=[]{}\"'#\\,1 \n", max_size=60))
 def test_any_text_comes_to_an_end_and_only_valid_toml_has_no_mistakes(text: str) -> None:
     parsed = parse(text)
@@ -151,3 +148,17 @@ def test_any_text_comes_to_an_end_and_only_valid_toml_has_no_mistakes(text: str)
         assert not parsed.mistakes
         assert parsed.data == expected
     assert all(1 <= one.line <= text.count("\n") + 1 for one in parsed.mistakes)
+
+
+def test_a_number_of_more_digits_than_python_reads_is_told_with_its_line() -> None:
+    parsed = parse(f"[a]\nx = 1\ny = {'9' * 5000}\n")
+    assert [(one.line, one.path, one.message) for one in parsed.mistakes] == [
+        (3, ("a", "y"), "not valid TOML: a number of too many digits")
+    ]
+    assert parsed.data == {"a": {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ["[a{}]\n", "[[a{}]]\n", "a{} = 1\n", "x = {{ a{} = 1 }}\n"])
+def test_a_key_of_very_many_parts_is_told_and_costs_no_time(text: str) -> None:
+    parsed = parse(text.format(".a" * 100_000))
+    assert [one.message for one in parsed.mistakes] == ["not valid here: a key of more than 40 parts"]

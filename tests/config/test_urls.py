@@ -17,6 +17,7 @@ from farm.config import Url, parse_url
         ("ssh://pi@board", Url("ssh", "board", None, "pi")),
         ("ssh://pi@[fe80::1]:2222", Url("ssh", "fe80::1", 2222, "pi")),
         ("ssh://board", Url("ssh", "board")),
+        ("ssh://first.last+lab@board", Url("ssh", "board", None, "first.last+lab")),
     ],
 )
 def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
@@ -57,6 +58,13 @@ def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
         ("tracker://lab/rasp3b", "no port"),
         ("ssh://pi:raspberry@host", "password"),
         ("ssh://@host", "no user"),
+        ("ssh://$(touch${IFS}x)@host", "no user that a url may name"),
+        ("ssh://a;b@host", "no user that a url may name"),
+        ("ssh://a`b`@host", "no user that a url may name"),
+        ("ssh://-oProxyCommand=x@host", "no user that a url may name"),
+        ("ssh://a|b@host", "no user that a url may name"),
+        ("ssh://-host", "no host name"),
+        ("rpc://-host:9090", "no host name"),
     ],
 )
 def test_a_bad_url_is_refused_in_words(text: str, words: str) -> None:

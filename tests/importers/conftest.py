@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from farm import importers
-from farm.importers.imported import Imported
+from farm.importers.imported_model import Imported
 from farm.types import Model
 
 

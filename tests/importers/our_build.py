@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from this_machine import HOST
 
-from farm.compiler import here
-from farm.importers.imported import Imported
+from farm.compiler import host_run
+from farm.importers.imported_model import Imported
 
 Array = np.ndarray[Any, Any]
 
 
 def built(imported: Imported) -> Callable[[Sequence[Array]], list[Array]]:
-    return here.built(imported.module, imported.weights, HOST)
+    return host_run.built(imported.module, imported.weights, HOST)
 
 
 def answers(imported: Imported) -> list[Array]:

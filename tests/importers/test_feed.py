@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from farm.errors import ModelError
-from farm.importers.feed import read_inputs, read_labels
-from farm.importers.images import read_image
+from farm.inputs.images import read_image
+from farm.inputs.read import read_inputs, read_labels
 from farm.types import Preprocess, TensorSpec
 
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")

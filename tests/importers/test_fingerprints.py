@@ -75,7 +75,7 @@ cache = Path({str(tmp_path)!r})
 assert importers.fingerprint(zoo.digits(), cache)
 assert importers.fingerprint(Model("m", {str(tmp_path / "m.pt2")!r}), cache)
 assert importers.fingerprint(Model("m", "python:farm.zoo:resnet18"), cache) is None
-import farm.importers.feed
+import farm.inputs.read
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

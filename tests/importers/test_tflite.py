@@ -17,10 +17,10 @@ from tflite_models import Graph
 from this_machine import HOST
 
 from farm import importers
-from farm.compiler import here
+from farm.compiler import host_run
 from farm.errors import ModelError
-from farm.importers import outline
-from farm.importers.feed import read_inputs
+from farm.importers import summary
+from farm.inputs.read import read_inputs
 from farm.types import Model, Preprocess, TensorSpec
 from farm.types.layers import layer_of
 
@@ -42,7 +42,7 @@ def snr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 def both(imported, example=None):
     """Our answers and LiteRT's."""
     example = example or imported.example
-    ours = here.built(imported.module, imported.weights, HOST)([example[spec.name] for spec in imported.inputs])
+    ours = host_run.built(imported.module, imported.weights, HOST)([example[spec.name] for spec in imported.inputs])
     theirs = imported.reference(example)
     assert [(one.shape, one.dtype) for one in ours] == [(one.shape, one.dtype) for one in theirs]
     assert [(spec.shape, spec.dtype) for spec in imported.outputs] == [(one.shape, one.dtype.name) for one in theirs]
@@ -242,7 +242,7 @@ def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     with pytest.raises(ModelError, match="uses 1 operator that cannot be imported: custom FlexErf") as caught:
         load(path)
     assert "custom FlexErf x1 (y)" in caught.value.why and "tf2onnx" in caught.value.fix
-    said = outline.before_import(Model("m", str(path)))
+    said = summary.before_import(Model("m", str(path)))
     assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [one.nodes for one in said.problems] == [("y",)]
 
 
@@ -262,7 +262,7 @@ def test_scales_that_tvm_does_not_read_are_refused(tmp_path, load):
     path = graph.save(tmp_path / "zeros.tflite", [x], [y])
     with pytest.raises(ModelError, match=r"FULLY_CONNECTED .*zero points") as caught:
         load(path)
-    assert outline.before_import(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
+    assert summary.before_import(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path, load):

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from this_machine import HOST
 
 from farm import importers, quantize, zoo
-from farm.compiler import here
+from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.quantize import calibrating, recipe
 from farm.quantize.ranges import scale_of
@@ -54,13 +54,13 @@ def correct(run, samples) -> int:
 def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(source, samples, training_images, tmp_path):
     imported = importers.load(Model("net", source), tmp_path)
     floating = calibrating.floating(imported, "net")
-    before = correct(here.built(floating.module, [], HOST), samples)
+    before = correct(host_run.built(floating.module, [], HOST), samples)
     seen = calibrating.observed(floating, lambda: training_images, len(training_images), HOST, silent, spread=True)
     for calibration in CALIBRATIONS:
         scales = [scale_of(one, Quantize(calibration)) for one in seen]
         for weight_scale in ("max", "power2"):
             module, weights = calibrating.quantized(floating, scales, Quantize(calibration, weight_scale))
-            after = correct(here.built(module, weights, HOST), samples)
+            after = correct(host_run.built(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (calibration, weight_scale, before, after)
 
 
@@ -88,7 +88,7 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     assert (read.names, read.scales, read.settings, read.source) == (found.names, found.scales, found.settings, found.source)
     loaded = quantize.load(Model("digits", str(file)), tmp_path, HOST, silent)
     direct = quantize.applied(floating, found, "digits")
-    [one], [other] = (here.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
+    [one], [other] = (host_run.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
     assert one.tobytes() == other.tobytes()
     np.testing.assert_allclose(one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max())
 
@@ -118,7 +118,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     recipe.write(tmp_path / "open.int8", quantize.calibrated(model, floating, HOST, silent))
     loaded = quantize.load(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
-    run = here.built(loaded.module, loaded.weights, HOST)
+    run = host_run.built(loaded.module, loaded.weights, HOST)
     rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
     [together] = run([rows])
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
@@ -130,9 +130,9 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
 
 def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, monkeypatch):
     built = []
-    right = here.built
+    right = host_run.built
     monkeypatch.setattr(
-        here,
+        host_run,
         "built",
         lambda module, *more: (
             built.append(len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1) or right(module, *more)

@@ -191,3 +191,26 @@ def test_a_files_digest_is_of_its_content(tmp_path: Path) -> None:
     assert digest_of(one) == digest_of(other)
     other.write_bytes(b"abd")
     assert digest_of(one) != digest_of(other)
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agents are run: another user could have put one there under the digest that is looked for."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("FARM_CACHE", str(shared))
+    shared.chmod(0o1777)
+    with pytest.raises(BuildError, match="could have been filled by another user") as caught:
+        cache_root()
+    assert f"every user may write to {shared}" in caught.value.why
+    shared.chmod(0o775)
+    assert cache_root() == shared, "a team may share one"
+
+
+def test_a_new_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Store(tmp_path / "a" / "cache").scratch():
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a" / "cache").stat().st_mode & 0o777 == 0o700

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import random
 import sqlite3
 from pathlib import Path
@@ -139,3 +141,26 @@ def test_a_run_is_found_by_the_first_letters_of_its_id(store: RunStore) -> None:
         ["%_"],
         [],
     ]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_nobody_else_reads_a_record_whatever_the_umask(store: RunStore, older: bool) -> None:
+    """Its write-ahead log and shared memory, which hold the newest runs, take its mode while they are there."""
+    before = os.umask(0)
+    try:
+        if older:
+            store.keep(a_run())
+            assert store.path is not None
+            store.path.chmod(0o644)
+            store.path.parent.chmod(0o755)
+        else:
+            store.ready()
+        with contextlib.closing(sqlite3.connect(store.path)) as reader:
+            store.keep(a_run("2"))
+            assert reader.execute("SELECT count(*) FROM runs").fetchone() == (1 + older,)  # keeps the log there
+            store.keep(a_run("3"))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["runs.sqlite", "runs.sqlite-shm", "runs.sqlite-wal"], 0o600)
+    assert older or store.path.parent.stat().st_mode & 0o777 == 0o700

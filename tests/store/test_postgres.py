@@ -17,8 +17,8 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, text
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore
+from farm.store.backends import Server
 from farm.store.database import Database
-from farm.store.places import Server
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
 pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")

@@ -9,7 +9,7 @@ import pytest
 from farm.config import load
 from farm.config.locate import SHIPPED
 from farm.errors import DeviceError
-from farm.transports.board_kind import Kind, check, fitting, kind_of
+from farm.transports.board_architecture import Kind, check, fitting, kind_of
 from farm.types import Device
 
 

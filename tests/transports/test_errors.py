@@ -10,7 +10,7 @@ import pytest
 
 import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports.errors import ROWS, essence, translate
+from farm.transports.rpc_errors import ROWS, essence, translate
 from farm.types import Device, Profile
 
 DEVICE = Device("pi3", Profile("rasp3b", {}, ""), "rpc://10.0.0.5:9090")
@@ -66,6 +66,7 @@ SEEN = [
     (made("InternalError", "Socket SockChannel::Send Error:Broken pipe"), LinkError, "ended"),
     (made("RuntimeError", "Cannot connect to 10.0.0.5:9090"), DeviceError, "cannot be reached"),
     (OSError(113, "No route to host"), DeviceError, "cannot be reached"),
+    (made("AgentAnswerError", "farm.agent.facts gives no text"), DeviceError, "pi3 answers what no agent answers"),
     (made("ValueError", "anything"), DeviceError, "reported an error"),
 ]
 
@@ -87,7 +88,7 @@ def test_every_row_has_an_error_that_was_seen() -> None:
     assert sorted({row_of(cause) for cause, _, _ in SEEN}) == list(range(len(ROWS)))
 
 
-AGENT = Path(farm.agent.__file__).parent
+AGENT = Path(farm.agent.__file__).parent / "src"
 # What these say, they say on the device's own command line or in its log, and not to a client.
 OWN_WORDS = {"main.cc", "command_line.cc", "run.cc", "npy.cc", "server.cc", "tracker.cc", "signals.cc"}
 
@@ -98,7 +99,7 @@ BEFORE = {"Refuse": "not a manifest: ", "Check": "cannot load library: ", "Sane"
 def agent_messages() -> list[tuple[str, str]]:
     """The errors of the agent's C++: the file, and the text with a 1 where a value goes."""
     found = []
-    for file in sorted(AGENT.glob("*.cc")):
+    for file in sorted(AGENT.rglob("*.cc")):
         for kind, statement in re.findall(r"\b(IoError|Fail|Refuse|Check|Sane)(?: \w+)?\((.*?)\);", file.read_text(), re.DOTALL):
             # A literal stays as it is; whatever else stands between the plus signs is a value.
             parts = re.split(r'"((?:[^"\\]|\\.)*)"', statement)

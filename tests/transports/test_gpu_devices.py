@@ -10,7 +10,7 @@ from farm import transports
 from farm.config import profiles
 from farm.errors import DeviceError
 from farm.executor.gpu import runs
-from farm.transports import gpu_driver
+from farm.transports import gpu_preflight
 from farm.types import Device
 
 SHIPPED = profiles.shipped()
@@ -24,8 +24,8 @@ def device(profile: str, url: str) -> Device:
 def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine whose loader finds no driver; the folder of LD_LIBRARY_PATH."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(gpu_driver, "_CACHE", tmp_path / "ld.so.cache")
-    monkeypatch.setattr(gpu_driver, "_FOLDERS", ())
+    monkeypatch.setattr(gpu_preflight, "_CACHE", tmp_path / "ld.so.cache")
+    monkeypatch.setattr(gpu_preflight, "_FOLDERS", ())
     return tmp_path
 
 

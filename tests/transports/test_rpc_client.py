@@ -1,4 +1,4 @@
-"""Connections that somebody else opens, and that are to notice a dead network all the same."""
+"""The connection to a board, which is to notice a dead network."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import socket
 
 import pytest
 
-from farm.transports.rpc_client import noticing_silence
+from farm.transports.rpc_client import notice_silence
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
 
 
-def test_a_connection_opened_in_the_block_breaks_after_20_s_of_silence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as before:
-        with noticing_silence():
-            opened = socket.create_connection(server.getsockname())
-        with opened:
-            assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
-        assert not before.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+def test_a_connection_to_a_board_breaks_after_20_s_of_silence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as opened:
+        assert not opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        notice_silence(opened)
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError
-from farm.transports.ssh_config import Hop, route
+from farm.transports.ssh.config import Hop, route
 
 CONFIG = """
 Host pi
@@ -167,3 +167,24 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
     path.write_text("Host x\n    Port nine\n")
     with pytest.raises(DeviceError, match=str(path)):
         route("ssh://x", path)
+
+
+def test_a_configuration_that_another_user_could_have_written_runs_no_command(config: Path, tmp_path: Path) -> None:
+    config.chmod(0o666)
+    with pytest.raises(DeviceError, match="another user could have written") as caught:
+        route("ssh://commanded", config)
+    assert f"every user may write to {config}" in caught.value.why
+    config.chmod(0o644)
+    (tmp_path / "more").write_text("Host pi\n    ProxyCommand touch PWNED\n")
+    (tmp_path / "more").chmod(0o666)
+    config.write_text("Include more\n")
+    with pytest.raises(DeviceError, match="another user could have written"):
+        route("ssh://pi", config)
+
+
+@pytest.mark.parametrize("name", ["$(touch${IFS}PWNED)@board", "a;touch@board", "-oProxyCommand@board", "a`b`@board", "a'b@board", "-v"])
+def test_a_name_that_is_more_than_that_to_a_shell_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DeviceError, match="names nothing that can be reached"):
+        one(tmp_path, "Host *\n ProxyCommand nc %r %h\n", f"ssh://{name}")
+    with pytest.raises(DeviceError, match="names nothing that can be reached"):
+        one(tmp_path, f"Host board\n ProxyJump {name}\n")

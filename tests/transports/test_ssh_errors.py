@@ -13,8 +13,8 @@ import paramiko
 import pytest
 
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.transports.ssh_config import Hop
-from farm.transports.ssh_errors import ROWS, broken, translate
+from farm.transports.ssh.config import Hop
+from farm.transports.ssh.errors import ROWS, broken, translate
 
 HOP = Hop("10.0.0.5", 22, "pi", "10.0.0.5", (Path("known_hosts"),))
 SOCKETS = (

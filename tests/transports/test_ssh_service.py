@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farm import process
-from farm.transports.ssh_service import Service, unit_text
+from farm import subprocesses
+from farm.errors import DeviceError
+from farm.transports.ssh.systemd_service import Service, unit_text
 
 DIGEST = "0" * 64
 
@@ -23,7 +24,7 @@ def unit(folder: Path, *, is_root: bool, walls: bool = True, launcher: tuple[str
 @pytest.mark.parametrize("scope", ["--system", "--user"])
 @pytest.mark.parametrize("name", ["plain", "a b", "100%", "$HOME"])
 def test_systemd_has_nothing_to_say_against_it(tmp_path: Path, scope: str, name: str) -> None:
-    if not process.find("systemd-analyze"):
+    if not subprocesses.find("systemd-analyze"):
         pytest.skip("there is no systemd-analyze")
     folder = tmp_path / name
     (folder / "service").mkdir(parents=True)
@@ -66,3 +67,12 @@ def test_a_user_manager_that_cannot_build_walls_gets_none() -> None:
 def test_a_launcher_comes_before_the_agent() -> None:
     text = unit(Path("/opt/farm"), is_root=True, launcher=("taskset", "-c", "4-5"))
     assert 'ExecStart="taskset" "-c" "4-5" "/opt/farm/service/farm-agent" "--host"' in text
+
+
+@pytest.mark.parametrize("name", ["base", "work", "store", "launcher", "argument"])
+def test_no_option_begins_a_line_of_its_own_in_the_unit(name: str) -> None:
+    evil = "/tmp/w\nExecStartPre=/bin/touch /tmp/x"
+    seen = {"base": "/b", "work": "/w", "store": "/s", **({name: evil} if name in ("base", "work", "store") else {})}
+    launcher, arguments = ([evil] if name == "launcher" else []), ([evil] if name == "argument" else [])
+    with pytest.raises(DeviceError, match="control character"):
+        unit_text(seen, DIGEST, launcher, arguments, is_root=True, walls=True)

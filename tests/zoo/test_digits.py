@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from farm import data, importers, zoo
-from farm.importers.feed import read_labels
+from farm.inputs.read import read_labels
 
 CORRECT, TOTAL = 357, 360  # by ONNX Runtime, as recorded in farm/zoo/digits/README.md
 

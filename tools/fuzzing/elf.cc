@@ -1,9 +1,9 @@
 // A library's bytes, mapped, relocated and searched for what TVM asks for. None of its code is run. Input: the file.
 #include <string>
 
-#include "elf_loader.h"
+#include "loader/elf_loader.h"
 #include "fuzzing.h"
-#include "host_symbols.h"
+#include "loader/host_symbols.h"
 
 namespace {
 

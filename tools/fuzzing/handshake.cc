@@ -1,5 +1,5 @@
 // A client's greeting, in pieces. Input: one byte, the size of a piece less one; the bytes that the client sends.
-#include "handshake.h"
+#include "rpc/handshake.h"
 
 #include <errno.h>
 #include <poll.h>

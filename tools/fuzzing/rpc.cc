@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "fuzzing.h"
-#include "io.h"
-#include "packets.h"
+#include "base/io.h"
+#include "rpc/packets.h"
 #include "rpc_endpoint.h"
 #include "rpc_session.h"
 

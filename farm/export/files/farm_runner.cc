@@ -7,9 +7,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "elf_loader.h"
-#include "manifest.h"
-#include "model.h"
+#include "loader/elf_loader.h"
+#include "store/manifest.h"
+#include "execution/model.h"
 
 namespace farm {
 namespace {

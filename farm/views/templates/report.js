@@ -1,5 +1,5 @@
 "use strict";
-// The theme: the system's, until the button is pressed; then what was chosen, where the browser lets a page keep that.
+// The theme is the system's until the button is pressed; then the choice is stored, if the browser allows it.
 const root = document.documentElement, button = document.getElementById("theme");
 const system = matchMedia("(prefers-color-scheme: dark)");
 const kept = { get() { try { return localStorage.getItem("farm-theme"); } catch { return null; } }, set(value) { try { localStorage.setItem("farm-theme", value); } catch { } } };
@@ -10,7 +10,7 @@ button.hidden = false;
 button.addEventListener("click", () => { root.dataset.theme = shown() === "dark" ? "light" : "dark"; kept.set(root.dataset.theme); say(); });
 system.addEventListener("change", say);
 say();
-// A link to a folded detail unfolds it.
+// Unfold a folded detail when a link to it is followed.
 const unfold = () => {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const folded = target && target.closest("details");

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from farm import process
+from farm import subprocesses
 from farm.agent.recipe import zig_flags
 from farm.deadline import Deadline
 from farm.store import cache_root
@@ -67,5 +67,5 @@ def driver(folder: Path, *more: str) -> Path:
 def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
     command = [sys.executable, "-m", "ziglang", language, *zig_flags("x86_64-cuda"), "-shared", *more, source, "-o", library, "-ldl"]
     env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C and C++ libraries, since the agent was built
-    process.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
+    subprocesses.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
     return library

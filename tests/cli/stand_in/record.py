@@ -8,25 +8,25 @@ import tempfile
 from pathlib import Path
 
 from farm.commands.common import host_profile
-from farm.compiler import cuda
+from farm.compiler.codegen import nvrtc
 from farm.config import load
-from farm.parallel import Desk
-from farm.pipeline.tasks import build_task, prepare_task, probe_task
+from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
+from farm.workers import Desk
 
 _KERNEL = 'extern "C" __global__'
 
 
 def main() -> None:
     cache, config, source = (Path(sys.argv[place]) for place in (1, 2, 4))
-    compiled = cuda._Compiler._compiled
+    compiled = nvrtc._Compiler._compiled
 
-    def recorded(compiler: cuda._Compiler, text: str) -> bytes:
+    def recorded(compiler: nvrtc._Compiler, text: str) -> bytes:
         more = text[text.index(_KERNEL) :] if source.exists() else text
         with source.open("a") as file:
             file.write(more)
         return compiled(compiler, text)
 
-    cuda._Compiler._compiled = recorded  # type: ignore[method-assign]
+    nvrtc._Compiler._compiled = recorded  # type: ignore[method-assign]
     fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))

@@ -1,0 +1,88 @@
+"""Turn the arguments of commands and of `Farm`'s methods into plans, models, runs and profiles."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import UsageError, did_you_mean
+from farm.types import PRESETS, Model, Plan, Profile, Run
+
+if TYPE_CHECKING:
+    from farm.config import Fleet
+    from farm.store import RunStore
+
+HOST_PROFILE = "x86"
+
+
+def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
+    """Return a plan changed by a preset and then by the given values that are not None.
+
+    Raises UsageError for an unknown preset or an unknown field of a plan.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}", did_you_mean(preset, PRESETS), "")
+    changes = {name: value for name, value in given.items() if value is not None}
+    known = [name for name in Plan.__dataclass_fields__ if name != "install"]
+    if unknown := [name for name in changes if name not in known]:
+        raise UsageError(f"a plan has no {unknown[0]!r}", did_you_mean(unknown[0], known), "")
+    plan = replace(plan, **{**(PRESETS[preset] if preset else {}), **changes})
+    return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
+
+
+def of_batch(model: Model, batch: int | None) -> Model:
+    """Return a model with a batch size and a name of its own; unchanged if `batch` is None.
+
+    Its latencies are those of a different model, hence the name. The labelled dataset is removed,
+    because its samples come one at a time.
+    """
+    return model if batch is None else replace(model, name=f"{model.name}.batch{batch}", batch=batch, dataset=None)
+
+
+def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:
+    """Return the deadline from the given values, or else from the preset.
+
+    It takes precedence over the deadline of a device.
+    """
+    asked: float | None = given.get("deadline_s") or PRESETS.get(preset or "", {}).get("deadline_s")
+    return asked
+
+
+def runs_named(record: RunStore, name: str) -> list[Run]:
+    """Return the runs of a baseline, or the run whose id begins with `name`.
+
+    Raises UsageError if there is none, or more than one.
+    """
+    if found := record.baseline(name):
+        return found
+    found = record.starting_with(name)
+    if len(found) == 1:
+        return found
+    if found:
+        raise UsageError(f"{len(found)} runs begin with {name}", ", ".join(run.id for run in found[:5]), "give more letters of the id")
+    raise UsageError(
+        f"there is no baseline and no run {name!r}", did_you_mean(name, record.baselines()), "farm baseline list, or: farm history"
+    )
+
+
+def worth_keeping(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs that a later run can be compared with."""
+    return [run for run in runs if run.good and run.latency]
+
+
+def host_profile(fleet: Fleet) -> Profile:
+    """Return the profile of this machine, on which every import is checked."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return fleet.profile(HOST_PROFILE)
+    return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
+
+
+def build_lanes() -> int:
+    """Return how many builds run at once: one per available CPU, at most four.
+
+    Each build needs about a gigabyte of memory.
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))

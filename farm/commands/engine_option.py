@@ -1,0 +1,64 @@
+"""--against: run the same models in other engines on this machine, interleaved with farm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.output import echo
+
+if TYPE_CHECKING:
+    from farm.commands.common import Session
+    from farm.pipeline import Outcome
+    from farm.types import Contest, Job
+
+option = click.option(
+    "--against",
+    metavar="ENGINE,...",
+    callback=lambda _context, _parameter, text: _engines(text),
+    help="On this machine, also run the models in onnxruntime or torch, interleaved with farm.",
+)
+
+
+def _engines(text: str | None) -> tuple[str, ...]:
+    """Return the engines in a comma-separated list; none if the option is not given."""
+    names = tuple(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
+    if text is not None and not names:
+        raise click.BadParameter("it names no engine, such as onnxruntime")
+    return names
+
+
+def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]) -> list[Contest]:
+    """Measure the other engines for each job whose answer was right. Raises FarmError."""
+    if not names:
+        return []
+    from farm.commands.common import host_profile
+    from farm.commands.progress import Spinner
+    from farm.pipeline.other_engines import against
+    from farm.store import Store, cache_root
+    from farm.types import Verdict
+
+    right = {(run.device, run.title) for run in outcome.runs if run.samples and run.verdict is not Verdict.WRONG}
+    chosen = [job for job in jobs if (job.device.name, job.title) in right]
+    with Spinner(session, f"against {', '.join(names)}") as spinner:
+        return against(chosen, names, host=host_profile(session.fleet()), store=Store(cache_root()), show=spinner.show)
+
+
+def show(session: Session, found: Sequence[Contest]) -> None:
+    """Print the table, and why an engine is missing from it."""
+    from farm.views.rivals import contest_table
+
+    console = session.out()
+    console.print(contest_table(found, console.width))
+    for contest in found:
+        for name, why in contest.missing.items():
+            echo(f"{contest.model}: not in {name}: {why}")
+
+
+def body(found: Sequence[Contest]) -> list[dict[str, Any]]:
+    """Return the comparisons as JSON."""
+    from farm.views.rivals import contest_to_json
+
+    return [contest_to_json(contest) for contest in found]

@@ -1,0 +1,105 @@
+"""--shape, --dtype, --module and --trust: properties of a model that its file does not state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from farm.commands.options import gathered
+
+if TYPE_CHECKING:
+    from farm.types import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Properties of a model given on the command line.
+
+    Shapes and element types of inputs by name, the function that makes the module, and whether the
+    file is trusted. It is false if none is given.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    module: str | None = None
+    trust: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.shapes or self.dtypes or self.module or self.trust)
+
+    def of(self, model: Model) -> Model:
+        """Return the model with these properties added."""
+        shapes, dtypes = {**model.shapes, **self.shapes}, {**model.dtypes, **self.dtypes}
+        return replace(model, shapes=shapes, dtypes=dtypes, module=self.module or model.module, trust=self.trust or model.trust)
+
+
+def _described(shapes: tuple[str, ...], dtypes: tuple[str, ...], module: str | None, trust: bool) -> Described:
+    """Return the values of the options.
+
+    Raises UsageError for a malformed shape, an unknown element type, or a malformed function name.
+    """
+    return Described(dict(map(_shape, shapes)), dict(map(_dtype, dtypes)), None if module is None else _module(module), trust)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    from farm.errors import UsageError
+
+    name, _, numbers = text.rpartition(":")
+    try:
+        extents = tuple(int(number) for number in numbers.split(","))
+    except ValueError:
+        extents = (0,)
+    if not name or min(extents) < 1:
+        raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
+    return name, extents
+
+
+def _dtype(text: str) -> tuple[str, str]:
+    """Return an input's name and element type; the name is empty for the type of all floats."""
+    from farm.errors import UsageError
+    from farm.types import DTYPES
+
+    name, _, dtype = text.rpartition(":")
+    if dtype not in DTYPES or not (name or "float" in dtype):
+        fix = "--dtype float16, or of one input --dtype NAME:int64"
+        raise UsageError(f"--dtype {text}: no such type", f"an input is one of {', '.join(DTYPES)}; all floats together a float", fix)
+    return name, dtype
+
+
+def _module(text: str) -> str:
+    from farm.errors import UsageError
+    from farm.types.python_source import python_source
+
+    try:
+        return python_source(text)
+    except ValueError as exc:
+        raise UsageError("--module names no function", str(exc), "--module package.module:function") from exc
+
+
+with_description = gathered(
+    "described",
+    _described,
+    click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME:1,3,224,224",
+        help="The shape of an input that the model does not fix; may be repeated.",
+    ),
+    click.option(
+        "--dtype",
+        "dtypes",
+        multiple=True,
+        metavar="[NAME:]TYPE",
+        help="The element type of a TorchScript input (ids:int64), or of all floats of a module (float16); may be repeated.",
+    ),
+    click.option(
+        "--module",
+        metavar="PKG.MOD:FUNCTION",
+        help="The function that returns the module, and example inputs, for a .pth file of weights.",
+    ),
+    click.option("--trust", is_flag=True, help="Import the model without a sandbox: it can do whatever you can."),
+)

@@ -1,0 +1,7 @@
+"""Code generation: from a scheduled module to a shared library.
+
+executable   plan memory and generate machine code
+stack_tiles  keep register tiles on the stack, so that LLVM puts them into registers
+link         link object code without any library of the system
+nvrtc        compile CUDA code to device binaries on a machine without a GPU
+"""

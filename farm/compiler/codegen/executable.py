@@ -1,0 +1,123 @@
+"""Generate the machine code of a lowered module, and plan its memory, also for a dynamic batch.
+
+TVM's memory planner reuses storage of symbolic size only between tensors of identical size. Memory
+is therefore planned for a batch of one. Then each storage gets the size of the largest tensor
+assigned to it, as an expression of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.sym import Analyzer
+
+from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
+from farm.compiler.gpu.schedule import is_gpu
+from farm.compiler.ir.relax_rewriter import op_name
+
+# Attribute that gives TVM's planner upper bounds of symbolic extents
+_UPPER_BOUND = "tir_var_upper_bound"
+
+
+def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Return the executable of a module for a target.
+
+    For a GPU, TVM's own passes are used.
+    """
+    if is_gpu(target):
+        return tvm.compile(module, target=target)
+    return tvm.compile(_planned_at_one(module), target=target, relax_pipeline=_PIPELINE, tir_pipeline=with_tiles_on_stack())
+
+
+def _planned_at_one(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a copy of the module whose memory will be planned for a batch of one."""
+    result = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function) and (batch := _given(function)):
+            result[variable] = function.with_attr(_UPPER_BOUND, dict.fromkeys(batch, 1))
+    return result
+
+
+def _given(function: relax.Function) -> set[str]:
+    """Return the symbolic extents that are known when a function starts.
+
+    These are the extents of its parameters, and not those that depend on values.
+    """
+    return {str(variable.name) for parameter in function.params for variable in relax.analysis.tir_vars_in_type(parameter.ty)}
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.StorageOfOpenBatches")
+class _StorageOfOpenBatches:
+    """Pass that gives each storage planned for a batch of one room for its largest tensor.
+
+    The size becomes an expression of the batch.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        for variable, function in module.functions_items():
+            if isinstance(function, relax.Function) and _UPPER_BOUND in (function.attrs or {}):
+                module.update_func(variable, _roomy(function))
+        return module
+
+
+def _roomy(function: relax.Function) -> relax.Function:
+    blocks = function.body.blocks
+    sizes: dict[relax.Var, list[Any]] = {}
+    for binding in (binding for block in blocks for binding in block.bindings):
+        if _calls(binding, "relax.memory.alloc_tensor"):
+            storage, _, shape, dtype, *_ = binding.value.args
+            sizes.setdefault(storage, []).append(_nbytes(shape.values, str(dtype.value)))
+
+    def sized(binding: relax.Binding) -> relax.Binding:
+        if not _calls(binding, "relax.memory.alloc_storage") or binding.var not in sizes:
+            return binding
+        call = binding.value
+        size = relax.ShapeExpr([reduce(_larger, sizes[binding.var])])
+        return relax.VarBinding(binding.var, relax.Call(call.op, [size, *call.args[1:]], call.attrs, call.ty_args))
+
+    made = [relax.BindingBlock([sized(binding) for binding in block.bindings]) for block in blocks]
+    body = relax.SeqExpr(made, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def _calls(binding: relax.Binding, operator: str) -> bool:
+    return op_name(getattr(binding, "value", None)) == operator
+
+
+def _nbytes(extents: Sequence[Any], dtype: str) -> Any:
+    start = tirx.const(np.dtype(dtype).itemsize, "int64")
+    return Analyzer().simplify(reduce(lambda size, extent: size * extent, extents, start))
+
+
+def _larger(one: Any, other: Any) -> Any:
+    """Return the larger of two sizes, or an expression of both if that depends on the batch."""
+    analyzer = Analyzer()
+    for variable in tirx.analysis.undefined_vars(tirx.Evaluate(one + other)):
+        analyzer.bind(variable, tvm.ir.Range(tirx.const(0, "int64"), tirx.const(1 << 31, "int64")))
+    if analyzer.can_prove(one >= other):
+        return one
+    return other if analyzer.can_prove(other >= one) else tirx.max(one, other)
+
+
+_PIPELINE = tvm.transform.Sequential(
+    [
+        relax.transform.LegalizeOps(),
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        _StorageOfOpenBatches(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+)

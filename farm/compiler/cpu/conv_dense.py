@@ -1,0 +1,161 @@
+"""Define convolutions and matrix products as tensor expressions with packed weights.
+
+A rule of conv_dense_schedule tiles the main block. A packed weight holds, for each block of output
+channels, everything that the block reads in the order of use: [CO / block, KH, KW, CI, block] for a
+convolution, [N / block, K, block] for a product. The main block covers whole tiles: its pixels
+beyond the output repeat the last pixel, its channels beyond the output have zero weights, and a
+block after it drops both. Activations are NHWC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import te
+
+from farm.compiler.cpu import padding_taps
+from farm.compiler.cpu.kernel_config import KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import up_to_multiple
+from farm.compiler.ir.annotations import ORDER, SKIP_PADDING_TAPS, TILE, WORKLOAD
+from farm.compiler.ir.dynamic_extents import Extent, covering, is_open, plain, same
+
+# Main blocks, with the names of kernels and rules.
+CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"
+POOL, DEPTHWISE_INT8 = "max_pool", "depthwise_int8"
+PADDING, PACKING, CROP = "padding", "packing", "crop"
+# The block that a main block with grouped loads reads: an input for each step of each pixel.
+INPUTS = "inputs"
+
+
+def convolution(workload: Workload, config: KernelConfig, grouped_loads: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """Define a convolution; with several groups, each output reads the channels of its own group.
+
+    `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
+    If the packed weight has one column and the kernel several, that column is a contiguous run of
+    the values of all columns and channels, padded with zeros.
+    """
+    blocks, kernel_h, kernel_w, depth, block = extents(weight)
+    _, columns, channels, _ = workload.weight
+    runs = kernel_w < columns
+    beyond = up_to_multiple(depth, channels) // channels - columns if runs else 0
+    (top, left, bottom, right) = workload.padding
+    source = padded(data, (top, left, bottom, right + beyond))
+    out_h, out_w = workload.output(0), workload.output(1)
+    ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
+    (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
+    count = source.shape[0]
+    shape = (count, out_h, up_to_multiple(out_w, config.tile.pixels), blocks * block)
+
+    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
+        return te.sum(inputs(n, y, x, ry, rx, first + rc) * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
+
+    def read(n: te.Var, y: te.Var, x: te.Var, ry: te.Var, rx: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
+        return source[n, row, column + c // channels, c % channels] if runs else source[n, row, column, c]
+
+    inputs = te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS) if grouped_loads else read
+    attrs = kernel_annotations(workload, config)
+    if not grouped_loads and not runs and padding_taps.used_tap_fraction(workload, config.tile.pixels) < 1:
+        attrs[SKIP_PADDING_TAPS] = padding_taps.padding_annotation(workload)
+    main = te.compute(shape, value, name=CONVOLUTION, attrs=attrs)
+    return cropped(main, (count, out_h, out_w, workload.channels))
+
+
+def dense(workload: Workload, config: KernelConfig, grouped_loads: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `convolution`."""
+    *outer, rows, depth = plain(data.shape)
+    blocks, _, block = extents(weight)
+    k = te.reduce_axis((0, depth), name="k")
+    shape = (*outer, covering(rows, config.tile.pixels), blocks * block)
+
+    def value(*at: te.Var) -> tvm.tirx.Expr:
+        *before, j = at
+        return te.sum(inputs(*before, k) * weight[j // block, k, j % block], axis=k)
+
+    def read(*at: te.Var) -> tvm.tirx.Expr:
+        *batch, i, step = at
+        return data(*batch, within(i, rows, shape[-2]), step)
+
+    inputs = te.compute((*shape[:-1], depth), read, name=INPUTS) if grouped_loads else read
+    return cropped(te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config)), (*outer, rows, workload.channels))
+
+
+def product(workload: Workload, config: KernelConfig, left: te.Tensor, right: te.Tensor) -> te.Tensor:
+    """Define [..., M, K] by [..., K, N], neither of them constant: [..., M, N].
+
+    The leading extents are equal or 1. The right operand is packed first if its rows do not fill
+    blocks.
+    """
+    (*outer_left, rows, depth), (*outer_right, _, width) = plain(left.shape), plain(right.shape)
+    outer = [one if is_open(one) or one != 1 else other for one, other in zip(outer_left, outer_right, strict=True)]
+    k = te.reduce_axis((0, depth), name="k")
+    block = config.tile.block
+    shape = (*outer, up_to_multiple(rows, config.tile.pixels), up_to_multiple(width, block))
+    packed = _packed(right, block) if width % block else None
+
+    def value(*at: te.Var) -> tvm.tirx.Expr:
+        *batch, i, j = at
+        first = left(*_broadcast(batch, outer_left), within(i, rows, shape[-2]), k)
+        batch = _broadcast(batch, outer_right)
+        second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
+        return te.sum(first * second, axis=k)
+
+    return cropped(te.compute(shape, value, name=PRODUCT, attrs=kernel_annotations(workload, config)), (*outer, rows, width))
+
+
+def extents(tensor: te.Tensor) -> list[int]:
+    """Return the extents of a weight, which are known."""
+    return [int(extent) for extent in tensor.shape]
+
+
+def kernel_annotations(workload: Workload, config: KernelConfig) -> dict[str, Any]:
+    """Return the annotations of a main block that say how it is configured."""
+    tile = config.tile
+    return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: config.order, WORKLOAD: workload.key}
+
+
+def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
+    """Return the index, or the last valid one for indices beyond the limit.
+
+    Computing a pixel twice costs less than testing whether it exists.
+    """
+    return index if same([limit], [covered]) else te.min(index, limit - 1)
+
+
+def _broadcast(indices: Sequence[te.Var], extents: Sequence[Extent]) -> list[Any]:
+    return [index if is_open(extent) or extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
+
+
+def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
+    """Return the tensor without the pixels and channels beyond `shape`."""
+    if same(main.shape, shape):
+        return main
+    return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
+
+
+def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Tensor:
+    """Return an NHWC tensor with padding: top, left, bottom, right, filled with `outside`."""
+    if not any(padding):
+        return data
+    count, height, width, channels = plain(data.shape)
+    top, left, bottom, right = padding
+
+    def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
+        return tvm.tirx.if_then_else(inside, data[n, y - top, x - left, c], tvm.tirx.const(outside, data.dtype))
+
+    return te.compute((count, height + top + bottom, width + left + right, channels), value, name=PADDING)
+
+
+def _packed(right: te.Tensor, block: int) -> te.Tensor:
+    *outer, depth, width = plain(right.shape)
+
+    def value(*at: te.Var) -> tvm.tirx.Expr:
+        *batch, blocks, k, lane = at
+        column = blocks * block + lane
+        return tvm.tirx.if_then_else(column < width, right(*batch, k, column), tvm.tirx.const(0, right.dtype))
+
+    return te.compute((*outer, -(-width // block), depth, block), value, name=PACKING)

@@ -1,0 +1,348 @@
+"""Schedule convolutions and products: register tiles, with the epilogue on each tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
+
+from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, INPUTS, PRODUCT
+from farm.compiler.cpu.general_schedule import contiguous_axis, inline_elementwise, is_function, parallelize, schedule_block
+from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
+from farm.compiler.cpu.kernel_config import CHANNELS
+from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor, groups_per_iteration
+from farm.compiler.ir.annotations import (
+    INSTRUCTION,
+    ORDER,
+    PREFETCH_NEXT_BLOCK,
+    PREFETCH_OPERANDS,
+    SKIP_PADDING_TAPS,
+    TILE,
+    VECTOR_TAIL,
+    FenceKind,
+    annotate_fence,
+)
+from farm.compiler.ir.blocks import extent, has_reduction, is_open_loop, name_of
+from farm.compiler.ir.dynamic_extents import Extent, is_open, same
+from farm.compiler.target.cpu_model import CpuModel
+
+_PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
+_SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
+_GROUPS = 4  # of blocks at least: each but the first is prefetched
+_FUNCTIONS = 2  # nested in an epilogue at most: see `is_function`
+# Reduction steps at most: LLVM unrolls the loops of such a short row, and would keep too many inputs
+# in registers.
+_UNROLLED_BY_LLVM = 16
+
+
+def schedule_product(sch: Schedule, cpu: CpuModel) -> None:
+    """Keep the sums of a tile in registers, then compute the epilogue on the tile."""
+    main = main_block(sch, _PRODUCTS)
+    before = sources_of(sch, main)
+    _tile_product(sch, cpu, main, inline_epilogue(sch, main, cpu))
+    for block in before:
+        schedule_block(sch, block, cpu)
+
+
+def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) -> None:
+    """Tile the last two axes of the main block, and compute its one consumer on each tile."""
+    tile, axes = tile_of(sch, main), len(sch.get(main).writes[0].source.shape)
+    spatial, reduced = sch.get_loops(main)[:axes], sch.get_loops(main)[axes:]
+    instruction = str(sch.get(main).annotations.get(INSTRUCTION, ""))
+    inside = [reduced.pop()] if instruction else []
+    asks = SKIP_PADDING_TAPS in sch.get(main).annotations  # a test for each tap
+    if (
+        not cpu.has_memory_operands
+        and not asks
+        and len(reduced) == 3
+        and extent(sch, reduced[1]) * extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
+    ):
+        reduced = [sch.fuse(*reduced[:2]), reduced[2]]
+    inputs = inputs_of(sch, main)
+    if inputs is not None:
+        reduced = [*reduced[:-1], *split_into_groups(sch, reduced)]
+    *outer, row, column = spatial
+    rows, tile_rows = sch.split(row, [None, tile.pixels])
+    columns, vectors, lanes = sch.split(column, [None, tile.vectors, tile.lanes])
+    sch.reorder(*outer, rows, columns, *reduced, tile_rows, vectors, lanes, *inside)
+    if sch.get(main).annotations[ORDER] == CHANNELS:
+        columns, *within = _split_block_groups(sch, cpu, main, columns)
+        sch.reorder(columns, *outer, rows, *within)
+        uses = math.prod(extent(sch, loop) for loop in outer)  # rows of tiles that use a block before the next block
+        again = uses * extent(sch, rows) > 1 and extent(sch, columns) > 1 and not is_open_loop(sch, rows)
+        if cpu.gains_by_prefetch and again and name_of(sch, main) in (CONVOLUTION, DENSE):
+            sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
+        shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
+    else:
+        shared, place = _fused(sch, [*outer, rows]), columns
+    _follow(sch, main, last, place, tile)
+    if cpu.gains_by_prefetch:
+        sch.annotate(place, PREFETCH_OPERANDS, 1)
+    parallelize(sch, shared, [main], cpu)
+    _unroll_vectorize(sch, [tile_rows, vectors], None if instruction else lanes)
+    if asks:
+        sch.annotate(reduced[-1], SKIP_PADDING_TAPS, [int(number) for number in sch.get(main).annotations[SKIP_PADDING_TAPS]])
+    if inputs is not None:
+        group_loads(sch, main, inputs, reduced[-2:], tile)
+    initial = sch.get_loops(sch.decompose_reduction(main, reduced[0]))
+    _unroll_vectorize(sch, initial[-3:-1], initial[-1])
+    if instruction:
+        sch.tensorize(lanes, instruction)
+
+
+def _split_block_groups(sch: Schedule, cpu: CpuModel, main: SBlockRV, columns: LoopRV) -> list[LoopRV]:
+    """Split the loop over blocks of channels into one over groups and one within a group.
+
+    The groups are blocks whose weights stay in the cache together; the loop is returned unsplit if
+    there is one block in a group. A row of tiles is computed for a whole group before the next row:
+    its results, and what is added to them, are then adjacent. The weights come from the L2 cache
+    each time: that is fast enough for a tile of many pixels, which reuses each weight for each
+    pixel.
+    """
+    tile = tile_of(sch, main)
+    bytes_a_cycle = 4 * tile.lanes * cpu.fmas_per_cycle / tile.pixels  # of weights
+    if name_of(sch, main) not in (CONVOLUTION, DENSE) or not cpu.gains_by_prefetch or bytes_a_cycle > cpu.l2_bytes_per_cycle / 2:
+        return [columns]
+    block_bytes = 4 * math.prod(int(extent) for extent in sch.get(main).reads[-1].source.shape[1:])
+    fitting, blocks = cpu.l2_bytes // _SHARE_OF_GROUP // block_bytes, extent(sch, columns)
+    together = divisor(blocks, max(1, min(fitting, blocks // _GROUPS)))
+    return list(sch.split(columns, [None, together])) if together > 1 else [columns]
+
+
+def inputs_of(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+    """Return the INPUTS block of a main block; None if its loads are not grouped."""
+    return next((block for block in sch.get_producers(main) if name_of(sch, block) == INPUTS), None)
+
+
+def split_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
+    """Split the innermost reduction loop into iterations, groups and steps of a group."""
+    *around, steps = (extent(sch, loop) for loop in reduced)
+    return list(sch.split(reduced[-1], [None, groups_per_iteration(steps, math.prod(around)), STEPS_PER_GROUP]))
+
+
+def group_loads(sch: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile) -> None:
+    """Load all operands of a group of reduction steps before the products of the group.
+
+    `loops` are the loop over the groups of an iteration and the loop over the steps of a group.
+    """
+    groups, steps = loops
+    read = [region.source for region in sch.get(main).reads]
+    (own,) = (at for at, buffer in enumerate(read) if buffer.same_as(sch.get(inputs).writes[0].source))
+    packed = int(read[own + 1].shape[-1]) == tile.block and extent(sch, steps) >= STEPS_PER_GROUP
+    weights = sch.cache_read(main, own + 1, "global")
+    for block, lanes in ((inputs, STEPS_PER_GROUP), (weights, tile.lanes)):
+        sch.compute_at(block, groups, preserve_unit_loops=True)
+        *_, rows, column = sch.get_loops(block)
+        vectors, column = sch.split(column, [None, lanes])
+        _unroll_vectorize(sch, [rows, vectors], column)
+    _unroll_vectorize(sch, [], sch.get_loops(main)[-1])
+    sch.unroll(groups)
+    sch.unroll(steps)
+    annotate_fence(sch, groups, FenceKind.GROUPED_PACKED if packed else FenceKind.GROUPED_ROWS)
+    if packed and extent(sch, iterations := _around(sch, main, groups)) > 1:
+        annotate_fence(sch, iterations, FenceKind.OPAQUE_TRIP_COUNT)
+
+
+def _around(sch: Schedule, block: SBlockRV, inner: LoopRV) -> LoopRV:
+    """Return the loop of a block that directly encloses another."""
+    loops = sch.get_loops(block)
+    return loops[next(at for at, loop in enumerate(loops) if sch.get(loop).same_as(sch.get(inner))) - 1]
+
+
+def sources_of(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
+    """Return the blocks that a main block reads, directly or through INPUTS."""
+    found = [[block] if name_of(sch, block) != INPUTS else sch.get_producers(block) for block in sch.get_producers(main)]
+    return [block for blocks in found for block in blocks]
+
+
+def main_block(sch: Schedule, names: tuple[str, ...]) -> SBlockRV:
+    """Return the first block that has one of the names."""
+    return next(block for block in sch.get_child_blocks(sch.get_sblock("root")) if name_of(sch, block) in names)
+
+
+def tile_of(sch: Schedule, main: SBlockRV) -> Tile:
+    """Return the register tile that a main block is annotated with."""
+    return Tile(*(int(value) for value in sch.get(main).annotations[TILE]))
+
+
+def _fused(sch: Schedule, loops: list[LoopRV]) -> LoopRV:
+    return sch.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
+    """Inline all blocks after the main block into the last one, and return that.
+
+    A main block that is the last gets a copy as its epilogue. The returned block computes each of
+    its elements from one element of the main block: computed with the tiles of the main block, it
+    is complete. If that does not hold for the last block (a channel's factor is applied to all
+    pixels, a padding has elements that do not depend on the main block), the part before it is
+    computed with the tiles: the last block is parallelized and vectorized by itself, and the block
+    before is returned. The same holds if the last block also reads an input of the main block,
+    because TVM's `reverse_compute_at` rejects that: the result is then staged through a copy, which
+    is returned.
+
+    Raises if that is impossible, as when a kernel has several results.
+    """
+    _fuse_bias_into_init(sch, main)
+    if not sch.get_consumers(main):
+        sch.cache_write(main, 0, "global")
+    sources = {name_of(sch, block) for block in sources_of(sch, main)}
+    first = {INPUTS, name_of(sch, main), *sources}
+    *between, last = after = [block for block in sch.get_child_blocks(sch.get_sblock("root")) if name_of(sch, block) not in first]
+    before = dominating_consumer(sch, main)
+    if before is None and any(name_of(sch, producer) in sources for block in after for producer in sch.get_producers(block)):
+        before = sch.cache_write(main, 0, "global")
+    if before is None:
+        for block in between:
+            sch.compute_inline(block)
+        return last
+    inline_around(sch, before, between, last, cpu)
+    return before
+
+
+def inline_around(sch: Schedule, before: SBlockRV, between: list[SBlockRV], last: SBlockRV, cpu: CpuModel) -> None:
+    """Inline the producers of `before` into it, and schedule the blocks after it by themselves."""
+    needed, waiting = set[str](), [before]
+    while waiting:
+        producers = sch.get_producers(waiting.pop())
+        needed.update(name_of(sch, block) for block in producers)
+        waiting += producers
+    after = [block for block in between if name_of(sch, block) not in {*needed, name_of(sch, before)}]
+    for block in between:
+        if name_of(sch, block) in needed:
+            sch.compute_inline(block)
+    for block in inline_elementwise(sch, [*after, last]):
+        schedule_block(sch, block, cpu)
+
+
+def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+    """Return the block through which all blocks after it depend on the main block.
+
+    Returns None if every block after the main block computes each element from one element of the
+    blocks before it, with at most _FUNCTIONS functions nested. Returns a copy of the main block if
+    there is no such single block.
+    """
+    gates, reached, waiting = dict[str, SBlockRV](), {name_of(sch, main): 0}, [main]
+    while waiting:
+        block = waiting.pop()
+        for consumer in sch.get_consumers(block):
+            name, functions = name_of(sch, consumer), reached[name_of(sch, block)] + is_function(sch, consumer)
+            if functions > _FUNCTIONS or not _takes_own_elements(sch, consumer, block):
+                gates[name_of(sch, block)] = block
+            elif functions > reached.get(name, -1):
+                reached[name] = functions
+                waiting.append(consumer)
+    if not gates:
+        return None
+    gate = next(iter(gates.values()))
+    return gate if len(gates) == 1 and name_of(sch, gate) != name_of(sch, main) else sch.cache_write(main, 0, "global")
+
+
+def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -> bool:
+    """Return whether each element of a block needs one element of its producer only.
+
+    That element must exist. TVM's `reverse_compute_at` computes a block wherever one of its
+    operands is computed, and nowhere else.
+    """
+    block, source = sch.get(consumer), sch.get(producer).writes[0].source
+    extents = {axis.var: axis.dom.extent for axis in block.iter_vars}
+    if has_reduction(sch, consumer):
+        return False
+    for indices in _loads(block.body, source):
+        taken = [index for index in indices if isinstance(index, tirx.Var)]
+        missing = [variable for variable in extents if not any(variable.same_as(index) for index in taken)]
+        if any(not isinstance(index, tirx.Var | tirx.IntImm) for index in indices) or len(set(taken)) < len(taken):
+            return False
+        if any(is_open(extents[variable]) or int(extents[variable]) != 1 for variable in missing):
+            return False
+        places = zip(indices, source.shape, strict=True)
+        if not all(_at_most(extents.get(index, 1), extent) for index, extent in places if isinstance(index, tirx.Var)):
+            return False
+    return True
+
+
+def _loads(statement: tirx.Stmt, buffer: Any) -> list[Sequence[Any]]:
+    """Return the indices at which a statement reads a buffer."""
+    found: list[Sequence[Any]] = []
+
+    def collect(load: TensorLoad) -> None:
+        if load.source.same_as(buffer):
+            found.append(load.indices)
+
+    tvm_ffi.structural_walk(statement, [(TensorLoad, collect)])
+    return found
+
+
+def _at_most(extent: Extent, limit: Extent) -> bool:
+    if is_open(extent) or is_open(limit):
+        return same([extent], [limit]) or bool(Analyzer().can_prove(extent <= limit))
+    return int(extent) <= int(limit)
+
+
+def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
+    """Initialise the sums with the bias if the only consumer adds one element by element.
+
+    Not for the sums of an instruction: the block would no longer match its tensor intrinsic.
+    """
+    consumers, block = sch.get_consumers(main), sch.get(main)
+    if len(consumers) != 1 or not _is_sum(block) or block.annotations.get(INSTRUCTION):
+        return
+    added, sums = sch.get(consumers[0]), block.writes[0].source
+    places = [axis.var for axis in added.iter_vars]
+    reads = _loads(added.body, sums)
+    of_own = len(reads) == 1 and len(reads[0]) == len(places) and all(map(tirx.Var.same_as, places, reads[0]))
+    value = getattr(added.body, "value", None)
+    of_same_shape = same([axis.dom.extent for axis in added.iter_vars], sums.shape)
+    if (
+        of_own
+        and of_same_shape
+        and isinstance(value, tirx.Add)
+        and any(sums.same_as(getattr(part, "source", None)) for part in (value.a, value.b))
+    ):
+        sch.fuse_reduction_epilogue(main, consumers[0])
+
+
+def _is_sum(block: SBlock) -> bool:
+    """Return whether a block is a sum that starts with zero: TVM would fuse into any reduction."""
+    begin, step = getattr(block.init, "value", None), getattr(block.body, "value", None)
+    return isinstance(begin, tirx.IntImm | tirx.FloatImm) and float(begin.value) == 0 and isinstance(step, tirx.Add)
+
+
+def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
+    """Compute the last block tile by tile, in whole vectors.
+
+    If the channels do not fill whole vectors, the last vector of all is split, see vector_tails.
+    """
+    channels = int(sch.get(last).writes[0].source.shape[-1])
+    sums = next((read for read in sch.get(last).reads if read.source.same_as(sch.get(main).writes[0].source)), None)
+    by_channels = contiguous_axis(sch, last, sums) == len(sch.get(last).iter_vars) - 1
+    sch.reverse_compute_at(last, place, preserve_unit_loops=True)
+    *_, pixels, column = sch.get_loops(last)
+    tailed = by_channels and channels % tile.lanes > 0 and extent(sch, column) == min(channels, tile.block)
+    vectors, lanes = sch.split(column, [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)])
+    _unroll_vectorize(sch, [pixels, vectors], lanes)
+    if tailed:
+        sch.annotate(pixels, VECTOR_TAIL, channels)
+
+
+def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:
+    if lanes is not None:
+        sch.vectorize(lanes)
+    for loop in loops:
+        sch.unroll(loop)
+
+
+RULES = {
+    CONVOLUTION: schedule_product,
+    DENSE: schedule_product,
+    PRODUCT: schedule_product,
+    CONVOLUTION_INT8: schedule_product,
+    DENSE_INT8: schedule_product,
+}

@@ -1,0 +1,96 @@
+"""List the candidate configurations of products and predict the cycles of each."""
+
+from __future__ import annotations
+
+import math
+
+from farm.compiler.cpu import padding_taps
+from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
+from farm.compiler.cpu.kernel_config import CHANNELS, DIRECT, PIXELS, KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, can_group_loads, grouped_tile, product_tiles, up_to_multiple
+from farm.compiler.target.cpu_model import CpuModel
+
+_WEIGHT_BYTES_A_CYCLE = 4  # from memory, if products wait for them
+_INPUT_BYTES_A_CYCLE = 32  # from memory, overlapped with the arithmetic on them
+_OTHERS_BYTES_A_CYCLE = 8  # of the input, from the cache of the core that wrote it
+_PIECES_BYTES_A_CYCLE = 6  # to memory, one block of channels at a time
+_ENOUGH_TASKS = 8  # rows of tiles: fewer do not balance among threads
+_SHARED_BADLY = 1e6  # cycles: the penalty for fewer
+
+
+def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
+    """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
+    rows, pixels, depth, values = _product(workload)
+    channels = workload.channels
+    grouped_loads = groups_loads(workload, cpu)
+    if run := run_length(workload, cpu):
+        depth = values = workload.weight[0] * run
+    if workload.groups > 1:
+        tile = grouped_tile(cpu, pixels, channels // workload.groups)
+        tiles = [] if tile is None else [(tile, 1.0)]
+    else:
+        tiles = product_tiles(cpu, pixels, channels, depth, grouped_loads)
+    found = []
+    for tile, cycles in tiles:
+        weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
+        blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
+        memory = memory_cycles(cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        if workload.operator == CONVOLUTION and not grouped_loads and not run:
+            cycles *= padding_taps.used_tap_fraction(workload, tile.pixels)
+        found += [
+            (KernelConfig(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
+        ]
+    return found
+
+
+def memory_cycles(cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
+    """Return the cycles that waiting for memory adds, in the orders PIXELS and CHANNELS.
+
+    `weights`, `inputs` and `outputs` are bytes, `blocks` are blocks of channels, `tasks` rows of
+    tiles. In the order PIXELS all weights are read for each row of tiles, from memory at least the
+    first time. In the order CHANNELS a block of weights is read once, which costs only the first
+    block if the others are prefetched; but every core reads the inputs that the others wrote, once
+    for each of its blocks, and the outputs are written block by block.
+    """
+    in_cache = cpu.l2_bytes // 2  # larger data does not stay there from one use to the next
+    all_weights = weights / _WEIGHT_BYTES_A_CYCLE
+    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
+    again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
+    pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
+    by_others = inputs / _OTHERS_BYTES_A_CYCLE
+    return by_pixels, all_weights / (blocks if cpu.gains_by_prefetch else 1) + by_others + again + pieces
+
+
+def _product(workload: Workload) -> tuple[int, int, int, int]:
+    """Return rows, pixels in a row, products in a sum, packed weights of a channel."""
+    data, weight = workload.data, workload.weight
+    if workload.operator == DENSE:
+        return math.prod(data[:-2]), data[-2], data[-1], data[-1]
+    if workload.operator == PRODUCT:
+        return math.prod(map(max, data[:-2], weight[:-2])), data[-2], data[-1], math.prod(weight[:-1])
+    return data[0] * workload.output(0), workload.output(1), math.prod(weight[:3]), math.prod(weight[:3])
+
+
+def groups_loads(workload: Workload, cpu: CpuModel) -> bool:
+    """Return whether the loops of a workload load the operands of several reduction steps together.
+
+    This holds for convolutions of one group and products with a constant.
+    """
+    if workload.operator == DENSE:
+        return can_group_loads(cpu, workload.data[-1])
+    if workload.operator != CONVOLUTION or workload.groups > 1:
+        return False
+    return can_group_loads(cpu, workload.weight[2]) or run_length(workload, cpu) > 0
+
+
+def run_length(workload: Workload, cpu: CpuModel) -> int:
+    """Return the length of a kernel row, columns x channels, padded to whole groups of steps.
+
+    Returns 0 if the channels alone fill groups. The inputs of such a row are contiguous, so that
+    the sums of few channels, as of an image, can load by groups too.
+    """
+    if workload.operator != CONVOLUTION or workload.groups > 1:
+        return 0
+    (_, columns, depth, _), (_, dilation) = workload.weight, workload.dilation
+    run = up_to_multiple(columns * depth, STEPS_PER_GROUP)
+    return run if dilation == 1 < columns and depth % STEPS_PER_GROUP and can_group_loads(cpu, run) else 0

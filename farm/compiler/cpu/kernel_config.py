@@ -1,0 +1,181 @@
+"""The configuration of a kernel, and its selection by a measured record or by predicted cycles.
+
+A rule offers its candidates, each with the cycles that its cost model predicts. The selector takes
+the recorded configuration of the workload if it is among them (a record may come from another
+version of the rules), else the candidate of the fewest predicted cycles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from farm.compiler.cpu.register_tiles import Tile
+from farm.compiler.target.cpu_model import CpuModel
+from farm.store import digest_of
+
+DIRECT = "direct"  # a method: the operator's own arithmetic
+TRACE = "steps"  # a method: a trace of MetaSchedule; part of stored records
+# An order: which of the loops around a tile is the outermost, which is divided among threads.
+PIXELS, CHANNELS = "pixels", "channels"
+_DIGITS = 8  # of a digest that distinguishes the traces of a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Everything that the selection of a schedule may depend on: an operator and its geometry.
+
+    `operator` is named as the main block in conv_dense or another file of loops. `data` is the
+    input's shape: NHWC for a convolution, [..., M, K] for a product. `weight` is [KH, KW, CI /
+    groups, CO], [..., K, N], or a pool's window. `padding` is top, left, bottom, right. `half`: the
+    weight may be read as float16, which takes a different time.
+    """
+
+    operator: str
+    data: tuple[int, ...]
+    weight: tuple[int, ...]
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    half: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return the key, for example "convolution 1x56x56x64 3x3x64x64 s1,1 p1,1,1,1 d1,1 g1".
+
+        " f16" follows if the weight may be read as float16. Records are stored under this key.
+        """
+        data, weight = ("x".join(map(str, shape)) for shape in (self.data, self.weight))
+        strides, padding, dilation = (",".join(map(str, numbers)) for numbers in (self.strides, self.padding, self.dilation))
+        return f"{self.operator} {data} {weight} s{strides} p{padding} d{dilation} g{self.groups}{' f16' if self.half else ''}"
+
+    @property
+    def channels(self) -> int:
+        """Return the number of output channels."""
+        return self.weight[-1]
+
+    def output(self, axis: int) -> int:
+        """Return the height (axis 0) or width (1) of the output of a convolution or a pool."""
+        reach = self.data[1 + axis] + self.padding[axis] + self.padding[axis + 2] - self.dilation[axis] * (self.weight[axis] - 1)
+        return (reach - 1) // self.strides[axis] + 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """How to compute a workload: a method, a register tile and the order of the loops around it."""
+
+    method: str
+    tile: Tile
+    order: str = PIXELS
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.tile} by {self.order}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the configuration as it is stored in records."""
+        return {"method": self.method, "tile": [self.tile.pixels, self.tile.vectors, self.tile.lanes], "order": self.order}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> KernelConfig:
+        """Read the result of `to_json`.
+
+        Raises KeyError, TypeError or ValueError for anything else.
+        """
+        pixels, vectors, lanes = body["tile"]
+        return cls(str(body["method"]), Tile(int(pixels), int(vectors), int(lanes)), str(body["order"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTrace:
+    """How to compute a kernel without a rule: the trace of a schedule in TVM's form, as JSON."""
+
+    trace: str
+
+    def __str__(self) -> str:
+        return f"{TRACE} {digest_of(self.trace)[:_DIGITS]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trace as it is stored in records."""
+        return {"method": str(self), "trace": json.loads(self.trace)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ScheduleTrace:
+        """Read the result of `to_json`. Raises KeyError or ValueError for anything else."""
+        if not isinstance(body["trace"], list):
+            raise ValueError("a trace is a list of steps and one of decisions")
+        return cls(json.dumps(body["trace"], separators=(",", ":")))
+
+
+Candidates = Sequence[tuple[KernelConfig, float]]  # with predicted cycles of one core
+Records = Mapping[str, KernelConfig | ScheduleTrace]  # by the key of their workload
+NO_RECORDS: Records = MappingProxyType({})
+
+
+def parsed(choices: Mapping[str, Mapping[str, object]]) -> dict[str, KernelConfig | ScheduleTrace]:
+    """Return the recorded configurations by workload, without those of an unknown format.
+
+    Another version of farm may have written those.
+    """
+    found: dict[str, KernelConfig | ScheduleTrace] = {}
+    for workload, body in choices.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found[workload] = ScheduleTrace.from_json(body) if "trace" in body else KernelConfig.from_json(body)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The configuration selected for a workload; `recorded` if a record decided it."""
+
+    workload: Workload
+    config: KernelConfig
+    recorded: bool
+    candidates: Candidates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfigSelector:
+    """Selects the configuration of each kernel of one model for one CPU.
+
+    `fp16_weights`: the model has float16 weights, so that kernels may read weights as float16.
+    `decisions` logs the workloads for which a rule has candidates, by key. `searched` logs the keys
+    of kernels without a rule, which only the record of a search can configure.
+    """
+
+    cpu: CpuModel
+    records: Records = field(default_factory=lambda: NO_RECORDS)
+    fp16_weights: bool = False
+    decisions: dict[str, Decision] = field(default_factory=dict, init=False)
+    searched: set[str] = field(default_factory=set, init=False)
+
+    def best(self, workload: Workload, candidates: Candidates) -> KernelConfig:
+        """Return the recorded configuration if a rule offers it, else the one of the fewest cycles.
+
+        There must be at least one candidate.
+        """
+        record = self.records.get(workload.key)
+        offered = next((config for config, _ in candidates if config == record), None)
+        config = offered or min(candidates, key=lambda candidate: candidate[1])[0]
+        self.decisions[workload.key] = Decision(workload, config, offered is not None, candidates)
+        return config
+
+    @property
+    def record_keys(self) -> list[str]:
+        """Return the keys of all workloads for which a record would change the build, sorted."""
+        return sorted({*self.decisions, *self.searched})
+
+    def recorded_trace(self, workload: str) -> ScheduleTrace | None:
+        """Return the trace recorded for a kernel without a rule, by its key.
+
+        Returns None if there is no record or the key is empty.
+        """
+        if not workload:
+            return None
+        self.searched.add(workload)
+        record = self.records.get(workload)
+        return record if isinstance(record, ScheduleTrace) else None

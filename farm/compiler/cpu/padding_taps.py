@@ -1,0 +1,36 @@
+"""Estimate how many kernel taps of a convolution touch the image, and skip the others."""
+
+from __future__ import annotations
+
+from farm.compiler.cpu.kernel_config import Workload
+
+# Of the taps: if more than this fraction touches the image, the test costs more than it saves.
+_WORTHWHILE = 0.93
+
+
+def used_tap_fraction(workload: Workload, pixels: int) -> float:
+    """Return the fraction of the taps that touch the image for some pixel of a tile.
+
+    `pixels` are the neighbouring pixels of a tile. Returns 1 if taps are not skipped.
+    """
+    rows = _used_fraction(workload, 0, 1)
+    found = rows * _used_fraction(workload, 1, pixels)
+    return found if found <= _WORTHWHILE else 1.0
+
+
+def _used_fraction(workload: Workload, axis: int, together: int) -> float:
+    outputs, taps, extent = workload.output(axis), workload.weight[axis], workload.data[1 + axis]
+    stride, apart, before = workload.strides[axis], workload.dilation[axis], workload.padding[axis]
+    tiles = [(first, min(first + together, outputs) - 1) for first in range(0, outputs, together)]
+    seen = [
+        first * stride - before + tap * apart < extent and last * stride - before + tap * apart >= 0
+        for first, last in tiles
+        for tap in range(taps)
+    ]
+    return sum(seen) / len(seen)
+
+
+def padding_annotation(workload: Workload) -> list[int]:
+    """Return the value of the annotation SKIP_PADDING_TAPS: four numbers for each axis."""
+    given = zip(workload.data[1:3], workload.padding[:2], workload.strides, workload.dilation, strict=True)
+    return [number for axis in given for number in axis]

@@ -1,0 +1,142 @@
+"""Choose the schedule of each fused kernel on a CPU.
+
+A kernel gets the rule of its main block, else a trace that a search has recorded, else the general
+rule. TVM 0.27 has no CPU schedules of its own: an unscheduled convolution is ten to thirty times
+slower. If a rule fails, the kernel stays as it is, correct and slow, and the report names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import Schedule
+
+from farm.compiler.cpu import metaschedule_traces
+from farm.compiler.cpu.conv_dense_schedule import RULES
+from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
+from farm.compiler.cpu.depthwise_row_tiles import roll_rows
+from farm.compiler.cpu.general_schedule import schedule_general
+from farm.compiler.cpu.kernel_config import ConfigSelector
+from farm.compiler.cpu.phase_interleave import schedule_interleaved
+from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_rows
+from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
+from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
+from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
+from farm.compiler.cpu.tir_passes.vector_tails import split_vector_tails
+from farm.compiler.cpu.winograd.compute import WINOGRAD
+from farm.compiler.cpu.winograd.schedule import schedule_winograd
+from farm.compiler.graph.transposed_conv import INTERLEAVED
+from farm.compiler.ir.annotations import WORKLOAD
+from farm.compiler.ir.blocks import block_names, is_loop_nest, operations, with_narrow_indices
+from farm.kernels import recurrent_layer_cost
+from farm.types import Kernel
+
+GENERAL = "general"
+_RULES = {
+    WINOGRAD: schedule_winograd,
+    **RULES,
+    **WINDOW_RULES,
+    SOFTMAX: schedule_rows,
+    LAYER_NORM: schedule_rows,
+    INTERLEAVED: schedule_interleaved,
+    GENERAL: schedule_general,
+}
+
+# The changes that rules request by annotations (see ir.annotations), because TVM has no such
+# schedule primitives. Each pass returns a function without its annotations unchanged. The order is:
+TIR_PASSES: tuple[Callable[[tirx.PrimFunc], tirx.PrimFunc], ...] = (
+    insert_prefetches,  # PREFETCH_*: first, because it reads the loops as the schedule left them
+    roll_rows,  # PEEL_FIRST_AND_LAST, ROLL_ROWS: replaces whole nests, adds fences
+    insert_load_fences,  # FENCE
+    split_vector_tails,  # VECTOR_TAIL
+    insert_tap_conditions,  # SKIP_PADDING_TAPS: last, because it puts a condition around a loop
+)
+
+ScheduleOne = Callable[[str, tirx.PrimFunc], tuple[tirx.PrimFunc, Kernel]]
+
+
+def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRModule, list[Kernel]]:
+    """Schedule every kernel of a module."""
+    kernels: list[Kernel] = []
+    calls = _calls(module)
+    scheduled: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            scheduled[variable], kernel = schedule_one(variable.name_hint, function)
+            workload = kernel.workload or _workload(function)
+            kernels.append(replace(kernel, operations=calls[variable] * operations(function), workload=workload))
+    for variable, function in scheduled.items():
+        module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
+    return module, kernels
+
+
+def scheduler_for(selector: ConfigSelector) -> ScheduleOne:
+    """Return a function that schedules one kernel for the selector's CPU.
+
+    A kernel without a rule of its own gets the trace that the selector has for it, if any.
+    """
+    return lambda name, function: _schedule_one(name, function, selector)
+
+
+def _schedule_one(name: str, function: tirx.PrimFunc, selector: ConfigSelector) -> tuple[tirx.PrimFunc, Kernel]:
+    """Return the scheduled kernel and the report on it."""
+    if recurrent_layer_cost.is_recurrence(function):
+        return function, Kernel(name, recurrent_layer_cost.NAME, "")
+    blocks = block_names(function)
+    failure = "" if blocks else "it has no blocks to schedule"
+    for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
+        if rule == GENERAL and (trace := selector.recorded_trace(workload := metaschedule_traces.workload_of(function))):
+            try:
+                made = metaschedule_traces.apply_trace(with_narrow_indices(function), trace)
+                return made, Kernel(name, metaschedule_traces.RULE, failure, workload=workload, choice=str(trace), recorded=True)
+            except Exception as exc:  # it comes from another version of TVM
+                failure = f"its record does not apply: {_reason(exc)}"
+        sch = Schedule(tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function}))
+        try:
+            _RULES[rule](sch, selector.cpu)
+        except Exception as exc:  # a primitive does not apply: TVM raises several types
+            failure = f"{rule}: {_reason(exc)}"
+            continue
+        return _apply_tir_passes(sch.mod["main"]), Kernel(name, rule, failure)
+    return function, Kernel(name, "none", failure)
+
+
+def _apply_tir_passes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Apply TIR_PASSES in their order to a scheduled function."""
+    for tir_pass in TIR_PASSES:
+        function = tir_pass(function)
+    return function
+
+
+def _workload(function: tirx.PrimFunc) -> str:
+    """Return the key of the workload that the kernel was configured for; empty if there is none."""
+    if not is_loop_nest(function):
+        return ""
+    sch = Schedule(tvm.IRModule({"main": function}))
+    blocks = (sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root")))
+    return next((str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), "")
+
+
+def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
+    """Count the calls of each kernel in the module's Relax functions."""
+    calls: Counter[tvm.ir.GlobalVar] = Counter()
+
+    def count(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            calls.update(argument for argument in node.args if isinstance(argument, tvm.ir.GlobalVar))
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, count)
+    return calls
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of TVM's message; the rest is its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

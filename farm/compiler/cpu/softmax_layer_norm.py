@@ -1,0 +1,110 @@
+"""Define and schedule softmax and layer norm over the last axis.
+
+Each row is computed by itself: its sums and its maximum first by vectors, then across their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+
+from farm.compiler.cpu.general_schedule import hint_loop_partition, parallelize, vectorize_with_tail
+from farm.compiler.ir.annotations import ROW_LANES
+from farm.compiler.ir.blocks import name_of
+from farm.compiler.target.cpu_model import CpuModel
+from farm.kernels import vector_math
+
+SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
+_INLINED = ("source", "square")  # steps that are cheaper to compute twice than to store
+_BY_VECTORS = ("filled", "powers")  # steps over [blocks, lanes]
+
+
+def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
+    """Define softmax over the last axis.
+
+    A row is padded to whole vectors with minus infinity, whose exponential is 0.
+    """
+    *outer, width = data.shape
+    blocks = -(-int(width) // lanes)
+    source = _filled(data, lanes, blocks)
+    largest = _reduced(source, "largest", te.max)
+    powers = te.compute((*outer, blocks, lanes), lambda *at: vector_math.exp(source[at] - largest[at[:-2]]), name="powers")
+    total = _reduced(powers, "total", te.sum)
+    inverse = te.compute(tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse")
+
+    def value(*at: te.Var) -> tirx.Expr:
+        return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
+
+    return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
+
+
+def layer_norm(lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bias: te.Tensor) -> te.Tensor:
+    """Define layer norm over the last axis, whose extent `lanes` divides."""
+    *outer, width = data.shape
+    count = tirx.const(float(int(width)), "float32")
+    source = te.compute((*outer, int(width) // lanes, lanes), lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]), name="source")
+    total = _reduced(source, "total", te.sum)
+    mean = te.compute(tuple(outer), lambda *at: total[at] / count, name="mean")
+
+    def square(*at: te.Var) -> tirx.Expr:
+        return (source[at] - mean[at[:-2]]) * (source[at] - mean[at[:-2]])
+
+    squares = _reduced(te.compute(source.shape, square, name="square"), "squares", te.sum)
+    scale = te.compute(
+        tuple(outer), lambda *at: tirx.const(1, "float32") / te.sqrt(squares[at] / count + tirx.const(epsilon, "float32")), name="scale"
+    )
+
+    def value(*at: te.Var) -> tirx.Expr:
+        *row, column = at
+        return (data[at] - mean[tuple(row)]) * scale[tuple(row)] * gain[column] + bias[column]
+
+    return te.compute(data.shape, value, name=LAYER_NORM, attrs={ROW_LANES: lanes})
+
+
+def _filled(data: te.Tensor, lanes: int, blocks: int) -> te.Tensor:
+    width = int(data.shape[-1])
+
+    def value(*at: te.Var) -> tirx.Expr:
+        *row, block, lane = at
+        column = block * lanes + lane
+        here = data(*row, column)
+        return here if width % lanes == 0 else tirx.if_then_else(column < width, here, tirx.const(float("-inf"), "float32"))
+
+    return te.compute((*data.shape[:-1], blocks, lanes), value, name="filled")
+
+
+def _reduced(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Tensor:
+    """Reduce [..., blocks, lanes] to [...], the blocks first."""
+    *outer, blocks, lanes = source.shape
+    block, lane = te.reduce_axis((0, blocks), name="block"), te.reduce_axis((0, lanes), name="lane")
+    by_lane = te.compute((*outer, lanes), lambda *at: reducer(source(*at[:-1], block, at[-1]), axis=block), name=f"{name}_by_lane")
+    return te.compute(tuple(outer), lambda *at: reducer(by_lane(*at, lane), axis=lane), name=name)
+
+
+def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
+    """Compute all steps of a row while it is in the cache; parallelize the rows."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    at = next(index for index, block in enumerate(blocks) if name_of(sch, block) in (SOFTMAX, LAYER_NORM))
+    lanes = int(sch.get(blocks[at]).annotations[ROW_LANES])
+    last, steps = blocks[-1], [block for block in blocks[:at] if name_of(sch, block) not in _INLINED]
+    for block in (*blocks[at:-1], *(block for block in blocks[:at] if block not in steps)):
+        sch.compute_inline(block)
+    *outer, column = sch.get_loops(last)
+    row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    for step in reversed(steps):
+        sch.compute_at(step, row, preserve_unit_loops=True)
+    parallelize(sch, row, [*steps, last], cpu)
+    vectorize_with_tail(sch, column, lanes)
+    for step in steps:
+        loops = sch.get_loops(step)
+        if name_of(sch, step).endswith("_by_lane"):
+            block, lane = loops[-1], loops[-2]
+            sch.reorder(block, lane)
+            sch.vectorize(lane)
+            sch.vectorize(sch.get_loops(sch.decompose_reduction(step, block))[-1])
+        elif name_of(sch, step) in _BY_VECTORS:
+            sch.vectorize(loops[-1])
+            hint_loop_partition(sch, loops[-2], step)

@@ -1,0 +1,211 @@
+"""Schedule Winograd's convolution: transforms next to their use, products in register tiles."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from farm.compiler.cpu.conv_dense import PADDING
+from farm.compiler.cpu.conv_dense_schedule import dominating_consumer, group_loads, inline_around, inputs_of, split_into_groups
+from farm.compiler.cpu.general_schedule import parallelize, vectorize_widest
+from farm.compiler.cpu.kernel_config import CHANNELS
+from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor
+from farm.compiler.cpu.winograd.compute import ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD, blocks_per_product, least_bytes
+from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
+from farm.compiler.ir.blocks import name_of
+from farm.compiler.ir.dynamic_extents import value_at_batch_one
+from farm.compiler.target.cpu_model import CpuModel
+
+# float32 values in a cache line: this many channels of a row are transformed before the next row.
+_LINE = 16
+
+
+def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
+    """Compute a band of tiles at a time.
+
+    The input of the band is transformed, then for each block of channels the products and the
+    output's transform are computed. In the order PIXELS, bands are divided among threads. In the
+    order CHANNELS, the whole input is transformed first, and blocks of channels are divided: each
+    block of the weight is then read once.
+    """
+    main, tiles_in, rows_out, tiles_out = (sch.get_sblock(name) for name in (WINOGRAD, TILES_IN, ROWS_OUT, TILES_OUT))
+    tile = Tile(*(int(value) for value in sch.get(main).annotations[TILE]))
+    by_channels = sch.get(main).annotations[ORDER] == CHANNELS
+    _, _, tiles, *_ = map(value_at_batch_one, sch.get(tiles_in).writes[0].source.shape)
+    _, _, size, *_ = map(value_at_batch_one, sch.get(rows_out).writes[0].source.shape)
+    columns = int(sch.get(tiles_out).writes[0].source.shape[2]) // size
+    blocks = int(sch.get(main).writes[0].source.shape[-1]) // tile.block
+    at_once = blocks_per_product(cpu, blocks, tiles, size, tile.block) if by_channels else 1
+    last, products = _last(sch, cpu), sch.cache_write(main, 0, "global")
+
+    n, y, x, c = sch.get_loops(tiles_out)
+    band, row, tile_y = sch.split(y, [None, tiles // columns, size])
+    column, tile_x = sch.split(x, [None, size])
+    block, vector, lane = sch.split(c, [None, at_once * tile.vectors, tile.lanes])
+    halves = not cpu.has_memory_operands and size > 2  # halve the rows of a tile, which takes fewer registers
+    half = []
+    if halves:
+        tile_y, *half = sch.split(tile_y, [None, 2])
+    within = [row, column, vector, *half, tile_y, tile_x, lane]
+    if by_channels:
+        sch.reorder(block, n, band, *within)
+        shared, place = block, band
+    else:
+        sch.reorder(n, band, block, *within)
+        shared, place = sch.fuse(n, band), block
+    parallelize(sch, shared, [main], cpu)  # first: TVM does not accept a loop around a crop as parallel
+    _unrolled(sch, [tile_x], lane)
+    grouped_loads = inputs_of(sch, main) is not None
+    by_columns = halves or grouped_loads
+    sch.compute_at(rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True)
+    *_, down, across, lane = sch.get_loops(rows_out)
+    if by_columns:  # a column's values are loaded once for all their uses
+        sch.reorder(across, down, lane)
+    _unrolled(sch, [across, down] if by_columns else [across], lane)
+
+    _schedule_products(sch, cpu, main, products, place, tile, at_once)
+    transformed = _schedule_input(sch, cpu, None if by_channels else shared, columns)
+    if grouped_loads and _fills_tiles(sch, tile):
+        _pack(sch, transformed, tile.pixels)
+    _follow(sch, last, tile_y, tile)
+    sch.unroll(tile_y)
+    for loop in half:
+        sch.unroll(loop)
+        annotate_fence(sch, loop, FenceKind.RELOAD_EACH_ITERATION)
+
+
+def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
+    """Return the last block after the output's transform, with all blocks between them inlined.
+
+    The blocks after it are scheduled by themselves. Raises if that is impossible.
+    """
+    before = dominating_consumer(sch, sch.get_sblock(TILES_OUT))
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    names = [name_of(sch, block) for block in blocks]
+    *between, last = blocks[names.index(TILES_OUT) + 1 :]
+    if before is None:
+        for block in between:
+            sch.compute_inline(block)
+        return last
+    inline_around(sch, before, between, last, cpu)
+    return before
+
+
+def _follow(sch: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
+    """Crop, and compute the epilogue, a row of a tile at a time."""
+    channels = int(sch.get(last).writes[0].source.shape[-1])
+    sch.reverse_compute_at(last, place, preserve_unit_loops=True)
+    *_, pixels, column = sch.get_loops(last)
+    vectors, lanes = sch.split(column, [None, math.gcd(channels, tile.lanes)])
+    _unrolled(sch, [pixels, vectors], lanes)
+
+
+def _schedule_products(sch: Schedule, cpu: CpuModel, main: SBlockRV, products: SBlockRV, place: LoopRV, tile: Tile, at_once: int) -> None:
+    """Compute, for each point of a tile, a matrix product by register tiles.
+
+    `at_once` blocks of channels are multiplied at each point before the next point.
+    """
+    sch.compute_at(products, place, preserve_unit_loops=True)
+    *_, t, i, j, c = sch.get_loops(products)
+    tiles, pixel = sch.split(t, [None, tile.pixels])
+    *block, vector, lane = sch.split(c, [*([None] if at_once > 1 else []), tile.vectors, tile.lanes])
+    sch.reorder(i, j, *block, tiles, pixel, vector, lane)
+    _unrolled(sch, [pixel, vector], lane)
+    sch.compute_at(main, tiles, preserve_unit_loops=True)
+    *_, pixel, i, j, c, reduced = sch.get_loops(main)
+    vector, lane = sch.split(c, [tile.vectors, tile.lanes])
+    inputs, steps = inputs_of(sch, main), [reduced]
+    if inputs is not None:
+        steps = split_into_groups(sch, [reduced])
+    sch.reorder(i, j, *steps, pixel, vector, lane)
+    _unrolled(sch, [pixel, vector], lane)
+    if inputs is not None:
+        group_loads(sch, main, inputs, steps[-2:], tile)
+    reduced = steps[0]
+    if cpu.gains_by_prefetch:
+        sch.annotate(reduced, PREFETCH_NEXT_PANEL, 1)
+    *_, pixel, vector, lane = sch.get_loops(sch.decompose_reduction(main, reduced))
+    _unrolled(sch, [pixel, vector], lane)
+
+
+def _fills_tiles(sch: Schedule, tile: Tile) -> bool:
+    """Return whether the tiles of a band are whole register tiles."""
+    _, _, tiles, *_ = map(value_at_batch_one, sch.get(sch.get_sblock(TILES_IN)).writes[0].source.shape)
+    return tiles % tile.pixels == 0
+
+
+def _pack(sch: Schedule, transformed: SBlockRV, pixels: int) -> None:
+    """Store transformed inputs in the order in which register tiles read them.
+
+    That is group by group of reduction steps.
+    """
+
+    def place(n: tirx.Var, b: tirx.Var, t: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> list[tirx.Expr]:
+        return [n, b, i, j, t // pixels, c // STEPS_PER_GROUP, t % pixels, c % STEPS_PER_GROUP]
+
+    sch.transform_layout(transformed, ("write", 0), place)
+
+
+def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns: int) -> SBlockRV:
+    """Transform the input row by row of tiles, for a cache line of channels: down, then across.
+
+    `place` is the loop to compute it at; None computes all of it before. Returns the block that
+    writes the transformed inputs.
+    """
+    padding, rows_in, tiles_in = (sch.get_sblock(name) for name in (PADDING, ROWS_IN, TILES_IN))
+    rows, tiles = sch.cache_write(rows_in, 0, "global"), sch.cache_write(tiles_in, 0, "global")
+    if place is not None:
+        sch.compute_at(tiles, place, preserve_unit_loops=True)
+    *outer, t, i, j, c = sch.get_loops(tiles)
+    depth = int(sch.get(tiles).writes[0].source.shape[-1])
+    lanes = divisor(depth, cpu.lanes)
+    row, column = sch.split(t, [None, columns])
+    chunk, vector, lane = sch.split(c, [None, _vectors(sch, rows, lanes, cpu), lanes])
+    sch.reorder(row, chunk, column, vector, i, j, lane)
+    if place is None:
+        chunk = sch.fuse(*outer, row, chunk)
+    _in_registers(sch, tiles_in, i, [j], lane)
+    sch.compute_at(rows, chunk, preserve_unit_loops=True)
+    *_, i, x, c = sch.get_loops(rows)
+    vector, lane = sch.split(c, [None, lanes])
+    sch.reorder(x, vector, i, lane)
+    _in_registers(sch, rows_in, vector, [i], lane)
+    if place is not None:
+        sch.compute_at(padding, place, preserve_unit_loops=True)
+    else:
+        n, y, *_ = sch.get_loops(padding)
+        parallelize(sch, sch.fuse(n, y), [padding], cpu)
+        parallelize(sch, chunk, [tiles], cpu)
+    vectorize_widest(sch, sch.get_loops(padding)[-1], cpu)
+    return tiles
+
+
+def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
+    """Return the vectors of channels that are transformed together.
+
+    They fill whole cache lines, and no buffer is so small that TVM reuses it for a register tile.
+    """
+    *_, side, width, depth = map(value_at_batch_one, sch.get(rows).writes[0].source.shape)
+    vectors = depth // lanes
+    least = min(vectors, max(1, _LINE // lanes, -(-least_bytes(cpu) // (4 * side * width * lanes))))
+    return next(count for count in range(least, vectors + 1) if vectors % count == 0)
+
+
+def _in_registers(sch: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV) -> None:
+    """Compute all values of a line before the first is stored.
+
+    LLVM eliminates their common subexpressions only if no store lies between.
+    """
+    _unrolled(sch, loops, lanes)
+    sch.compute_at(block, place, preserve_unit_loops=True)
+    *_, i, j, _ = sch.get_loops(block)
+    _unrolled(sch, [i, j], sch.get_loops(block)[-1])
+
+
+def _unrolled(sch: Schedule, loops: list[LoopRV], lanes: LoopRV) -> None:
+    sch.vectorize(lanes)
+    for loop in loops:
+        sch.unroll(loop)

@@ -1,0 +1,6 @@
+"""Extra builds that explain a model's results and speed.
+
+reference_kernels     a model's kernels as plain loops on this machine, to compare with
+roofline_probe        kernels that measure the peak of a CPU core
+roofline_probe_gpu    kernels that measure the peak of a GPU
+"""

@@ -1,0 +1,95 @@
+"""Move the NHWC-to-NCHW transposes that ConvertLayout leaves towards the end, until they cancel.
+
+They are held up by operators that are written in terms of NCHW: the channel shuffle (a reshape to
+groups, a transpose, a reshape), and the slices and concatenations around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import mutator
+
+from farm.compiler.ir.dynamic_extents import same
+from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
+
+NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
+_SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
+
+
+@mutator
+class TransposeSinker(Rewriter):
+    """Moves transposes behind their consumers; the transposes that remain are dead code."""
+
+    def rules(self) -> Mapping[str, Rule]:
+        """Return the rules by the names of operators."""
+        return {
+            "relax.permute_dims": self._met,
+            "relax.reshape": self._shuffle,
+            "relax.strided_slice": self._slice,
+            "relax.concat": self._concat,
+            "relax.nn.pad": self._pad,
+            **dict.fromkeys(ELEMENTWISE, self._elementwise),
+        }
+
+    def _met(self, call: Call) -> relax.Expr | None:
+        return self._last(call.args[0]) if axes_of(call) == NHWC else None
+
+    def _shuffle(self, call: Call) -> relax.Expr | None:
+        turned = self.called(call.args[0], "relax.permute_dims")
+        grouped = self.called(turned.args[0], "relax.reshape") if turned is not None and axes_of(turned) == _SHUFFLED else None
+        source = None if grouped is None else self._last(grouped.args[0])
+        shapes = [shape for one in (source, grouped, call) if one is not None and (shape := shape_of(one)) is not None]
+        if len(shapes) < 3:
+            return None
+        (count, height, width, channels), (_, groups, each, *image), result = shapes
+        if not same(image, [height, width]) or not same(result, [count, channels, height, width]):
+            return None
+        emit = self.builder_.emit
+        apart = emit(relax.op.reshape(source, [count, height, width, groups, each]))
+        shuffled = emit(relax.op.permute_dims(apart, _SHUFFLED_LAST))
+        return self._first(relax.op.reshape(shuffled, [count, height, width, channels]))
+
+    def _slice(self, call: Call) -> relax.Expr | None:
+        source = self._last(call.args[0])
+        if source is None:
+            return None
+        axes, *bounds = ([int(number.value) for number in argument] for argument in call.args[1:])
+        return self._first(relax.op.strided_slice(source, [_last_axis(axis) for axis in axes], *bounds))
+
+    def _pad(self, call: Call) -> relax.Expr | None:
+        source = self._last(call.args[0])
+        if source is None:
+            return None
+        widths = [int(width) for width in call.attrs.pad_width]
+        turned = [width for axis in NHWC for width in widths[2 * axis : 2 * axis + 2]]
+        return self._first(relax.op.nn.pad(source, turned, call.attrs.pad_mode, call.attrs.pad_value))
+
+    def _concat(self, call: Call) -> relax.Expr | None:
+        parts = self.bound(call.args[0])
+        if not isinstance(parts, relax.Tuple):
+            return None
+        sources = [self._last(part) for part in parts.fields]
+        if any(source is None for source in sources):
+            return None
+        return self._first(relax.op.concat(sources, _last_axis(int(call.attrs.axis))))
+
+    def _elementwise(self, call: Call) -> relax.Expr | None:
+        tensors = [isinstance(argument.ty, relax.TensorType) for argument in call.args]
+        sources = [self._last(argument) if tensor else argument for argument, tensor in zip(call.args, tensors, strict=True)]
+        return None if any(source is None for source in sources) else self._first(Call(call.op, sources, call.attrs))
+
+    def _first(self, expression: relax.Expr) -> relax.Expr:
+        return relax.op.permute_dims(self.builder_.emit(expression), NCHW)
+
+    def _last(self, expression: relax.Expr) -> relax.Expr | None:
+        """Return the NHWC tensor that an NCHW tensor is the transpose of; None if it is not one."""
+        call = self.called(expression, "relax.permute_dims")
+        return call.args[0] if call is not None and axes_of(call) == NCHW else None
+
+
+def _last_axis(axis: int) -> int:
+    """Return the index in NHWC of an axis of NCHW."""
+    return NHWC.index(axis % 4)

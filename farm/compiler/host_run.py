@@ -1,0 +1,44 @@
+"""Build a model for this machine and run it in this process, before any board has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.types import Profile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return a function that runs a module's `main` on inputs, in order, and returns flat outputs.
+
+    Raises whatever TVM's passes raise.
+    """
+    import tvm
+    from tvm import relax
+
+    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.graph import fp16_weights
+    from farm.compiler.lower import lower, resolve_target
+
+    target = resolve_target(host)
+    lowered = lower(module, weights, target, {})
+    machine = relax.VirtualMachine(compiled(lowered.module, target), tvm.cpu())
+    parameters = [tvm.runtime.tensor(parameter) for parameter in fp16_weights.as_taken(lowered.module, lowered.parameters)]
+
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]
+        return flat(machine["main"](*tensors, *([parameters] if parameters else [])))
+
+    return run
+
+
+def flat(result: Any) -> list[Array]:
+    """Return the arrays of a tensor or of nested tuples of tensors, in order."""
+    if isinstance(result, Sequence) or type(result).__name__ in ("Array", "ShapeTuple"):
+        return [array for part in result for array in flat(part)]
+    return [result.numpy()]

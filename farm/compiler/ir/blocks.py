@@ -1,0 +1,86 @@
+"""Look up properties of the blocks and loops of a TIR kernel."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from farm.compiler.ir.dynamic_extents import is_open, product_at_batch_one, value_at_batch_one
+from farm.kernels import recurrent_layer_cost
+
+SPATIAL, REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
+
+
+def extent(sch: Schedule, loop: LoopRV) -> int:
+    """Return the number of iterations of a loop, at a batch of one if it is open."""
+    return value_at_batch_one(sch.get(loop).extent)
+
+
+def name_of(sch: Schedule, block: SBlockRV) -> str:
+    """Return the name of a block."""
+    return str(sch.get(block).name_hint)
+
+
+def is_open_loop(sch: Schedule, loop: LoopRV) -> bool:
+    """Return whether the number of iterations depends on the batch."""
+    return is_open(sch.get(loop).extent)
+
+
+def iterator_kinds(sch: Schedule, block: SBlockRV) -> list[int]:
+    """Return the kind of each axis of a block: SPATIAL, REDUCTION or another of TVM's."""
+    return [int(variable.iter_type) for variable in sch.get(block).iter_vars]
+
+
+def has_reduction(sch: Schedule, block: SBlockRV) -> bool:
+    """Return whether a block has a reduction axis."""
+    return REDUCTION in iterator_kinds(sch, block)
+
+
+def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with 32-bit indices, because TVM drops the hints of wider loops.
+
+    The function is returned unchanged if a tensor has an open extent, is int64 or has 2^31 elements
+    or more.
+    """
+    sch = Schedule(tvm.IRModule({"main": function}))
+    blocks = [sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
+    static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
+    if not static or any(str(buffer.dtype) == "int64" or math.prod(map(int, buffer.shape)) >= 2**31 for buffer in buffers):
+        return function
+    return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": function}))["main"]
+
+
+def operations(function: tirx.PrimFunc) -> int:
+    """Return the approximate number of arithmetic operations of one call, at a batch of one.
+
+    A reduction step counts two operations, any other computed element one.
+    """
+    if recurrent_layer_cost.is_recurrence(function):
+        return recurrent_layer_cost.operations(function)
+    if not is_loop_nest(function):
+        return 0
+    sch = Schedule(tvm.IRModule({"main": function}))
+    total = 0
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        extents = [sch.get(loop).extent for loop in sch.get_loops(block)]
+        total += (2 if has_reduction(sch, block) else 1) * product_at_batch_one(extents)
+    return total
+
+
+def is_loop_nest(function: tirx.PrimFunc) -> bool:
+    """Return whether a kernel is loops over blocks, as all are except TVM's sort and scan."""
+    body = getattr(function.body, "block", None)
+    return body is not None and body.name_hint == "root"
+
+
+def block_names(function: tirx.PrimFunc) -> list[str]:
+    """Return the names of a kernel's blocks in order; none for a kernel that is no loop nest."""
+    if not is_loop_nest(function):
+        return []
+    sch = Schedule(tvm.IRModule({"main": function}))
+    return [name_of(sch, block) for block in sch.get_child_blocks(sch.get_sblock("root"))]

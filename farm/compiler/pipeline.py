@@ -1,0 +1,283 @@
+"""Run the graph passes between import and schedules, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.cpu.kernel_config import ConfigSelector
+from farm.compiler.cpu.legalize import legalization
+from farm.compiler.gpu import schedule
+from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
+from farm.compiler.graph.clamp_indices import BoundedIndices
+from farm.compiler.graph.constant_folding import FoldConstants
+from farm.compiler.graph.conv1d_conv3d import Planes
+from farm.compiler.graph.conv_of_concat import SumsOfParts
+from farm.compiler.graph.fusion_barriers import Views
+from farm.compiler.graph.group_norm import GroupNorms
+from farm.compiler.graph.qdq_to_int8 import Integers
+from farm.compiler.graph.round_clamp import rounding
+from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
+from farm.compiler.graph.transposed_conv import by_phases
+from farm.compiler.graph.trim_padding_taps import UsedTaps
+from farm.compiler.ir.blocks import block_names
+from farm.compiler.ir.constants import constant, view
+from farm.compiler.ir.relax_rewriter import main_parameters, op_name, rewriting, rewritten
+from farm.compiler.tensor_cache import raw
+
+Array = np.ndarray[Any, Any]
+_INLINE_BYTES = 64  # a constant this small stays in the code
+_HWIO = [2, 3, 1, 0]  # of OIHW
+_POWERS = (2, 3, 4)  # by products
+_LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass takes what the one before left, which is wrong or has no code
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv1d": ["NCW", "OIW"],
+    "relax.nn.conv3d": ["NCDHW", "OIDHW"],
+    "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
+    "relax.nn.conv1d_transpose": ["NCW", "IOW"],
+    "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
+}
+
+
+def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
+    """Bind the weights to the parameters of `main` after its inputs, as constants."""
+    main = module["main"]
+    parameters = main_parameters(main)  # bound as variables: an input may have the name of a weight
+    tensors = {parameter: tvm.runtime.tensor(value) for parameter, value in zip(parameters, weights, strict=True)}
+    return relax.transform.BindParams("main", tensors)(module)
+
+
+def at_one(module: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with an open batch bound to one."""
+    batch = relax.analysis.defined_symbolic_vars(module["main"])
+    return relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module) if batch else module
+
+
+def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+    """Return the imported operators as fused loop nests, see `loop_nests`.
+
+    The target must be the current one.
+    """
+    halved = fp16_weights.are_asked(module)
+    module = simplified(module)
+    if selector is None and halved and tvm.target.Target.current().kind.name == schedule.CUDA:
+        module = fp16_arithmetic.in_halves(module)
+    return loop_nests(module, selector)
+
+
+def simplified(module: tvm.IRModule) -> tvm.IRModule:
+    """Return the operators that become loop nests.
+
+    Constants are folded, layouts chosen, and common subexpressions eliminated.
+    """
+    transform = relax.transform
+    passes = [
+        Integers(),
+        _ChannelsLast(),
+        transform.Normalize(),
+        rewriting("farm.SinkTransposes", TransposeSinker),
+        FoldConstants(),
+        transform.CanonicalizeBindings(),
+        transform.EliminateCommonSubexpr(),
+        transform.DeadCodeElimination(),
+        relax.backend.DispatchSortScan(),
+    ]
+    return tvm.transform.Sequential(passes)(folded(module))
+
+
+def folded(module: tvm.IRModule) -> tvm.IRModule:
+    """Fold batch norms and constants, in the layout of the import."""
+    transform = relax.transform
+    passes = [
+        FoldConstants(),
+        rewriting("farm.GroupNorms", GroupNorms),
+        rewriting("farm.Planes", Planes),
+        transform.DeadCodeElimination(),
+        transform.FoldBatchnormToConv2D(),
+        rewriting("farm.ScaleAndShift", _Normalizer),
+        transform.DecomposeOpsForInference(),
+        rewriting("farm.Simplify", _Simplifier),
+        rewriting("farm.BoundedIndices", BoundedIndices),
+        FoldConstants(),
+        rewriting("farm.UsedTaps", UsedTaps),
+        rewriting("farm.SumsOfParts", SumsOfParts),
+        transform.DeadCodeElimination(),
+    ]
+    return tvm.transform.Sequential(passes)(module)
+
+
+def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+    """Return operators as fused loop nests: farm's CPU kernels, or GPU kernels without a selector.
+
+    If the model has float16 weights (`selector.fp16_weights`), kernels that gain by it read them as float16.
+    """
+    transform = relax.transform
+    legalize = [
+        *([rounding(selector.cpu), transform.DeadCodeElimination()] if selector else []),
+        by_phases(selector.cpu.lanes if selector else schedule.LANES),
+        transform.LegalizeOps(legalization(selector) if selector else schedule.legalization()),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        *([Views()] if selector else []),
+    ]
+    module = tvm.transform.Sequential(legalize)(module)
+    module = layer_names.noted(module, transform.FuseOps()(module))
+    module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
+    return fp16_weights.narrowed(module, selector.cpu) if selector is not None and selector.fp16_weights else module
+
+
+def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+    """Move the constants of `main` into one tuple that is its last parameter.
+
+    Code and parameters then have separate digests, and a device caches and loads them separately.
+    """
+    module, values = lifted(module)
+    return (relax.transform.BundleModelParams("parameters")(module) if values else module), values
+
+
+def lifted(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+    """Move each distinct constant of `main` to a parameter after the inputs."""
+    lifter = _Lifter(module)
+    main = lifter.visit_expr(module["main"])
+    inputs = len(main.params)
+    variables = list(lifter.variables.values())
+    if variables:
+        main = relax.Function([*main.params, *variables], main.body, main.ret_ty, main.is_pure, main.attrs)
+    module.update_func(module.get_global_var("main"), main.with_attr("num_input", inputs))
+    return module, list(lifter.values.values())
+
+
+@mutator
+class _Lifter(PyExprMutator):  # type: ignore[misc]
+    """Replaces each distinct constant tensor by a variable."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self.variables: dict[object, relax.Var] = {}
+        self.values: dict[object, Array] = {}
+
+    def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
+        value = view(expression.value)
+        if value.nbytes <= _INLINE_BYTES:
+            return expression
+        key = (str(value.dtype), value.shape, hashlib.sha256(raw(value)).digest())
+        if key not in self.variables:
+            self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
+            self.values[key] = value
+        return self.variables[key]
+
+
+@mutator
+class _Normalizer(PyExprMutator):  # type: ignore[misc]
+    """Rewrites a batch norm that follows no convolution as a multiply and an add per channel.
+
+    TVM would divide every element.
+    """
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if op_name(call) != "relax.nn.batch_norm":
+            return call
+        data, *given = call.args
+        gamma, beta, mean, variance = (constant(argument) for argument in given)
+        if gamma is None or beta is None or mean is None or variance is None or gamma.dtype != np.float32:
+            return call
+        factor = (gamma if call.attrs.scale else 1) / np.sqrt(variance.astype(np.float64) + call.attrs.epsilon)
+        summand = (beta if call.attrs.center else 0) - mean * factor
+        shape = [-1 if axis == int(call.attrs.axis) % int(data.ty.ndim) else 1 for axis in range(int(data.ty.ndim))]
+        factor, summand = (relax.const(value.astype(np.float32).reshape(shape)) for value in (factor, summand))
+        scaled = self.builder_.emit(relax.op.multiply(data, factor))
+        return relax.Tuple([self.builder_.emit(relax.op.add(scaled, summand)), *given[2:]])
+
+
+@mutator
+class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    """Rewrites operators that TVM's passes handle badly in terms of operators they know.
+
+    - clip -> minimum(maximum()): ConvertLayout would put two transposes around each clip
+    - dropout -> its input, with a mask of ones
+    - a tensor filled with infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast
+    - the loops that the ONNX importer makes of Clip's bounds -> maximum and minimum
+    - a small integer power -> products, as the C library computes one power at a time
+
+    TVM's maximum and minimum of NaN and a number return the second operand: with the bound first,
+    NaN stays NaN, as in torch and ONNX.
+    """
+
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        name = op_name(call)
+        if name == "relax.call_tir":
+            return self._bounded(call)
+        if name == "relax.nn.dropout":
+            return relax.Tuple([call.args[0], self.builder_.emit(relax.op.ones_like(call.args[0]))])
+        if name in ("relax.full", "relax.full_like") and isinstance(shape := call.ty.shape, relax.ShapeExpr):
+            value = constant(call.args[1])
+            if value is not None and not np.isfinite(value):
+                return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
+        if name == "relax.power" and str(call.ty.dtype).startswith("float"):
+            return self._multiplied(call)
+        if name == "relax.clip" and str(call.ty.dtype).startswith("float"):
+            data, *bounds = call.args
+            low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)
+            return relax.op.minimum(high, self.builder_.emit(relax.op.maximum(low, data)))
+        return call
+
+    def _multiplied(self, call: Call) -> relax.Expr:
+        data, exponent = call.args[0], constant(call.args[1])
+        if exponent is None or exponent.ndim or exponent not in _POWERS:
+            return call
+        result = data
+        for _ in range(int(exponent) - 1):
+            result = self.builder_.emit(relax.op.multiply(result, data))
+        return result
+
+    def _bounded(self, call: Call) -> relax.Expr:
+        operators = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
+        (block, *more), arguments = block_names(self.builder_.get()[call.args[0]]) or [""], list(call.args[1].fields)
+        if more or block not in operators or len(arguments) != 2 or not str(call.ty.dtype).startswith("float"):
+            return call
+        data, bound = arguments
+        return operators[block](bound, data) if len(bound.ty.shape) == 0 else call
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.ChannelsLast")
+class _ChannelsLast:
+    """Converts convolutions to NHWC.
+
+    TVM's pass moves the transposes out of the way; if it fails, each convolution gets two transposes.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        if not _convolves(module):  # on some models without, TVM's pass ends the process: it divides by a number of axes
+            return module
+        try:
+            return relax.transform.ConvertLayout(_LAYOUTS)(module)
+        except Exception:  # stack, nonzero and others: each has another check that fails
+            return rewritten(module, _Transposer)
+
+
+def _convolves(module: tvm.IRModule) -> bool:
+    found: set[str] = set()
+    relax.analysis.post_order_visit(module["main"], lambda node: found.add(op_name(node)))
+    return not found.isdisjoint(_LAYOUTS)
+
+
+@mutator
+class _Transposer(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        given = call.attrs
+        if op_name(call) != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != ("NCHW", "OIHW"):
+            return call
+        data, weight = (self.builder_.emit(relax.op.permute_dims(call.args[index], axes)) for index, axes in ((0, NHWC), (1, _HWIO)))
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": given.out_dtype}
+        result = relax.op.nn.conv2d(data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts)
+        return relax.op.permute_dims(self.builder_.emit(result), NCHW)

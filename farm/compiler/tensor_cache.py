@@ -1,0 +1,67 @@
+"""Write and read parameters as the files that `vm.builtin.tensor_cache.load` of TVM's runtime loads.
+
+tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and gives the offset of each in
+params_shard_0.bin, which holds raw little-endian bytes (TVM,
+src/runtime/vm/tensor_cache_support.cc).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it
+    import numpy as np
+
+# A library may have this function; it is called once after the parameters are loaded.
+WIDEN = "widen_parameters"
+INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
+
+
+def raw(value: np.ndarray[Any, Any]) -> memoryview:
+    """Return the bytes of an array in C order, without a copy if it is contiguous.
+
+    The array may be of any type, bfloat16 too.
+    """
+    import numpy as np
+
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
+def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Write both files into a new folder. Without parameters the index is empty."""
+    folder.mkdir()
+    records, offset = [], 0
+    with (folder / SHARD).open("wb") as shard:
+        for index, parameter in enumerate(parameters):
+            shard.write(raw(parameter))
+            records.append(
+                {
+                    "name": f"{PREFIX}_{index}",
+                    "shape": list(parameter.shape),
+                    "dtype": str(parameter.dtype),
+                    "format": "raw",
+                    "nbytes": parameter.nbytes,
+                    "byteOffset": offset,
+                }
+            )
+            offset += parameter.nbytes
+    shards = [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}] if records else []
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))
+
+
+def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the parameters by name, in order."""
+    import numpy as np
+
+    shards = json.loads((folder / INDEX).read_text())["records"]
+    content = (folder / SHARD).read_bytes()
+
+    def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
+        dtype = np.dtype(record["dtype"])
+        values: np.ndarray[Any, Any] = np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        return values
+
+    return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

@@ -1,0 +1,165 @@
+"""Build several variants of a model's tuning tasks into one library, to be measured by a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr import _update_type
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler import pipeline
+from farm.compiler.build import read_weights, workspace
+from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.link import linker
+from farm.compiler.cpu.kernel_config import parsed
+from farm.compiler.graph import fp16_weights
+from farm.compiler.lower import NOTHING, resolve_target
+from farm.compiler.target.cpu_model import cpu_model_of, target_key
+from farm.compiler.tuning import tasks as tuning_tasks
+from farm.compiler.tuning.tasks import General, Piece
+from farm.store import RecordStore, digest_of
+from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
+from farm.workers import Desk
+
+Array = np.ndarray[Any, Any]
+# Limit for the arrays of a batch; above it, a task gets its default and one candidate only
+_MOST_BYTES = 128 << 20
+# Lower bound of random inputs, so that roots, logarithms and quotients of them are finite
+_LEAST = 0.05
+
+
+def tasks(prepared: Prepared, profile: Profile, records: RecordStore) -> tuple[str, list[Task]]:
+    """Return the key of a profile's CPU model, and the tuning tasks of a model.
+
+    The tasks are the workloads with several candidates, and those for which MetaSchedule can
+    propose schedules.
+    """
+    target, found = _pieces(prepared.directory, _Hashable(profile))
+    core = target_key(target)
+    recorded = parsed(records.choices(core))
+    return core, [piece.task(key, recorded) for key, piece in found.items()]
+
+
+def build_batch(
+    desk: Desk, prepared: Prepared, profile: Profile, wanted: Sequence[tuple[str, Candidate | Proposals]], folder: Path
+) -> Batch:
+    """Build candidates of workloads into a new folder.
+
+    Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
+    the size limit of a batch are left out.
+    """
+    target, found = _pieces(prepared.directory, _Hashable(profile))
+    merged = tvm.IRModule({"no_kernel": NOTHING})
+    arrays: dict[str, Array] = {}
+    variants: list[Variant] = []
+    failed: list[tuple[str, str, str]] = []
+    generator = np.random.default_rng(0)
+    inputs = {key: [_drawn(generator, parameter.ty, found[key]) for parameter in found[key].module["main"].params] for key in dict(wanted)}
+    with target:
+        for key, candidate in _candidates(found, wanted, target):
+            if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES and sum(one.workload == key for one in variants) > 1:
+                continue
+            function = f"variant_{len(variants)}"
+            try:
+                module, values = found[key].built(key, candidate, cpu_model_of(target))
+                merged.update(_renamed(module, function))
+            except Exception as exc:  # TVM's passes may raise any exception
+                failed.append((key, candidate.words, f"it does not compile: {type(exc).__name__}"))
+                continue
+            names = [digest_of(str(value.dtype), str(value.shape), value.tobytes()) for value in (*inputs[key], *values)]
+            arrays.update(zip(names, (*inputs[key], *values), strict=True))
+            variants.append(Variant(key, candidate, function, tuple(names)))
+        executable = compiled(merged, target)
+    folder.mkdir()
+    batch = Batch(folder / "library.so", folder / "arrays.npz", tuple(variants), tuple(failed))
+    executable.export_library(str(batch.library), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
+    np.savez(batch.arrays, **arrays)  # type: ignore[arg-type]
+    return batch
+
+
+def _candidates(
+    found: Mapping[str, Piece], wanted: Sequence[tuple[str, Candidate | Proposals]], target: tvm.target.Target
+) -> Iterator[tuple[str, Candidate]]:
+    """Yield the wanted candidates with their workloads.
+
+    A Proposals is replaced by the candidates that MetaSchedule proposes.
+    """
+    for key, one in wanted:
+        piece = found[key]
+        if isinstance(one, Candidate):
+            yield key, one
+        elif isinstance(piece, General):
+            yield from ((key, candidate) for candidate in piece.proposed(one, target, cpu_model_of(target)))
+
+
+@lru_cache(maxsize=1)  # a worker builds several batches of one model
+def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dict[str, Piece]]:
+    """Return the target, and the tuning tasks of a prepared model by the key of their workload.
+
+    Kernels of a dynamic batch are not among them: the best schedule for a batch of one need not be
+    the best for others.
+    """
+    target = resolve_target(profile.profile)
+    core = cpu_model_of(target)
+    with target:
+        bound = pipeline.bind(tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory))
+        halved = fp16_weights.are_asked(bound)
+        known = pipeline.at_one(bound)
+        simple = pipeline.simplified(known)
+        found: dict[str, Piece] = {**tuning_tasks.operators(simple, core, halved)}
+        if known is bound:
+            found |= tuning_tasks.kernels(simple, core, halved)
+    return target, found
+
+
+@dataclass(frozen=True)
+class _Hashable:
+    """A profile that can be a key of a cache."""
+
+    profile: Profile
+
+    def __hash__(self) -> int:
+        return hash(self.profile.name)
+
+
+def _renamed(module: tvm.IRModule, name: str) -> tvm.IRModule:
+    """Return the module with `main` renamed to `name`, and its kernels with names unique to it."""
+    names = {}
+    for variable in module.get_global_vars():
+        names[variable] = tvm.ir.GlobalVar(name if variable.name_hint == "main" else f"{name}_{variable.name_hint}")
+        _update_type(names[variable], variable.ty)
+    functions = {}
+    for variable, function in module.functions_items():
+        function = _Renamer(names).visit_expr(function) if isinstance(function, relax.Function) else function
+        functions[names[variable]] = function.with_attr("global_symbol", names[variable].name_hint)
+    return tvm.IRModule(functions)
+
+
+@mutator
+class _Renamer(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
+        super().__init__()
+        self._names = names
+
+    def visit_global_var_(self, variable: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
+        return self._names[variable]
+
+
+def _drawn(generator: np.random.Generator, wanted: relax.TensorType, piece: Piece) -> Array:
+    """Return a random value for an input of a tuning task."""
+    shape, dtype = tuple(int(extent) for extent in wanted.shape), np.dtype(str(wanted.dtype))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if dtype.kind == "b":
+        return generator.integers(0, 1, shape, endpoint=True).astype(dtype)
+    if isinstance(piece, General):
+        return generator.uniform(_LEAST, 1, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)

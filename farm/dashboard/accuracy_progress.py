@@ -1,0 +1,104 @@
+"""Progress of an accuracy run: a bar per lane on a terminal, or periodic log lines."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from farm import formatting
+from farm.dashboard.display import Log, Screen, placed
+from farm.types import Progress
+
+if TYPE_CHECKING:
+    from farm.pipeline.accuracy import Counting, Lane
+
+_LINE_S = 15.0
+_BAR = 24
+
+
+class Quiet:
+    """Display that shows nothing, and the base class of the others.
+
+    Call it with the state of the run; `told` takes the progress of the preparation.
+    """
+
+    def __call__(self, counting: Counting) -> None:
+        """Show the state of the run."""
+
+    def told(self, progress: Progress) -> None:
+        """Show the progress of the preparation."""
+
+
+class Lines(Quiet):
+    """Log a line for each lane when it starts, when it ends, and every `_LINE_S` seconds."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told: dict[str, tuple[float, bool]] = {}
+        self._stage = ""
+
+    def told(self, progress: Progress) -> None:
+        """Log a line for each new stage of the preparation."""
+        if progress.stage.value != self._stage:
+            self._stage = progress.stage.value
+            self._log.line(f"{progress.stage.value} {progress.note}".strip())
+
+    def __call__(self, counting: Counting) -> None:
+        """Log the lanes that started or ended, or whose last line is `_LINE_S` seconds old."""
+        now = time.monotonic()
+        for lane in counting.lanes:
+            done = len(lane.best) == len(counting.wanted) or lane.failure is not None
+            when, was_done = self._told.get(lane.name, (0.0, False))
+            if was_done or not (done or now - when > _LINE_S):
+                continue
+            self._told[lane.name] = now, done
+            self._log.line(f"{lane.name}: {_state(counting, lane, now)}")
+
+
+class InPlace(Quiet):
+    """Draw the bars in place on a terminal."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def told(self, progress: Progress) -> None:
+        """Draw the current stage of the preparation."""
+        share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
+        text = Text(formatting.plain(f"{progress.stage.value} {progress.note}{share}".strip()))
+        self._screen.draw(lambda *_: text, at_once=True)
+
+    def __call__(self, counting: Counting) -> None:
+        """Redraw the bars."""
+        self._screen.draw(lambda _width, _height, now: render(counting, now))
+
+
+def render(counting: Counting, now: float) -> Table:
+    """Return a table with a progress bar for each lane."""
+    table = Table.grid(padding=(0, 1))
+    total = max(1, len(counting.wanted))
+    for lane in counting.lanes:
+        state = Text(formatting.plain(_state(counting, lane, now)), "red" if lane.failure else "")
+        table.add_row(Text(lane.name, "bold"), ProgressBar(total, len(lane.best), _BAR), state)
+    return table
+
+
+def _state(counting: Counting, lane: Lane, now: float) -> str:
+    """Return "257 of 1000, 3:20 left"; without an estimate, the lane's note replaces the time."""
+    if lane.failure is not None:
+        return lane.failure.what
+    said = f"{len(lane.best)} of {len(counting.wanted)}"
+    if len(lane.best) == len(counting.wanted):
+        return said
+    left = counting.remaining_s(lane, now)
+    return f"{said}, {f'{formatting.elapsed(left)} left' if left is not None else lane.note}"
+
+
+def show_counting(console: Console, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
+    """Return a context manager that shows an accuracy run and clears the display at the end."""
+    return placed(console, quiet, nothing=Quiet, screen=InPlace, lines=Lines)

@@ -1,0 +1,104 @@
+"""Choose where progress is shown.
+
+A terminal gets a region that is redrawn in place, other outputs get log lines, and `quiet` shows
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from farm import formatting
+from farm.prompts import terminal
+
+REFRESH_S = 1 / 8
+SHARE = 0.04  # of one CPU core: the most that drawing may use
+
+Clock = Callable[[], float]
+Display = TypeVar("Display")
+
+
+class Screen:
+    """The lines of a terminal that a display uses between `start` and `stop`.
+
+    `stop` removes them. No thread draws; only `draw` does.
+    """
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console, self._clock = console, clock
+
+    def start(self) -> None:
+        """Start the display below the current output.
+
+        A new Live is made each time, because a stopped one would return to its old position.
+        """
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live.start()
+        self._next = -math.inf
+
+    def stop(self) -> None:
+        """Stop the display and remove its lines."""
+        self._live.stop()
+
+    def draw(self, render: Callable[[int, int, float], RenderableType], *, at_once: bool = False) -> None:
+        """Draw `render(columns, lines, now)` if it is time to draw again, or if `at_once`.
+
+        The interval is at least `REFRESH_S`, and long enough that drawing uses at most `SHARE` of a
+        core.
+        """
+        now = self._clock()
+        if self._live.is_started and (at_once or now >= self._next):  # stopped during a prompt
+            begin = time.process_time()
+            size = self._live.console.size
+            self._live.update(render(size.width, size.height - 1, now), refresh=True)
+            self._next = now + max(REFRESH_S, (time.process_time() - begin) / SHARE)
+
+
+class Log:
+    """Log lines that begin with the elapsed time, for files."""
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console, self._clock, self._began = console, clock, clock()
+
+    def line(self, text: str) -> None:
+        """Print one line."""
+        passed = formatting.elapsed(self._clock() - self._began)
+        self._console.print(Text(f"{passed:>7}  {formatting.plain(text)}"), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def placed(
+    console: Console,
+    quiet: bool,
+    *,
+    nothing: Callable[[], Display],
+    screen: Callable[[Screen], Display],
+    lines: Callable[[Log], Display],
+    clock: Clock = time.monotonic,
+) -> Iterator[Display]:
+    """Yield the display that suits the console, for as long as the block lasts.
+
+    The terminal can be lent to a prompt meanwhile: the display is then removed and drawn again.
+    """
+    if quiet:
+        with terminal.lent():
+            yield nothing()
+    elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
+        place = Screen(console, clock)
+        place.start()
+        try:
+            with terminal.lent(place.stop, place.start):
+                yield screen(place)
+        finally:
+            place.stop()
+    else:
+        with terminal.lent():
+            yield lines(Log(console, clock))

@@ -1,0 +1,45 @@
+"""Elements of the board's drawings: colours, marks, bars, and counts of jobs by state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from farm.dashboard.board import Row
+from farm.dashboard.display import REFRESH_S
+
+GAP = 2
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "skipped": "yellow", "running": "cyan", "waiting": "bright_black"}
+STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "skipped": "○", "waiting": "·"}
+
+
+def spinner(now: float) -> str:
+    """Return the frame of the spinner at the time `now`."""
+    return SPINNER[int(now / REFRESH_S) % len(SPINNER)]
+
+
+def counts(by_state: Counter[str]) -> Text:
+    """Return the number of jobs by state: 9 jobs: 5 done, 2 running, 1 failed, 1 waiting."""
+    total = by_state.total()
+    text = Text(f"{total} job{'s' * (total != 1)}: ")
+    parts = [Text(f"{by_state[state]} {state}", style) for state, style in STATE_STYLE.items() if by_state[state]]
+    return text.append(Text(", ").join(parts))
+
+
+def shares(by_state: Counter[str], width: int) -> Text:
+    """Return a bar of `width` cells that shows each state's share of the jobs."""
+    bar, done, drawn, total = Text(), 0, 0, max(1, by_state.total())
+    for state, style in STATE_STYLE.items():
+        done += by_state[state]
+        end = width * done // total
+        bar.append(("─" if state == "waiting" else "━") * (end - drawn), style)
+        drawn = end
+    return bar
+
+
+def states(rows: Sequence[Row]) -> Counter[str]:
+    """Return the number of rows in each state."""
+    return Counter(row.state for row in rows)

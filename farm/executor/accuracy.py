@@ -1,0 +1,97 @@
+"""Classify many samples on a device or with the reference engine.
+
+Predictions are reported in chunks on the way, so that none is lost if the session ends early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import data, quantize, stats
+from farm.deadline import Deadline
+from farm.executor.loading import open_and_load
+from farm.types import Answered, Artifact, Device, Model, Prepared, Progress, Stage
+from farm.workers import Desk
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Scores = Callable[[dict[str, np.ndarray[Any, Any]]], np.ndarray[Any, Any]]
+
+BEST = 5  # classes per prediction
+_CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two notes
+
+
+def classify_on(
+    desk: Desk,
+    device: Device,
+    artifact: Artifact,
+    agent: Path | None,
+    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    sitting_s: float,
+    deadline_s: float,
+) -> None:
+    """Classify samples of a set on a device, in the order of their indices.
+
+    `sitting` holds the path of the set, the model, the prepared model and the indices.
+    Classification stops after `sitting_s` seconds.
+    """
+    with ExitStack() as stack:
+        loaded, _, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
+        desk.note(Progress(Stage.ACCURACY))
+
+        def scores(inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+            loaded.feed(inputs)
+            loaded.record()
+            loaded.run()
+            return loaded.outputs()[0]
+
+        _answer(desk, sitting, scores, Deadline(sitting_s))
+
+
+def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], cache: Path, sitting_s: float) -> None:
+    """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
+    model = sitting[1]
+    desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    imported = quantize.load_float(model, cache)
+    desk.note(Progress(Stage.ACCURACY))
+    _answer(desk, sitting, lambda inputs: imported.reference(inputs)[0], Deadline(sitting_s))
+
+
+def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], scores: Scores, deadline: Deadline) -> None:
+    """Classify samples and report the predictions until all are done or the deadline has expired.
+
+    Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
+    """
+    path, model, prepared, indices = sitting
+    samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
+    best: dict[str, tuple[int, ...]] = {}
+    converted, told = Counter[str](), time.monotonic()
+
+    def tell() -> None:
+        nonlocal best, converted, told
+        now = Counter(samples.converted)
+        desk.note(Answered(best, dict(now - converted)))
+        best, converted, told = {}, now, time.monotonic()
+
+    try:
+        for sample in samples.read(indices):
+            best[samples.key(sample.index)] = _best(scores(sample.inputs))
+            if len(best) == _CHUNK or time.monotonic() - told > _CHUNK_S:
+                tell()
+            if deadline.expired:
+                break
+    finally:
+        tell()
+
+
+def _best(scores: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Return the best classes, the best first; none if a score is NaN."""
+    import numpy as np
+
+    return () if scores.dtype.kind == "f" and np.isnan(scores).any() else tuple(stats.best(scores, BEST))

@@ -1,0 +1,178 @@
+"""Run a build on a device kernel by kernel and compare each kernel with a plain loop nest here.
+
+After a bad layer the device continues with the reference's values. Every layer that is wrong by
+itself is therefore found, not only the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farm import prepare, stats
+from farm.compiler.artifact import LIBRARY
+from farm.compiler.tensor_cache import PREFIX, raw, read
+from farm.executor.loading import open_and_load
+from farm.store import RecordStore
+from farm.types import Artifact, Device, Dissection, Fitted, Layer, Limits, Progress, Stage
+from farm.workers import Desk
+
+if TYPE_CHECKING:
+    from farm.compiler.diagnostics.reference_kernels import Plain, Step
+    from farm.transports import Link
+
+    Array = np.ndarray[Any, Any]
+
+LEAST_DB = {"float64": 60.0, "float32": 60.0, "float16": 30.0, "bfloat16": 20.0}
+LEAST_OF_INTEGERS_DB = 30.0  # a tiny difference before rounding changes an integer by one step
+_NOTHING = 1e-6  # largest absolute difference from a reference that is zero everywhere
+
+
+def dissect(
+    desk: Desk,
+    device: Device,
+    fitted: Fitted,
+    fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
+    least_db: float | None,
+    deadline_s: float,
+) -> Dissection:
+    """Compare every layer of a build on a device with its reference.
+
+    `fed` holds inputs and the reference engine's outputs; None takes those stored with the model. A
+    layer is bad if its signal-to-noise ratio is below `least_db`, or by default below that of its
+    dtype, or if it has NaN or infinity although the reference is finite.
+    """
+    from farm.compiler.diagnostics.reference_kernels import plain
+
+    prepared, artifact = fitted.prepared, fitted.artifact
+    inputs, expected = fed or prepare.reference(prepared)
+    desk.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
+    parts = plain(prepared, artifact, device.profile, RecordStore.of_user())
+    with ExitStack() as stack:
+        loaded, link, _ = open_and_load(stack, desk, device, artifact, fitted.agent, deadline_s, {})
+        desk.note(Progress(Stage.RUNNING, "the whole model"))
+        loaded.feed(inputs)
+        loaded.run()
+        whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
+        here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
+        walk = _Walk(desk, link, loaded.device, parts, artifact, least_db)
+        return Dissection(tuple(walk.layers(here)), whole)
+
+
+class _Walk:
+    """Runs each step of a model on the device and on this machine, and compares the outputs.
+
+    A tensor is kept until its last use.
+    """
+
+    def __init__(self, desk: Desk, link: Link, device: Any, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
+        self._desk, self._link, self._parts, self._least_db = desk, link, parts, least_db
+        self._device = device
+        self._module = link.session.load_module(LIBRARY)
+        self._kept = read(artifact.parameters)
+        self._places = {number: f"{PREFIX}_{place}" for number, place in parts.places.items()}
+        self._uses = Counter(number for step in parts.steps for number in step.tensors)
+        self._there: dict[int, Any] = {}
+
+    def layers(self, here: dict[int, Array]) -> list[Layer]:
+        """Return the layer of each step. `here` holds the inputs by tensor number."""
+        for number, value in here.items():
+            self._there[number] = self._sent(value)
+        found = []
+        for place, step in enumerate(self._parts.steps):
+            self._desk.note(Progress(Stage.RUNNING, step.kernel, place / len(self._parts.steps)))
+            values = {**self._parts.parameters, **here}
+            expected = self._parts.compute(step, values)
+            outputs = self._run(step, [self._tensor(one) for one in step.arguments])
+            got = [output.numpy() for output in outputs]
+            layer = self._judged(step, got, expected, values)
+            found.append(layer)
+            for (number, _, _), value, output in zip(step.outputs, expected, outputs, strict=True):
+                here[number] = value
+                self._there[number] = self._sent(value) if layer.bad else output
+            self._let_go(step, here)
+        return found
+
+    def _judged(self, step: Step, got: Sequence[Array], expected: Sequence[Array], values: Mapping[int, Array]) -> Layer:
+        """Compare the outputs of a step with the expected ones.
+
+        A bad step is run again with the reference's inputs, and its parameters are checked for
+        damage.
+        """
+        snr_db, max_abs = _compared(got, expected)
+        not_finite = _not_finite(got, expected)
+        bad = bool(not_finite) or self._below(snr_db, max_abs, expected)
+        alone_db, damaged = None, False
+        if bad:
+            given = {number: self._sent(values[number]) for number in step.tensors if number not in self._places}
+            right = [given[one] if isinstance(one, int) and one in given else self._tensor(one) for one in step.arguments]
+            alone_db = _compared([output.numpy() for output in self._run(step, right)], expected)[0]
+            mine = [number for number in step.tensors if number in self._places]
+            damaged = any(self._is_damaged(number) for number in mine)
+        _, shape, dtype = step.outputs[0]
+        return Layer(step.kernel, shape, dtype, snr_db, max_abs, bad, not_finite, alone_db, damaged, stats.likeness(expected[0]))
+
+    def _is_damaged(self, number: int) -> bool:
+        """Return True if a parameter in the build differs from the model's.
+
+        The stored value is first converted to the model's type: storage in half precision is no
+        damage if it represents every number exactly.
+        """
+        right = self._parts.parameters[number]
+        return raw(self._kept[self._places[number]].astype(right.dtype)) != raw(right)
+
+    def _below(self, snr_db: float, max_abs: float, expected: Sequence[Array]) -> bool:
+        """Return True if the outputs differ too much from the expected ones."""
+        least = self._least_db
+        if least is None:
+            least = min(LEAST_DB.get(str(value.dtype), LEAST_OF_INTEGERS_DB) for value in expected)
+        if math.isinf(snr_db) and math.isfinite(max_abs) and not any(value.any() for value in expected):
+            return max_abs > _NOTHING
+        return snr_db < least
+
+    def _run(self, step: Step, arguments: Sequence[Any]) -> list[Any]:
+        import tvm
+
+        outputs = [tvm.runtime.empty(shape, dtype, device=self._device) for _, shape, dtype in step.outputs]
+        self._module.get_function(step.kernel, True)(*arguments, *outputs)
+        return outputs
+
+    def _tensor(self, argument: Any) -> Any:
+        """Return an argument on the device: an earlier result, a loaded parameter or a constant."""
+        if not isinstance(argument, int):
+            return self._sent(argument)
+        if argument in self._places:
+            return self._link.call("vm.builtin.tensor_cache.get", self._places[argument])
+        return self._there[argument]
+
+    def _sent(self, value: Array) -> Any:
+        import tvm
+
+        return tvm.runtime.tensor(np.ascontiguousarray(value), device=self._device)
+
+    def _let_go(self, step: Step, here: dict[int, Array]) -> None:
+        """Drop the tensors that no later step takes."""
+        for number in step.tensors:
+            self._uses[number] -= 1
+            if not self._uses[number]:
+                here.pop(number, None)
+                self._there.pop(number, None)
+
+
+def _compared(got: Sequence[Array], expected: Sequence[Array]) -> tuple[float, float]:
+    """Return the signal-to-noise ratio in dB and the largest absolute difference."""
+    found = stats.agreement(got, expected, Limits())
+    return found.snr_db, found.max_abs
+
+
+def _not_finite(got: Sequence[Array], expected: Sequence[Array]) -> str:
+    """Return "NaN" or "infinity" if an output has one although the reference is finite; else ""."""
+    for ours, theirs in zip(got, expected, strict=True):
+        if theirs.dtype.kind == "f" and np.isfinite(theirs).all() and not np.isfinite(ours).all():
+            return "NaN" if np.isnan(ours).any() else "infinity"
+    return ""

@@ -1,0 +1,97 @@
+"""Run a model with ONNX Runtime or PyTorch on this machine, with a given number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farm import importers
+from farm.errors import ModelError
+from farm.importers.relax_module import hushed, one_line
+from farm.types import Model
+
+if TYPE_CHECKING:
+    from farm.importers import Imported
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[], list[Array]]
+
+TORCH = "torch"
+_OPSET = 17
+
+
+def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
+    """Import a model for the engines, which takes seconds; return None for an ONNX file.
+
+    ONNX Runtime reads an ONNX file itself, so nothing is imported for it.
+    """
+    return None if Path(model.source).suffix.lower() == ".onnx" or not names else importers.load(model, cache)
+
+
+def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int, folder: Path) -> tuple[str, Run]:
+    """Return an engine's version and a function that runs the model once on these inputs.
+
+    Raises ModelError if the engine cannot run the model. `folder` takes temporary files.
+    """
+    if name == TORCH:
+        return _torch(model, imported, inputs, threads)
+    return _onnx_runtime(Path(model.source) if imported is None else _as_onnx(imported, model, folder), inputs, threads)
+
+
+def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
+    """Return ONNX Runtime's version, and a function that runs the file on these inputs."""
+    import onnxruntime
+
+    from farm.importers.onnx.runtime import session
+
+    try:
+        running = session(path, threads, exact=False)
+    except Exception as exc:
+        raise ModelError(f"ONNX Runtime refuses {path.name}", one_line(exc)) from exc
+    fed = {given.name: value for given, value in zip(running.get_inputs(), inputs.values(), strict=True)}
+    return onnxruntime.__version__, lambda: running.run(None, fed)
+
+
+def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
+    """Return PyTorch's version, and a function that runs the imported module on these inputs."""
+    if imported is None or imported.network is None:
+        raise ModelError(f"torch cannot run {Path(model.source).name}", f"it is {_kind(model)}, not a torch module")
+    import torch
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    torch.set_num_threads(threads)
+    network, arguments = imported.network
+    tensors = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in imported.inputs]
+    positional, named = tree_unflatten(tensors, tree_flatten(arguments)[1])
+
+    def run() -> list[Array]:
+        with torch.inference_mode():
+            return [output.numpy() for output in tree_flatten(network(*positional, **named))[0]]
+
+    return torch.__version__, run
+
+
+def _kind(model: Model) -> str:
+    suffix = Path(model.source).suffix.lower()
+    return {".tflite": "a TFLite file", ".onnx": "an ONNX file"}.get(suffix, "a model without a torch module")
+
+
+def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
+    """Export a torch module to an ONNX file with torch's exporter."""
+    if imported.network is None:
+        why = f"it is {_kind(model)}; ONNX files and torch modules can be compared"
+        raise ModelError(f"ONNX Runtime cannot run {Path(model.source).name}", why)
+    import torch
+
+    network, (positional, named) = imported.network
+    path = folder / "rival.onnx"
+    names = [spec.name for spec in imported.inputs]
+    try:
+        with hushed(), torch.no_grad():
+            torch.onnx.export(network, positional, str(path), kwargs=named, input_names=names, opset_version=_OPSET, dynamo=False)
+    except Exception as exc:
+        raise ModelError(f"{model.name} cannot be exported to ONNX", one_line(exc)) from exc
+    return path

@@ -1,0 +1,80 @@
+"""Measure a device's peak arithmetic and memory rates: the best of several runs of each probe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farm.executor.loading import facts_of, place_of, send
+from farm.transports import Link, agent_answers
+from farm.types import Device, Roof
+
+if TYPE_CHECKING:
+    from farm.compiler.diagnostics.roofline_probe import Probe
+
+_MEMORY_SHARE = 8  # each of the two copied buffers takes at most 1/8 of the device's free memory
+_MOST_BYTES, _MOST_BYTES_ON_GPU = 128 << 20, 512 << 20  # many times the size of the caches
+_REPEATS = 5
+_LONG_S, _MOST_TASKS = 5e-3, 1 << 17  # a GPU's arithmetic runs so long that launching is negligible
+_LIBRARY = "probe.so"
+
+
+def measured(link: Link, device: Device, probe: Probe) -> Roof:
+    """Return the roofline of a session's device, with the session's threads.
+
+    Raises DeviceError and its subclasses.
+    """
+    from farm.compiler.diagnostics.roofline_probe import BLOCK_BYTES
+
+    timer, facts = _Timer(link, device, probe), facts_of(link)
+    tasks = probe.tasks or int(facts["gpu_multiprocessors"])
+    arithmetic_s = timer.arithmetic(tasks)
+    while probe.tasks is None and arithmetic_s < _LONG_S and tasks < _MOST_TASKS:
+        tasks *= 2
+        arithmetic_s = timer.arithmetic(tasks)
+    kind, most = ("gpu_memory_free_bytes", _MOST_BYTES_ON_GPU) if device.profile.on_gpu else ("memory_available_bytes", _MOST_BYTES)
+    free = int(float(facts.get(kind, 0))) or _MOST_BYTES
+    blocks = max(1, min(most, free // _MEMORY_SHARE) // BLOCK_BYTES)
+    memory_s = timer.memory(blocks)
+    size = f"{blocks * BLOCK_BYTES / (1 << 20):.3g} MiB"
+    source = f"measured on the device: multiply-adds in registers, and {size} copied"
+    return Roof(1e-9 * probe.operations * tasks / arithmetic_s, 1e-9 * 2 * blocks * BLOCK_BYTES / memory_s, source)
+
+
+class _Timer:
+    """Times the probes on a device."""
+
+    def __init__(self, link: Link, device: Device, probe: Probe) -> None:
+        send(link, probe.library, _LIBRARY)
+        self._library = link.session.load_module(_LIBRARY)
+        self._there = place_of(link, device)
+        self._probe = probe
+
+    def arithmetic(self, tasks: int) -> float:
+        """Return the least seconds of the arithmetic probe with `tasks` tasks."""
+        import numpy as np
+        import tvm
+
+        from farm.compiler.diagnostics.roofline_probe import ARITHMETIC
+
+        factors = tvm.runtime.tensor(np.repeat([[0.5], [1.0]], self._probe.lanes, axis=1).astype("float32"), device=self._there)
+        return self._best(ARITHMETIC, factors, self._empty(tasks, self._probe.width))
+
+    def memory(self, blocks: int) -> float:
+        """Return the least seconds of copying `blocks` blocks of BLOCK_BYTES."""
+        from farm.compiler.diagnostics.roofline_probe import BLOCK_BYTES, MEMORY
+
+        one, other = (self._empty(blocks, BLOCK_BYTES // 4) for _ in range(2))
+        # Write both buffers first: the system allocates pages on the first write, and all unwritten
+        # pages are read from one page of zeros.
+        self._library[MEMORY](one, other)
+        self._library[MEMORY](other, one)
+        return self._best(MEMORY, one, other)
+
+    def _empty(self, *shape: int) -> Any:
+        import tvm
+
+        return tvm.runtime.empty(shape, "float32", self._there)
+
+    def _best(self, name: str, *arguments: Any) -> float:
+        evaluate = self._library.time_evaluator(name, self._there, number=1, repeat=_REPEATS)
+        return min(agent_answers.seconds("the timer", list(evaluate(*arguments).results), _REPEATS))

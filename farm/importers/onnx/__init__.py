@@ -1,0 +1,16 @@
+"""Import ONNX files.
+
+    load            load a file into a Relax module, with ONNX Runtime as the reference
+    runtime         ONNX Runtime sessions
+    layer_outputs   the output of every node in ONNX Runtime
+    external_data   weights outside of the file
+    input_shapes    the shape of each input: from the file, from the user, or an open batch
+    simplify        fold known shapes and constants, inline functions, resolve branches
+    qlinear_to_qdq  rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
+    support         operators and attributes that TVM's importer converts incorrectly
+    operators       operators that TVM's importer has no converter for
+    summary         a file's content, without importing it
+    converters      converters of single operators
+
+Call `load.load(model)` to import a file.
+"""

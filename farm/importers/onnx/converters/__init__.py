@@ -1,0 +1,42 @@
+"""Convert ONNX operators by TVM's converters, replaced by farm's where TVM's are missing or wrong.
+
+    missing    operators that TVM has no converter for
+    corrected  operators that TVM converts incorrectly
+    resize     operators that sample images
+    recurrent  LSTM, GRU and RNN
+
+Inside `with installed():` TVM's importer uses all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from farm.importers.onnx.converters import corrected, missing, recurrent, resize
+
+_OURS: dict[str, Any] = {**recurrent.CONVERTERS, **corrected.CONVERTERS, **missing.CONVERTERS, **resize.CONVERTERS}
+
+
+def converters() -> dict[str, Any]:
+    """Return the converters by operator name, in the form of TVM's importer's table."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    return {**onnx_frontend._get_convert_map(), **_OURS}
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Make TVM's importer use these converters inside the context.
+
+    TVM has no parameter for converters, only a function that returns its table.
+    """
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    original, table = onnx_frontend._get_convert_map, converters()
+    onnx_frontend._get_convert_map = lambda: table
+    try:
+        yield
+    finally:
+        onnx_frontend._get_convert_map = original

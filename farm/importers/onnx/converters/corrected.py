@@ -1,0 +1,123 @@
+"""Convert ONNX operators that TVM 0.27 converts incorrectly or has no lowering for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+
+
+class IsInf(OnnxOpConverter):  # type: ignore[misc]
+    """IsInf with detect_positive and detect_negative, which TVM's converter ignores."""
+
+    @classmethod
+    def _impl_v10(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+        data, zero = inputs[0], relax.const(0, str(inputs[0].ty.dtype))
+        positive, negative = (attributes.get(f"detect_{sign}", 1) for sign in ("positive", "negative"))
+        infinite = relax.op.isinf(data)
+        if positive and negative:
+            return infinite
+        side = relax.op.greater(data, zero) if positive else relax.op.less(data, zero)
+        return relax.op.logical_and(infinite, side) if positive or negative else relax.op.logical_and(infinite, relax.const(False, "bool"))
+
+
+class _Hyperbolic(OnnxOpConverter):  # type: ignore[misc]
+    """cosh or sinh by exp: TVM has the operators, but no lowering for them."""
+
+    sign = 1.0
+
+    @classmethod
+    def _impl_v9(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any], __: Any) -> relax.Expr:
+        dtype = str(inputs[0].ty.dtype)
+        grows, falls = relax.op.exp(inputs[0]), relax.op.exp(relax.op.negative(inputs[0]))
+        half, sign = relax.const(0.5, dtype), relax.const(cls.sign, dtype)
+        return relax.op.multiply(half, relax.op.add(grows, relax.op.multiply(sign, falls)))
+
+
+class Cosh(_Hyperbolic):
+    """cosh x = (e^x + e^-x) / 2."""
+
+
+class Sinh(_Hyperbolic):
+    """sinh x = (e^x - e^-x) / 2."""
+
+    sign = -1.0
+
+
+class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
+    """QuantizeLinear by a computed scale without axes, which TVM cannot lower.
+
+    TVM's own converter handles all other scales.
+    """
+
+    @classmethod
+    def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
+        """Return the converter for an opset."""
+        theirs = onnx_frontend.QuantizeLinear.get_converter(opset)
+
+        def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], params: Any) -> relax.Expr:
+            scale = inputs[1]
+            if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
+                return theirs(builder, inputs, attributes, params)
+            return cls._by_scalar(builder, inputs[0], scale, inputs[2])
+
+        return convert
+
+    @classmethod
+    def _by_scalar(cls, builder: relax.BlockBuilder, data: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
+        """Return round(data / scale) + zero, clipped to the range of the output type."""
+        dtype = "uint8" if zero is None else str(zero.ty.dtype)
+        steps = relax.op.round(relax.op.divide(data, scale))
+        if zero is not None:
+            steps = relax.op.add(steps, relax.op.astype(zero, str(data.ty.dtype)))
+        limits = np.iinfo(dtype)
+        steps = builder.emit(relax.op.clip(builder.emit(steps), int(limits.min), int(limits.max)))
+        return relax.op.astype(steps, dtype)
+
+
+class _OfIntegers(OnnxOpConverter):  # type: ignore[misc]
+    """Base of operators that sum products of bytes, minus their zero points, in int32."""
+
+    @staticmethod
+    def wide(builder: relax.BlockBuilder, value: relax.Expr, zero: relax.Expr | None, shape: Sequence[int]) -> relax.Expr:
+        """Return a tensor minus its zero point, as int32. `shape` broadcasts the zero point."""
+        value = builder.emit(relax.op.astype(value, "int32"))
+        if zero is None:
+            return value
+        numbers = builder.emit(relax.op.astype(zero, "int32"))
+        return builder.emit(relax.op.subtract(value, builder.emit(relax.op.reshape(numbers, shape))))
+
+
+class ConvInteger(_OfIntegers):
+    """ConvInteger, which TVM lacks.
+
+    The image is padded by its zero point, i.e. by 0 after the zero point has been subtracted.
+    """
+
+    @classmethod
+    def _impl_v10(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+        data, weight, *zeros = inputs
+        x_zero, w_zero = ([*zeros, None, None])[:2]
+        rank = int(data.ty.ndim)
+        if rank != 4 or attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET"):
+            raise ValueError(f"ConvInteger over {rank - 2} axes, auto_pad {attributes.get('auto_pad')}")
+        ours = cls.wide(builder, data, x_zero, [1] * rank)
+        each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
+        theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
+        return relax.op.nn.conv2d(
+            ours,
+            theirs,
+            strides=attributes.get("strides", 1),
+            padding=attributes.get("pads", 0),
+            dilation=attributes.get("dilations", 1),
+            groups=attributes.get("group", 1),
+            out_dtype="int32",
+        )
+
+
+CONVERTERS = {"ConvInteger": ConvInteger, "QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}

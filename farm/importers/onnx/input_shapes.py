@@ -1,0 +1,179 @@
+"""Determine the shape of every input of an ONNX model.
+
+Extents come from the file and from the user; an open batch axis is set to 1 and may stay open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from farm.errors import ModelError, did_you_mean
+from farm.types import TensorSpec
+
+Axis = int | str  # an extent, or the symbol of an open axis
+
+_DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """An input as the file declares it."""
+
+    name: str
+    axes: tuple[Axis, ...] | None  # None if the rank is unknown
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {'of unknown rank' if self.axes is None else list(self.axes)}"
+
+
+def user_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that a caller feeds.
+
+    Old files list the initializers among the inputs too; those are weights.
+    """
+    weights = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def input_specs(graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]], what: str) -> tuple[TensorSpec, ...]:
+    """Return name, shape and dtype of each input, in order.
+
+    An open axis gets its extent from the override, or from an override of another input with the
+    same symbol. An axis that is still open must be a first axis; its extent is set to 1. The spec
+    is open if the first axes of all such inputs have one symbol, and no other axis has that symbol.
+    Raises ModelError for any other open axis, and for overrides that do not fit.
+    """
+    inputs = [_read(value, what) for value in user_inputs(graph)]
+    if unknown := sorted(set(overrides) - {one.name for one in inputs}):
+        near = did_you_mean(unknown[0], [one.name for one in inputs])
+        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(map(str, inputs))}", near)
+    lengths: dict[str, int] = {}
+    batches: dict[str, str] = {}  # the symbol of the open first axis, by input name
+    for one in inputs:
+        if one.name in overrides:
+            _bind(one, overrides[one.name], lengths, what)
+    for one in inputs:
+        if one.name not in overrides and (first := _open_batch(one, lengths, set(batches.values()))):
+            batches[one.name] = first
+    lengths |= dict.fromkeys(batches.values(), 1)
+    shapes = {one.name: overrides.get(one.name) or _fill(one, lengths) for one in inputs}
+    if missing := [one for one in inputs if shapes[one.name] is None]:
+        raise _unknown_shapes(missing, lengths, what)
+    stays = len(set(batches.values())) == 1 and not any(set(batches.values()) & set((one.axes or ())[1:]) for one in inputs)
+    return tuple(TensorSpec(one.name, tuple(shapes[one.name] or ()), one.dtype, stays and one.name in batches) for one in inputs)
+
+
+def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
+    """Return an input as the file declares it; raise ModelError for unsupported types."""
+    kind = value.type.WhichOneof("value")
+    tensor = value.type.tensor_type
+    dtype = _dtype(tensor.elem_type) if kind == "tensor_type" else None
+    if dtype is None:
+        found = (
+            onnx.TensorProto.DataType.Name(tensor.elem_type).lower() + " tensor"
+            if kind == "tensor_type"
+            else str(kind).replace("_type", "")
+        )
+        raise ModelError(
+            f"{what}: input {value.name!r} is a {found}",
+            "farm feeds tensors of numbers and booleans only",
+            "export the model with inputs of one of these types: " + ", ".join(_DTYPES),
+        )
+    if not tensor.HasField("shape"):
+        return _Input(value.name, None, dtype)
+    axes = tuple(_axis(value.name, index, axis) for index, axis in enumerate(tensor.shape.dim))
+    return _Input(value.name, axes, dtype)
+
+
+def _dtype(element: int) -> str | None:
+    """Return numpy's name of an ONNX element type; None if farm does not feed it."""
+    try:
+        name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name
+    except (KeyError, TypeError):
+        return None
+    return name if name in _DTYPES else None
+
+
+def _axis(name: str, index: int, axis: onnx.TensorShapeProto.Dimension) -> Axis:
+    """Return the extent of an axis, or the symbol of an open one.
+
+    Exporters write an open axis as a symbol, as an empty dimension, as an extent of 0 or -1, or as
+    `?`. All but the symbol are anonymous: each such axis gets a symbol of its own.
+    """
+    if axis.dim_value > 0:
+        return int(axis.dim_value)
+    return axis.dim_param.strip("?") or f"{name}.{index}"
+
+
+def _bind(one: _Input, shape: tuple[int, ...], lengths: dict[str, int], what: str) -> None:
+    """Check an override against the file, and bind its extents to the symbols in `lengths`."""
+    if any(length < 1 for length in shape):
+        raise _wrong(one, shape, "every axis must be at least 1 long", what)
+    if one.axes is None:
+        return
+    if len(shape) != len(one.axes):
+        raise _wrong(one, shape, f"the model has {len(one.axes)} axes there, the override {len(shape)}", what)
+    for index, (axis, length) in enumerate(zip(one.axes, shape, strict=True)):
+        if isinstance(axis, int) and axis != length:
+            raise _wrong(one, shape, f"the model fixes axis {index} to {axis}", what)
+        if isinstance(axis, str) and lengths.setdefault(axis, length) != length:
+            raise _wrong(one, shape, f"another override sets the axis {axis!r} to {lengths[axis]}", what)
+
+
+def _wrong(one: _Input, shape: tuple[int, ...], why: str, what: str) -> ModelError:
+    """Return the ModelError for an override that does not fit."""
+    return ModelError(f"{what}: the shape {list(shape)} does not fit input {one}", why, "change the override in devices.toml or --shape")
+
+
+def _open_axes(one: _Input, lengths: Mapping[str, int]) -> list[tuple[int, str]]:
+    """Return index and symbol of each axis whose extent is unknown."""
+    return [(index, axis) for index, axis in enumerate(one.axes or ()) if isinstance(axis, str) and axis not in lengths]
+
+
+def _open_batch(one: _Input, lengths: Mapping[str, int], batches: set[str]) -> str | None:
+    """Return the symbol of the first axis if it is the only open axis; else None.
+
+    Axes with the batch symbol of an earlier input are not counted.
+    """
+    opened = [(index, axis) for index, axis in _open_axes(one, lengths) if index == 0 or axis not in batches]
+    return opened[0][1] if len(opened) == 1 and opened[0][0] == 0 else None
+
+
+def _fill(one: _Input, lengths: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the input's shape; None if an extent is unknown."""
+    if one.axes is None or _open_axes(one, lengths):
+        return None
+    return tuple(axis if isinstance(axis, int) else lengths[axis] for axis in one.axes)
+
+
+def _unknown_shapes(missing: list[_Input], lengths: Mapping[str, int], what: str) -> ModelError:
+    """Return the ModelError for inputs with unknown extents."""
+
+    def example(one: _Input) -> list[int]:
+        if one.axes is None:
+            return [1, 3, 224, 224]
+        return [axis if isinstance(axis, int) else lengths.get(axis, 1 if index == 0 else 224) for index, axis in enumerate(one.axes)]
+
+    def unknown(one: _Input) -> str:
+        if one.axes is None:
+            return f"{one.name}: even the number of axes"
+        return f"{one.name}: " + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths)) + f" of {list(one.axes)}"
+
+    table = ", ".join(f"{_key(one.name)} = {example(one)}" for one in missing)
+    options = " ".join(f"--shape {one.name}:{','.join(map(str, example(one)))}" for one in missing)
+    return ModelError(
+        f"{what} leaves the shape of {', '.join(one.name for one in missing)} open",
+        "; ".join(unknown(one) for one in missing),
+        f"say it, in devices.toml with `shapes = {{ {table} }}` or with `{options}` (with your own numbers)",
+    )
+
+
+def _key(name: str) -> str:
+    """Return a name as a TOML key: bare if that is allowed, else quoted."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'

@@ -1,0 +1,186 @@
+"""Import ONNX files. The reference is ONNX Runtime on this machine's CPU."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnxruntime
+
+from farm.errors import ModelError
+from farm.importers import custom_kernels, layer_names
+from farm.importers.imported_model import Imported, Reference, example_inputs, with_fixed_shapes
+from farm.importers.model_file import check_file, refuse_dtypes
+from farm.importers.onnx.converters import installed
+from farm.importers.onnx.input_shapes import input_specs, user_inputs
+from farm.importers.onnx.layer_outputs import onnx_layers
+from farm.importers.onnx.operators import check_operators, has_converter
+from farm.importers.onnx.qlinear_to_qdq import plainly
+from farm.importers.onnx.runtime import session
+from farm.importers.onnx.simplify import folded
+from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.size_limits import check_size
+from farm.types import Model, TensorSpec
+
+# Matches the C++ function that ONNX Runtime writes before its message.
+_SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")
+
+
+def load(source: Model) -> Imported:
+    """Import the ONNX file `source.source`, with `source.shapes` for its open axes.
+
+    An open batch may stay open. Raises ModelError for a file that is missing, damaged or invalid,
+    for operators that TVM or ONNX Runtime does not support, and for open shapes.
+    """
+    return load_with(source, _session)
+
+
+def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
+    """Import an ONNX file like `load`, with the function that makes the reference's session.
+
+    A caller that replaces the reference needs no session.
+    """
+    path = Path(source.source)
+    what = path.name
+    _, model, inputs = opened(source)
+    outputs = [value.name for value in model.graph.output]
+    try:
+        check_operators(model, what)
+        asked = session_of(path)
+        module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
+        specs = output_specs(module, outputs)
+    except ModelError as error:
+        if not any(spec.open for spec in inputs):
+            raise
+        return replace(load_with(with_fixed_shapes(source, inputs), session_of), fixed=f"{error.what}: {error.why}")
+    return Imported(
+        module=module,
+        weights=weights,
+        inputs=inputs,
+        outputs=specs,
+        engine=f"onnxruntime {onnxruntime.__version__}",
+        example=example_inputs(inputs),
+        reference=_reference(asked, outputs, what),
+        layers=lambda values: onnx_layers(onnx.load(path), values),
+    )
+
+
+def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
+    """Return the model as in the file, the simplified model for TVM, and the inputs.
+
+    Raises ModelError for a file that is not an ONNX model, and for open shapes.
+    """
+    path = Path(source.source)
+    refuse_dtypes(source)
+    model = _read(path)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    inputs = input_specs(model.graph, source.shapes, path.name)
+    for value in model.graph.output:
+        if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
+            what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
+            raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
+    return model, folded(plainly(model), inputs, has_converter), inputs
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    """Return the checked model with its external data."""
+    check_file(path)
+    again = "copy it again, or export it again"
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as exc:  # protobuf's DecodeError, whose import path depends on the version
+        raise ModelError(f"{path} is not a whole ONNX file", f"{one_line(exc)}; it has {path.stat().st_size} bytes", again) from exc
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path} is not an ONNX model", "it holds no graph: it may be cut off, or of another format", again)
+    for tensor in model.graph.initializer:
+        check_size(path.name, f"the weight {tensor.name!r}", tensor.dims, _item_bytes(tensor))
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as exc:
+        fix = "put the file with the weights beside the model, as the exporter wrote it"
+        raise ModelError(f"{path.name}: its external weights cannot be read", one_line(exc), fix) from exc
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as exc:
+        _tolerate_or_raise(path, exc)
+    return model
+
+
+def _item_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the size of a tensor's element in bytes; 1 for an unknown type."""
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except KeyError:  # an unknown type, which the checker reports
+        return 1
+
+
+def _tolerate_or_raise(path: Path, error: Exception) -> None:
+    """Raise ModelError for the checker's error, except for unknown operators.
+
+    The checker knows only ONNX's own operators up to its own version. `check_operators` reports
+    unknown operators with a better message.
+    """
+    if "No Op registered" in str(error) or "No opset import" in str(error):
+        return
+    raise ModelError(
+        f"{path.name} is not a valid ONNX model", one_line(error), "export it again; onnx.checker.check_model says the same"
+    ) from error
+
+
+def _session(path: Path) -> Any:
+    """Return the session of the reference; raise ModelError if ONNX Runtime refuses the model."""
+    try:
+        return session(path)
+    except Exception as exc:
+        fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
+        raise ModelError(
+            f"{path.name}: ONNX Runtime, which is the reference, refuses the model", _SIGNATURE.sub("", one_line(exc)), fix
+        ) from exc
+
+
+def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -> Any:
+    """Return the Relax module of a model; raise ModelError if TVM cannot import it."""
+    from tvm.relax.frontend.onnx import from_onnx
+
+    fed = user_inputs(model.graph)
+    del model.graph.input[:]
+    model.graph.input.extend(fed)
+    shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
+    try:
+        with hushed(), installed(), layer_names.of_onnx() as names:
+            return custom_kernels.compiled(layer_names.named(from_onnx(model, shape_dict=shapes), names))
+    except Exception as exc:
+        node = _failing_node(exc)
+        where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"
+        raise ModelError(
+            f"{what}: TVM cannot import {where}",
+            one_line(exc),
+            "export the model with another opset_version, with fixed shapes, or without this operator",
+        ) from exc
+
+
+def _failing_node(error: Exception) -> onnx.NodeProto | None:
+    """Return the node that TVM's importer was converting; its messages do not name it."""
+    nodes = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
+
+
+def _reference(asked: Any, outputs: list[str], what: str) -> Reference:
+    """Return the function that runs the session `asked` on inputs by name."""
+
+    def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        try:
+            return [np.asarray(output) for output in asked.run(outputs, dict(inputs))]
+        except Exception as exc:
+            fix = "check the shapes and values of the inputs"
+            raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc
+
+    return run

@@ -1,0 +1,93 @@
+"""Find all operators of an ONNX model that cannot be imported, before TVM fails at the first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import onnx
+
+from farm.errors import ModelError
+from farm.importers.onnx.support import facts, refusal
+from farm.importers.summary import Problem
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+# TVM looks converters up by name alone. These are written for ONNX Runtime's contributed operators.
+# Attention and Gelu exist in ONNX too: Gelu has the same meaning in both, Attention does not.
+_MICROSOFT_ONLY = (
+    "FastGelu",
+    "BiasGelu",
+    "MatMulInteger16",
+    "SkipLayerNormalization",
+    "EmbedLayerNormalization",
+    "AllClassNMS",
+    "Attention",
+)
+_MICROSOFT = (*_MICROSOFT_ONLY, "Gelu")
+_BUILT_IN = ("If",)  # converted by the importer itself, not by a converter of its table
+_NAMES_SHOWN = 3
+_FIX = "export the model without them (another opset_version may decompose them into simpler operators), or end it before them"
+
+
+def problems(model: onnx.ModelProto) -> list[Problem]:
+    """Return everything that the import would refuse, sorted by operator."""
+    known, found = facts(model), defaultdict[tuple[str, str], list[str]](list)
+    for node in nodes(model.graph):
+        operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        what = refusal(node, known)
+        if what or not has_converter(node):
+            found[operator, what].append(node.name or f"-> {node.output[0]}")
+    return [Problem(operator, what, tuple(names), _FIX) for (operator, what), names in sorted(found.items())]
+
+
+def check_operators(model: onnx.ModelProto, what: str) -> None:
+    """Raise ModelError if operators cannot be imported.
+
+    The error names each of them, how often it occurs, and some of its nodes.
+    """
+    found = problems(model)
+    if lacking := [problem for problem in found if not problem.what]:
+        names = [problem.operator for problem in lacking]
+        raise ModelError(
+            f"{what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that TVM cannot import: {', '.join(names)}",
+            f"TVM's ONNX importer has no converter for {'; '.join(map(_listed, found))}",
+            _FIX,
+        )
+    if found:
+        raise ModelError(
+            f"{what} uses what farm does not support: {', '.join(f'{problem.operator}: {problem.what}' for problem in found)}",
+            "; ".join(map(_listed, found)),
+            _FIX,
+        )
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield all nodes of a graph, including those of subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from nodes(subgraph)
+
+
+def has_converter(node: onnx.NodeProto) -> bool:
+    """Return whether TVM's importer or farm has a converter for a node's operator."""
+    from farm.importers.onnx.converters import converters
+
+    if node.domain == "com.microsoft":
+        return node.op_type in _MICROSOFT
+    if node.domain not in _DEFAULT_DOMAINS or node.op_type in _MICROSOFT_ONLY:
+        return False
+    return node.op_type in _BUILT_IN or node.op_type in converters()
+
+
+def _listed(problem: Problem) -> str:
+    """Return a problem as text, with the number of nodes and the names of some."""
+    said = f"{problem.operator}: {problem.what}" if problem.what else problem.operator
+    return f"{said} x{len(problem.nodes)} ({_some(problem.nodes)})"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, comma-separated."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return f"{shown}, ..." if len(names) > _NAMES_SHOWN else shown

@@ -1,0 +1,31 @@
+"""Create ONNX Runtime sessions on this machine's CPU.
+
+They are used as the reference, as an engine to compare with, and for intermediate outputs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+_ERRORS_ONLY = 3
+# The key and value that make ONNX Runtime multiply unsigned by unsigned bytes on x86-64 without
+# VNNI. By default it uses an instruction there that saturates sums of two products at 16 bits
+# (onnxruntime_session_options_config_keys.h).
+_EXACT_INT8 = ("session.x64quantprecision", "1")
+
+
+def session(model: Path | bytes, threads: int = 1, *, exact: bool = True) -> Any:
+    """Return a session of a model, given as a file or its content, with `threads` threads.
+
+    If `exact`, integers are multiplied without saturation, as the reference requires; otherwise the
+    session is as fast as ONNX Runtime is by default. Raises any exception that ONNX Runtime raises.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = threads
+    if exact:
+        options.add_session_config_entry(*_EXACT_INT8)
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,77 @@
+"""Summarise a model's content for `farm check`.
+
+ONNX and TFLite files are summarised before the import, other formats from the imported module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.types import Model, shape_in_words
+from farm.types.python_source import is_python
+
+if TYPE_CHECKING:
+    from farm.importers.imported_model import Imported
+
+_OUTLINES = {".onnx": "farm.importers.onnx.summary", ".tflite": "farm.importers.tflite.summary"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An operator, or an aspect of it, that cannot be imported, and the affected nodes."""
+
+    operator: str
+    what: str  # the unsupported aspect; "" if the whole operator is
+    nodes: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A model's summary.
+
+    Inputs and outputs are text. `parameters` counts the weights' elements and `parameter_bytes`
+    their bytes. `operators` counts how often each occurs; `problems` lists what cannot be imported.
+    """
+
+    source: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: int
+    parameter_bytes: int
+    operators: dict[str, int]
+    problems: tuple[Problem, ...] = ()
+
+
+def before_import(model: Model) -> Outline | None:
+    """Return the outline of an ONNX or TFLite file; None for formats that need an import."""
+    kind = "" if is_python(model.source) else Path(model.source).suffix.lower()
+    if kind not in _OUTLINES:
+        return None
+    outline: Outline = importlib.import_module(_OUTLINES[kind]).outline(model)
+    return outline
+
+
+def of_imported(model: Model, imported: Imported) -> Outline:
+    """Return the outline of an imported model, with the Relax operators of its module."""
+    from tvm import relax
+
+    operators: Counter[str] = Counter()
+
+    def count(node: object) -> None:
+        if isinstance(node, relax.Call) and hasattr(node.op, "name"):
+            operators[node.op.name.removeprefix("relax.").removeprefix("nn.")] += 1
+
+    relax.analysis.post_order_visit(imported.module["main"], count)
+    return Outline(
+        source=model.source,
+        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs),
+        outputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs),
+        parameters=sum(weight.size for weight in imported.weights),
+        parameter_bytes=sum(weight.nbytes for weight in imported.weights),
+        operators=dict(operators.most_common()),
+    )

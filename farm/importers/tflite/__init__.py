@@ -1,0 +1,10 @@
+"""Import TFLite files.
+
+    load              load a file into a Relax module, with LiteRT as the reference
+    model             the operators and tensors of a file
+    converter         converters of operators that TVM's importer lacks or converts incorrectly
+    summary           a file's content, without importing it
+    flatbuffer_check  check offsets and sizes before LiteRT reads a file
+
+Call `load.load(model)` to import a file.
+"""

@@ -1,0 +1,201 @@
+"""Extend TVM's converter of TFLite operators where it is incomplete or wrong.
+
+The docstring of each method states what it corrects. TVM reads the shapes of tensors and the values
+of constants from the file; here they come from LiteRT, which knows them for all tensors.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
+
+from farm.importers.layer_names import Names
+from farm.importers.relax_module import one_line
+from farm.importers.summary import Problem
+from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Opened, Operator
+
+# These move, select or compare bytes. The result is the same as for the numbers that the bytes
+# stand for, if all tensors have one scale.
+_MOVES = (
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",
+    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",
+    "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",
+)  # fmt: skip
+# Operators with states, subgraphs or random numbers. A build runs fixed steps and is compared with
+# a reference, so it supports none of them.
+_REFUSED = (
+    *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",
+    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
+)  # fmt: skip
+_BOUNDS = {"NONE": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+_FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"
+
+
+def converter(opened: Opened, names: Names) -> type:
+    """Return the converter class for one file, as `from_tflite` takes it.
+
+    It records in `names` the layer of each Relax variable.
+    """
+    return type("Converter", (_Converter,), {"opened": opened, "names": names})
+
+
+def problems(opened: Opened) -> list[Problem]:
+    """Return everything that the import would refuse, sorted by operator."""
+    known = converter(opened, {})(opened.model, opened.graph, None, None)
+    found = defaultdict[tuple[str, str], list[str]](list)
+    for operator in opened.operators:
+        if operator.name not in known.convert_map or operator.name in _REFUSED:
+            found[operator.name, ""].append(operator.place)
+        elif why := _refusal(known, operator):
+            found[operator.name, why].append(operator.place)
+    return [Problem(name, why, tuple(places), _FIX) for (name, why), places in sorted(found.items())]
+
+
+def _refusal(known: _Converter, operator: Operator) -> str:
+    """Return why an operator cannot be converted; "" if it can."""
+    try:
+        return known.refusal(operator)
+    except Exception as exc:  # exceptions of TVM's reader of scales
+        return one_line(exc)
+
+
+class _Converter(OperatorConverter):  # type: ignore[misc]
+    """TVM's converter with farm's corrections, for the file `opened`."""
+
+    opened: Opened
+    names: Names
+    at: Operator | None = None  # the operator that is being converted
+
+    def __init__(self, model: Any, subgraph: Any, table: Any, builder: Any, state: Any = None) -> None:
+        super().__init__(model, subgraph, table, builder, state)
+        self.convert_map |= {"AVERAGE_POOL_2D": self._average_pool, "EXPAND_DIMS": self._expand_dims}
+        # Quantized tensors that are floating point temporarily.
+        self._as_floats: set[int] = set()
+
+    def refusal(self, operator: Operator) -> str:
+        """Return why an operator of quantized tensors cannot be converted; "" if it can."""
+        given, made = self.get_tensors(operator.inputs), self.get_tensors(operator.outputs)
+        quantized = [one for one in (*given, *made) if one.qnn_params is not None]
+        if not quantized or self._is_hybrid(operator) or operator.name in self._SUPPORTED_QUANTIZED_OPS:
+            return ""
+        if operator.name not in _MOVES:
+            return "of quantized tensors"
+        numbers = {
+            (float(one.qnn_params["scale"].value.numpy().max()), int(one.qnn_params["zero_point"].value.numpy())) for one in quantized
+        }
+        return "of tensors of several scales" if len(numbers) > 1 else ""
+
+    def check_unsupported_ops(self) -> None:
+        """Do nothing: `problems` has reported unsupported operators."""
+
+    def convert_op_to_relax(self) -> None:
+        """Convert all operators.
+
+        Each result is bound to its own variable, and the operator that it comes from is recorded.
+        Operators whose results are known become constants.
+        """
+        for number, operator in enumerate(self.opened.operators):
+            if operator.outputs and all(index in self.opened.known for index in operator.outputs):
+                continue
+            type(self).at = operator
+            if self._is_hybrid(operator):
+                self._dequantize_weights(operator)
+            made = self.convert_map[operator.name](op=self.subgraph.Operators(number))
+            if len(operator.outputs) == 1:
+                self._put(operator.outputs[0], made, operator)
+            else:
+                parts = self.bb.normalize(made)
+                for place, index in enumerate(operator.outputs):
+                    self._put(index, parts[place], operator)
+
+    def _put(self, index: int, made: Any, operator: Operator) -> None:
+        """Bind an operator's result to a variable, and record its layer name."""
+        value = self.bb.normalize(made)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.ty, relax.TensorType):
+            value = self.bb.emit(value)
+        if isinstance(value, relax.Var):
+            self.names.setdefault(value.name, operator.place)
+        self.exp_tab.set_expr(self.opened.tensor_name(index), value)
+
+    def _is_hybrid(self, operator: Operator) -> bool:
+        """Return whether only weights are quantized.
+
+        LiteRT then quantizes the data for each inference; farm computes in floating point.
+        """
+        given, made = self.get_tensors([index for index in operator.inputs if index >= 0]), self.get_tensors(operator.outputs)
+        quantized = [one for one in given if one.qnn_params is not None]
+        constant = all(self.opened.is_constant(one.tensor_idx) for one in quantized)
+        return bool(quantized) and constant and operator.name != "DEQUANTIZE" and all(one.qnn_params is None for one in made)
+
+    def _dequantize_weights(self, operator: Operator) -> None:
+        """Dequantize the constant inputs of an operator."""
+        for tensor in self.get_tensors([index for index in operator.inputs if index >= 0]):
+            name = self.opened.tensor_name(tensor.tensor_idx)
+            if tensor.qnn_params is not None and not self.exp_tab.has_expr(name):
+                value = relax.const(self.get_tensor_value(tensor), self.get_tensor_type_str(tensor.tensor.Type()))
+                self.exp_tab.set_expr(name, self.bb.emit(self.dequantize(value, tensor)))
+
+    def _average_pool(self, op: Any) -> Any:
+        """Convert an average pool of bytes in float32, rounded once.
+
+        TVM's converter divides integers, which truncates.
+        """
+        (given,), (made,) = self.get_input_tensors(op), self.get_output_tensors(op)
+        if given.qnn_params is None:
+            return self.convert_pool2d(op, "average")
+        name = self.opened.tensor_name(given.tensor_idx)
+        steps = self.exp_tab.get_expr(name)
+        self.exp_tab.set_expr(name, self.bb.emit(self.dequantize(steps, given)), force_override=True)
+        self._as_floats = {given.tensor_idx, made.tensor_idx}
+        pooled = self.convert_pool2d(op, "average")
+        self._as_floats = set()
+        self.exp_tab.set_expr(name, steps, force_override=True)
+        return self.quantize(self.bb.normalize(pooled), made)
+
+    def _expand_dims(self, op: Any) -> Any:
+        """Convert EXPAND_DIMS; TVM's converter calls its own operator incorrectly."""
+        data, axis = self.get_input_tensors(op)
+        return relax.op.expand_dims(self.get_expr(data.tensor_idx), int(self.get_tensor_value(axis).item()))
+
+    def convert_qnn_fused_activation_function(self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str) -> Any:
+        """Clamp to a fused activation's bounds, unless the type already implies them.
+
+        The clamp uses operators that farm's graph passes recognise.
+        """
+        low, high = _BOUNDS[self.activation_fn_type[fused_activation_fn]]
+        limits = np.iinfo(dtype)
+        if (first := round(low / scale) + zero_point if np.isfinite(low) else limits.min) > limits.min:
+            expr = relax.op.maximum(relax.const(first, dtype), self.bb.normalize(expr))
+        if (last := round(high / scale) + zero_point if np.isfinite(high) else limits.max) < limits.max:
+            expr = relax.op.minimum(relax.const(last, dtype), self.bb.normalize(expr))
+        return expr
+
+    def get_tensors(self, indices: Any) -> list[TensorWrapper]:
+        """Return the tensors; those in `_as_floats` have no quantization."""
+        found: list[TensorWrapper] = super().get_tensors(np.asarray(indices))
+        for one in found:
+            if one.tensor_idx in self._as_floats:
+                one.qnn_params = None
+        return found
+
+    def get_tensor_value(self, tensor: TensorWrapper, is_sparse: bool = False) -> Array:
+        """Return a tensor's value, also if constants and shapes determine it."""
+        found = self.opened.known.get(tensor.tensor_idx)
+        value: Array = super().get_tensor_value(tensor, is_sparse) if found is None else found
+        return value
+
+    def get_expr(self, index: int) -> Any:
+        """Return a tensor's expression; a constant if its value is one."""
+        if self.has_expr(index):
+            return super().get_expr(index)
+        [tensor] = self.get_tensors([index])
+        return self.get_tensor_expr(tensor)
+
+    def get_tensor_shape(self, tensor: TensorWrapper) -> Any:
+        """Return a tensor's shape for the current input shapes, not that stored in the file."""
+        return np.asarray(self.opened.shapes[tensor.tensor_idx], np.int64)

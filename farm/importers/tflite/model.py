@@ -1,0 +1,221 @@
+"""Open a TFLite file: read its operators and tensors, and run it with LiteRT.
+
+LiteRT computes the shapes of all tensors and the values that constants and shapes determine. The
+schema:
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/compiler/mlir/lite/schema/schema.fbs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.errors import ModelError, did_you_mean
+from farm.importers.model_file import check_file, refuse_dtypes
+from farm.importers.relax_module import one_line
+from farm.importers.tflite.flatbuffer_check import check_tflite
+from farm.types import Model, TensorSpec
+
+_IDENTIFIER = b"TFL3"
+_OPEN = -1  # an open extent in a file
+_OF_SHAPES = ("SHAPE", "RANK")  # operators whose results depend on shapes alone
+OF_CHANCE = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
+TO_ONNX = "python -m tf2onnx.convert --tflite model.tflite --output model.onnx"
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a file.
+
+    It has its name in the schema, the numbers of its input tensors (-1 for one that is left out)
+    and output tensors, and its place: the name of its first output.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    place: str
+
+
+class Opened:
+    """A file with the input shapes of `source`.
+
+    `model` is the parsed file of the package tflite, `what` the file's name.
+    """
+
+    def __init__(self, source: Model) -> None:
+        """Open the file of `source`.
+
+        Raises ModelError for a file that is missing, damaged or of another format, and for shapes
+        that do not fit.
+        """
+        self.path = Path(source.source)
+        self.what = self.path.name
+        refuse_dtypes(source)
+        check_file(self.path)
+        self.content = self.path.read_bytes()
+        again = "copy it again, or convert the model again"
+        if self.content[4:8] != _IDENTIFIER:
+            raise ModelError(f"{self.path} is not a TFLite file", "it has no TFL3 from its fifth byte on: it is of another format", again)
+        tflite, runtime = _packages(self.what)
+        check_tflite(self.content, self.what)
+        try:
+            self.interpreter = runtime.Interpreter(
+                model_content=self.content,
+                num_threads=1,
+                experimental_op_resolver_type=runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+                experimental_preserve_all_tensors=True,
+            )
+            self.model = tflite.Model.GetRootAsModel(self.content, 0)
+            self.graph = self.model.Subgraphs(0)
+            self.operators = list(self._operators(tflite))
+        # ValueError of LiteRT; struct.error and others of the package tflite.
+        except Exception as exc:
+            why = f"{one_line(exc)}; it has {len(self.content)} bytes"
+            raise ModelError(f"{self.path} is not a whole TFLite file, or is of a later version", why, again) from exc
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        self.known: dict[int, Array] = {}
+        self._check_names()
+        self.inputs, self.fixed = self._inputs(source.shapes)
+
+    def _operators(self, tflite: Any) -> Iterator[Operator]:
+        """Yield the operators of the first subgraph."""
+        names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int)}
+        for number in range(self.graph.OperatorsLength()):
+            given = self.graph.Operators(number)
+            code = self.model.OperatorCodes(given.OpcodeIndex())
+            builtin = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
+            name = names.get(builtin, f"operator {builtin}")
+            if name == "CUSTOM":
+                name = f"custom {(code.CustomCode() or b'').decode(errors='replace')}"
+            inputs, outputs = (
+                tuple(int(one) for one in found) if isinstance(found, np.ndarray) else ()
+                for found in (given.InputsAsNumpy(), given.OutputsAsNumpy())
+            )
+            yield Operator(name, inputs, outputs, self.tensor_name(outputs[0]) if outputs else f"operator {number}")
+
+    def tensor_name(self, index: int) -> str:
+        """Return the name of a tensor; "tensor" and its number if it has none."""
+        name = self.graph.Tensors(index).Name()
+        return name.decode(errors="replace") if name else f"tensor{index}"
+
+    def _check_names(self) -> None:
+        """Raise ModelError if two tensors have the same name: TVM would take them as one."""
+        names = [self.tensor_name(index) for index in range(self.graph.TensorsLength())]
+        if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
+            raise ModelError(f"{self.what}: two tensors have one name", ", ".join(sorted(twice)[:3]), f"convert it to ONNX: {TO_ONNX}")
+
+    def _inputs(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[TensorSpec, ...], str]:
+        """Return the inputs with the requested shapes, and why an open batch was fixed."""
+        indices = [int(index) for index in self.graph.InputsAsNumpy()]
+        names = self._names("Inputs", indices)
+        if unknown := sorted(set(shapes) - set(names.values())):
+            hint = did_you_mean(unknown[0], names.values())
+            raise ModelError(f"{self.what} has no input {unknown[0]!r}", f"its inputs are {', '.join(names.values())}", hint)
+        details = {int(one["index"]): one for one in self.interpreter.get_input_details()}
+        specs, fixed = [], ""
+        for index, name in names.items():
+            signature, dtype = [int(extent) for extent in details[index]["shape_signature"]], np.dtype(details[index]["dtype"])
+            shape = shapes.get(name) or tuple(int(extent) for extent in details[index]["shape"])
+            if len(shape) != len(signature) or any(axis not in (_OPEN, extent) for axis, extent in zip(signature, shape, strict=True)):
+                has = ["any" if axis == _OPEN else axis for axis in signature]
+                raise ModelError(f"{self.what}: the shape {list(shape)} does not fit input {name!r}", f"the model has {has} there", "")
+            if signature[:1] == [_OPEN] and name not in shapes:
+                fixed = "TVM's importer of TFLite takes the shapes that tensors have, not symbols"
+            self.interpreter.resize_tensor_input(index, list(shape))
+            scale, zero = details[index]["quantization"]
+            specs.append(TensorSpec(name, shape, dtype.name, scale=float(scale), zero=int(zero)))
+        return tuple(specs), fixed
+
+    def _names(self, side: str, indices: list[int]) -> dict[int, str]:
+        """Return the names of inputs or outputs by tensor: the signature's, else the tensors'."""
+        names = {index: self.tensor_name(index) for index in indices}
+        if self.model.SignatureDefsLength() == 1:
+            signature = self.model.SignatureDefs(0)
+            given = [getattr(signature, side)(number) for number in range(getattr(signature, f"{side}Length")())]
+            said = {int(one.TensorIndex()): one.Name().decode(errors="replace") for one in given}
+            if set(said) == set(indices):
+                names = {index: said[index] for index in indices}
+        return names
+
+    @property
+    def outputs(self) -> dict[int, str]:
+        """Return the names of the outputs by tensor."""
+        return self._names("Outputs", [int(index) for index in self.graph.OutputsAsNumpy()])
+
+    def run(self, inputs: Mapping[str, Array]) -> None:
+        """Run LiteRT on inputs by name; `value` then returns any tensor.
+
+        Raises ModelError if LiteRT fails.
+        """
+        try:
+            self.interpreter.allocate_tensors()
+            for index, spec in zip(self.graph.InputsAsNumpy(), self.inputs, strict=True):
+                self.interpreter.set_tensor(int(index), np.ascontiguousarray(inputs[spec.name]))
+            self.interpreter.invoke()
+        except Exception as exc:
+            fix = f"check the shapes and values of the inputs; or convert it to ONNX: {TO_ONNX}"
+            raise ModelError(f"{self.what}: LiteRT, which is the reference, cannot run the model", one_line(exc), fix) from exc
+
+    def value(self, index: int) -> Array:
+        """Return the value of a tensor after the last run."""
+        found: Array = self.interpreter.get_tensor(index)
+        return found
+
+    def example(self) -> dict[str, Array]:
+        """Return inputs from a fixed seed, like `example_inputs`.
+
+        Quantized inputs use all values of their type.
+        """
+        from farm.importers.imported_model import example_inputs
+
+        made, numbers = example_inputs(self.inputs), np.random.default_rng(0)
+        for index, spec in zip(self.graph.InputsAsNumpy(), self.inputs, strict=True):
+            if self.is_quantized(int(index)):
+                limits = np.iinfo(spec.dtype)
+                made[spec.name] = numbers.integers(limits.min, limits.max, spec.shape, spec.dtype, endpoint=True)
+        return made
+
+    def is_quantized(self, index: int) -> bool:
+        """Return whether a tensor has a scale."""
+        found = self.graph.Tensors(index).Quantization()
+        return found is not None and found.ScaleLength() > 0
+
+    def is_constant(self, index: int) -> bool:
+        """Return whether a tensor has data in the file."""
+        buffer = self.model.Buffers(self.graph.Tensors(index).Buffer())
+        return buffer is not None and (buffer.DataLength() > 0 or buffer.Size() > 0)
+
+    def settle(self) -> None:
+        """Run LiteRT once to fill `shapes` and `known`.
+
+        `shapes` then holds the shapes of all tensors, `known` the values that constants and shapes
+        determine.
+        """
+        constant = {index for index in range(self.graph.TensorsLength()) if self.is_constant(index)}
+        made: list[int] = []
+        for operator in self.operators:
+            settled = operator.inputs and all(index < 0 or index in constant for index in operator.inputs)
+            if operator.name not in OF_CHANCE and (settled or operator.name in _OF_SHAPES):
+                constant.update(operator.outputs)
+                made += operator.outputs
+        self.run(self.example())
+        self.shapes = {int(one["index"]): tuple(int(extent) for extent in one["shape"]) for one in self.interpreter.get_tensor_details()}
+        self.known = {index: self.value(index) for index in made}
+
+
+def _packages(what: str) -> tuple[Any, Any]:
+    """Return the packages tflite and LiteRT's interpreter; raise ModelError if one is missing."""
+    try:
+        import tflite
+        from ai_edge_litert import interpreter
+    except ImportError as exc:
+        fix = f"pip install 'tvm-farm[tflite]'; or convert it to ONNX: {TO_ONNX}"
+        raise ModelError(f"{what}: TFLite files need packages that are not installed", str(exc), fix) from exc
+    return tflite, interpreter

@@ -1,0 +1,276 @@
+"""Convert operators of torch programs that TVM 0.27's importer has no converter for.
+
+The definitions are those of torch's documentation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+
+# TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+_PRODUCTS = ("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "matmul.default", "linear.default", "convolution.default")
+Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
+
+
+def decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
+    """Return additions to torch's table of decompositions.
+
+    They decompose operators that torch runs fused if no gradients are needed, as a trace records
+    them.
+    """
+    return {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converters for `custom_convert_map` of `from_exported_program`."""
+    return {
+        "amax.default": lambda node, importer: _extreme(relax.op.max, node, importer),
+        "amin.default": lambda node, importer: _extreme(relax.op.min, node, importer),
+        "min.dim": _min_dim,
+        "prod.dim_int": _prod_dim,
+        "any.default": _any,
+        "div.Scalar_mode": _div,
+        "div.Tensor_mode": _div,
+        "scatter_add.default": _scatter_add,
+        "scatter_reduce.two": _scatter_reduce,
+        "unfold.default": _unfold,
+        "_embedding_bag_forward_only.default": _embedding_bag,
+        **{name: _in_single(name) for name in _PRODUCTS},
+        **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
+        **{f"replication_pad{count}d.default": _pad("replicate") for count in (1, 2, 3)},
+    }
+
+
+def _in_single(name: str) -> Converter:
+    """Return a converter that computes float16 products in float32 and rounds the result.
+
+    torch does the same on a CPU. TVM's converters of products write float32 whatever their inputs'
+    type is.
+    """
+
+    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
+        theirs, emit = importer.create_convert_map()[name], importer.block_builder.emit
+        if node.meta["val"].dtype != torch.float16:
+            return theirs(node)
+        kept = {one: importer.env[one] for one in node.all_input_nodes if one.meta["val"].dtype == torch.float16}
+        importer.env.update({one: emit(relax.op.astype(value, "float32")) for one, value in kept.items()})
+        try:
+            return emit(relax.op.astype(theirs(node), "float16"))
+        finally:
+            importer.env.update(kept)
+
+    return convert
+
+
+def _encoder_layer(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+) -> torch.Tensor:
+    """Compute torch.nn.TransformerEncoderLayer in evaluation mode by its parts.
+
+    `rest` holds weight and bias of two norms and of two products, then a mask.
+    """
+    norms, products, mask = (rest[0:2], rest[2:4]), (rest[4:6], rest[6:8]), rest[8] if len(rest) > 8 else None
+    if mask is not None:
+        raise NotImplementedError("a traced transformer layer with a mask; trace it with torch.backends.mha.set_fastpath_enabled(False)")
+    functional = torch.nn.functional
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        count, tokens, _ = x.shape
+        parts = functional.linear(x, qkv_weight, qkv_bias).view(count, tokens, 3, num_heads, embed_dim // num_heads).permute(2, 0, 3, 1, 4)
+        made = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        return functional.linear(made.transpose(1, 2).reshape(count, tokens, embed_dim), proj_weight, proj_bias)
+
+    def feed(x: torch.Tensor) -> torch.Tensor:
+        inner = functional.linear(x, *products[0])
+        return functional.linear(functional.gelu(inner) if use_gelu else functional.relu(inner), *products[1])
+
+    for branch, (weight, bias) in zip((attend, feed), norms, strict=True):
+        if norm_first:
+            src = src + branch(functional.layer_norm(src, (embed_dim,), weight, bias, eps))
+        else:
+            src = functional.layer_norm(src + branch(src), (embed_dim,), weight, bias, eps)
+    return src
+
+
+def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+    """Return a node's argument by position or name, or the default."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def _extreme(operator: Callable[..., relax.Expr], node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert amax or amin."""
+    axes = list(_argument(node, 1, "dim", ())) or None
+    return importer.block_builder.emit(operator(importer.env[node.args[0]], axes, bool(_argument(node, 2, "keepdim", False))))
+
+
+def _min_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert min along an axis, which returns values and indices."""
+    data, axis, keep = importer.env[node.args[0]], node.args[1], bool(_argument(node, 2, "keepdim", False))
+    values = importer.block_builder.emit(relax.op.min(data, axis, keep))
+    return relax.Tuple([values, importer.block_builder.emit(relax.op.argmin(data, axis, keep))])
+
+
+def _prod_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert prod along an axis."""
+    data = importer.env[node.args[0]]
+    wanted = str(node.meta["val"].dtype).removeprefix("torch.")
+    if str(data.ty.dtype) != wanted:  # torch multiplies integers as int64
+        data = importer.block_builder.emit(relax.op.astype(data, wanted))
+    return importer.block_builder.emit(relax.op.prod(data, node.args[1], bool(_argument(node, 2, "keepdim", False))))
+
+
+def _any(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert any over all elements."""
+    data, emit = importer.env[node.args[0]], importer.block_builder.emit
+    holds = data if str(data.ty.dtype) == "bool" else emit(relax.op.not_equal(data, relax.const(0, str(data.ty.dtype))))
+    return emit(relax.op.astype(emit(relax.op.max(emit(relax.op.astype(holds, "int8")))), "bool"))
+
+
+def _div(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a division by a tensor or number, with a rounding mode.
+
+    The result is floating point unless both operands are integers and the quotient is rounded.
+    """
+    mode, emit = node.kwargs.get("rounding_mode"), importer.block_builder.emit
+    wanted = str(node.meta["val"].dtype).removeprefix("torch.")
+
+    def typed(argument: Any) -> relax.Expr:
+        if not isinstance(argument, torch.fx.Node):
+            return relax.const(argument, wanted)
+        value = importer.env[argument]
+        return value if str(value.ty.dtype) == wanted else emit(relax.op.astype(value, wanted))
+
+    data, number = (typed(argument) for argument in node.args[:2])
+    if mode == "floor":
+        return emit(relax.op.floor_divide(data, number))
+    if "float" not in wanted:
+        raise NotImplementedError("the division of integers that rounds towards zero")
+    quotient = emit(relax.op.divide(data, number))
+    return emit(relax.op.trunc(quotient)) if mode == "trunc" else quotient
+
+
+def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert scatter_add."""
+    data, index, source = _scattered(node, importer)
+    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, node.args[1], "add"))
+
+
+def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert scatter_reduce.
+
+    Without include_self, the addressed elements are first set to the reduction's neutral element. A
+    mean is a sum divided by a count.
+    """
+    (data, index, source), axis, emit = _scattered(node, importer), node.args[1], importer.block_builder.emit
+    wanted, kind = str(node.args[4]), str(data.ty.dtype)
+    if wanted == "mean" and "float" not in kind:
+        raise NotImplementedError("the mean of integers by scatter_reduce")
+
+    def scatter(into: relax.Expr, values: relax.Expr, how: str) -> relax.Expr:
+        return emit(relax.op.scatter_elements(into, index, values, axis, how))
+
+    def filled(like: relax.Expr, number: float) -> relax.Expr:
+        return emit(relax.op.full_like(like, relax.const(number, kind)))
+
+    counts_itself = bool(_argument(node, 5, "include_self", True))
+    if not counts_itself:
+        data = scatter(data, filled(source, _changes_nothing(wanted, kind)), "update")
+    reduced = scatter(data, source, _REDUCTIONS[wanted])
+    if wanted != "mean":
+        return reduced
+    ones = filled(data, 1)
+    count = scatter(ones if counts_itself else scatter(ones, filled(source, 0), "update"), filled(source, 1), "add")
+    return emit(relax.op.divide(reduced, count))
+
+
+def _changes_nothing(reduction: str, kind: str) -> float:
+    """Return the neutral element of a reduction of this element type."""
+    if reduction not in ("amax", "amin"):
+        return 1 if reduction == "prod" else 0
+    if "float" in kind:
+        return -math.inf if reduction == "amax" else math.inf
+    limits = torch.iinfo(getattr(torch, kind))
+    return int(limits.min if reduction == "amax" else limits.max)
+
+
+def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """Return data, indices, and the part of the source that the indices cover."""
+    data, index, source = (importer.env[node.args[position]] for position in (0, 2, 3))
+    extents = [int(extent) for extent in index.ty.shape]
+    if extents != [int(extent) for extent in source.ty.shape]:
+        axes = list(range(len(extents)))
+        source = importer.block_builder.emit(relax.op.strided_slice(source, axes, [0] * len(axes), extents))
+    return data, index, source
+
+
+def _unfold(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert unfold: the axis becomes that of the windows, whose elements form a new last axis."""
+    data, emit = importer.env[node.args[0]], importer.block_builder.emit
+    axis, size, step = node.args[1] % len(data.ty.shape), node.args[2], node.args[3]
+    starts = np.arange((int(data.ty.shape[axis]) - size) // step + 1) * step
+    windows = emit(relax.op.take(data, relax.const(starts[:, None] + np.arange(size), "int64"), axis))
+    rank = len(data.ty.shape) + 1
+    return emit(relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1]))
+
+
+def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert EmbeddingBag: sums, means or maxima of rows of a table.
+
+    Each bag begins at its offset and ends where the next begins. Bags without rows are zeros.
+    """
+    (table, tokens, offsets), emit = (importer.env[node.args[position]] for position in range(3)), importer.block_builder.emit
+    mode, weights, last, padding = (_argument(node, *of) for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1)))
+    if (padding is not None and padding >= 0) or mode not in (0, 1, 2):
+        raise NotImplementedError("torch.nn.EmbeddingBag with a padding_idx")
+    kind, count = str(table.ty.dtype), int(offsets.ty.shape[0]) - bool(last)
+    rows = emit(relax.op.take(table, tokens, 0))
+    if weights is not None:
+        rows = emit(relax.op.multiply(rows, emit(relax.op.expand_dims(importer.env[weights], [1]))))
+    begun = emit(relax.op.less_equal(offsets, relax.const(np.arange(int(tokens.ty.shape[0]))[:, None], str(offsets.ty.dtype))))
+    bags = emit(relax.op.subtract(emit(relax.op.sum(emit(relax.op.astype(begun, "int64")), [1], True)), relax.const(1, "int64")))
+
+    def gathered(values: relax.Expr, columns: int, how: str, start: float = 0) -> relax.Expr:
+        into = emit(relax.op.full([count, columns], relax.const(start, kind), kind))
+        return emit(relax.op.scatter_nd(into, bags, values, how))
+
+    columns = int(table.ty.shape[1])
+    if mode == 0:
+        return relax.Tuple([gathered(rows, columns, "add")])
+    sizes = gathered(emit(relax.op.ones([int(tokens.ty.shape[0]), 1], kind)), 1, "add")
+    if mode == 1:
+        sizes = emit(relax.op.maximum(sizes, relax.const(1, kind)))
+        return relax.Tuple([emit(relax.op.divide(gathered(rows, columns, "add"), sizes))])
+    most = gathered(rows, columns, "max", _changes_nothing("amax", kind))
+    return relax.Tuple([emit(relax.op.where(emit(relax.op.greater(sizes, relax.const(0, kind))), most, relax.const(0, kind)))])
+
+
+def _pad(mode: str) -> Converter:
+    """Return a converter of padding in this mode.
+
+    torch lists the widths from the last axis to the first, both ends of each.
+    """
+
+    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
+        data, widths = importer.env[node.args[0]], list(node.args[1])
+        pairs = [widths[at : at + 2] for at in range(0, len(widths), 2)]
+        pairs += [[0, 0]] * (len(data.ty.shape) - len(pairs))
+        return importer.block_builder.emit(relax.op.nn.pad(data, [width for pair in reversed(pairs) for width in pair], mode))
+
+    return convert

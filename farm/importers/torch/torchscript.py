@@ -1,0 +1,197 @@
+"""Import TorchScript (torch.jit.save). The reference is the script itself.
+
+The script is converted by torch's converter to an exported program, as it is or frozen; if both
+fail, by torch's export to ONNX. A script does not state the shapes of its inputs; a traced script
+stores those of its trace. Arguments with a default keep it, unless their shape is given. Control
+flow that depends on shapes and constants is resolved; both converters report control flow that they
+cannot resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from farm.errors import ModelError, did_you_mean
+from farm.importers.imported_model import Imported, example_inputs
+from farm.importers.relax_module import hushed, one_line
+from farm.importers.torch.convert import Arguments, convert, export, output_names, reference, with_dtypes
+from farm.importers.torch.dtypes import dtype_name, spec_of
+from farm.importers.torch.pickles import SAVE
+from farm.importers.torch.torchscript_check import check_graphs
+from farm.importers.torch.torchscript_traced_inputs import Spec, traced_inputs
+from farm.types import Model
+
+_OPSET = 17
+Script: TypeAlias = Any  # a torch.jit.ScriptModule; mypy has no type information for it
+Tensors = dict[str, torch.Tensor]
+
+
+def load(source: Model) -> Imported:
+    """Import a script; `source` gives shapes and element types if it was not traced.
+
+    Raises ModelError for a damaged file, for inputs without a shape, and if no converter can
+    convert the script.
+    """
+    path = Path(source.source)
+    what = path.name
+    script = _read(path)
+    check_graphs(script, what)
+    names = _fed(script, {*source.shapes, *source.dtypes} - {""}, what)
+    inputs = _inputs(names, traced_inputs(path), source, what)
+    script = _of_tensors(script, names)
+    precision: dict[str, str] = {name: dtype for name, dtype in source.dtypes.items() if not name}
+    module, (values, _) = with_dtypes(script, (tuple(inputs.values()), {}), precision, what)
+    inputs = dict(zip(names, values, strict=True))
+    _check_run(module, inputs, what)
+    refusals = []
+    for attempt in (_by_program, _by_frozen_program, _by_onnx):
+        try:
+            return attempt(module, inputs, what)
+        except ModelError as error:
+            refusals.append(error)
+    first, _, last = refusals
+    raise ModelError(first.what, f"{first.why}; by way of ONNX: {last.what.removeprefix(f'{what}: ')}: {last.why}", SAVE) from first
+
+
+def _read(path: Path) -> Script:
+    """Return the script in evaluation mode.
+
+    Its pickle is read by torch's own reader of scripts, which creates no Python objects.
+    """
+    try:
+        with hushed():
+            script: Script = torch.jit.load(path, map_location="cpu")
+            return script.eval()
+    except Exception as exc:
+        why = f"{one_line(exc)}; it may be damaged, or saved by a later torch (this is {torch.__version__})"
+        raise ModelError(f"{path} cannot be loaded as TorchScript", why, SAVE) from exc
+
+
+def _fed(script: Script, asked: set[str], what: str) -> list[str]:
+    """Return the names of the arguments that are fed.
+
+    These are the tensors without a default, and those for which the user gives a shape or type.
+    Raises ModelError for unknown names and for arguments that are not tensors.
+    """
+    _, *arguments = script.forward.schema.arguments
+    if unknown := sorted(asked - {argument.name for argument in arguments}):
+        listed = [argument.name for argument in arguments]
+        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(listed)}", did_you_mean(unknown[0], listed))
+    fed = [argument for argument in arguments if not argument.has_default_value() or argument.name in asked]
+    if others := [f"{argument.name} ({argument.type})" for argument in fed if str(argument.type) not in ("Tensor", "Optional[Tensor]")]:
+        fix = "trace or script a module that takes tensors and makes the rest of them"
+        raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
+    return [argument.name for argument in fed]
+
+
+def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, what: str) -> Tensors:
+    """Return example inputs, with the given shapes and types, else with those of the trace.
+
+    Raises ModelError if a shape is unknown.
+    """
+    known = {name: spec for name, spec in zip(names, traced, strict=False) if spec is not None}
+    if missing := [name for name in names if name not in known and name not in source.shapes]:
+        options = " ".join(f"--shape {name}:1,3,224,224" for name in missing)
+        why = f"{', '.join(missing)}: a script that was not traced has no shapes, nor element types (float32 where --dtype says nothing)"
+        raise ModelError(f"{what} leaves the shape of {', '.join(missing)} open", why, f"say it with `{options}` (with your own numbers)")
+    specs = []
+    for name in names:
+        shape, traced = known.get(name, ((), torch.float32))
+        dtype = getattr(torch, source.dtypes[name]) if name in source.dtypes else traced
+        specs.append(spec_of(name, source.shapes.get(name, shape), dtype, what))
+    return {name: torch.from_numpy(array) for name, array in example_inputs(specs).items()}
+
+
+def _of_tensors(script: Script, names: Sequence[str]) -> Script:
+    """Return the script as a function of the fed arguments, with defaults for all others."""
+    _, *arguments = script.forward.schema.arguments
+    if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(names) and len(arguments) == len(names):
+        return script
+    with hushed():
+        outer = torch.nn.Module()
+        outer.inner = script
+        scripted: Script = torch.jit.script(outer.eval())
+        given, passed = (", ".join(form.format(name) for name in names) for form in ("{}: Tensor", "{0}={0}"))
+        scripted.define(f"def forward(self, {given}):\n    return self.inner.forward({passed})\n")
+    return scripted
+
+
+def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
+    """Raise ModelError if torch cannot run the script on the inputs."""
+    try:
+        with torch.no_grad():
+            script(*inputs.values())
+    except Exception as exc:
+        shown = ", ".join(f"{name} {dtype_name(value.dtype)} {list(value.shape)}" for name, value in inputs.items())
+        # torch's own message is the last line.
+        *_, why = ["", *(line for line in str(exc).splitlines() if line.strip())]
+        fix = "correct --shape, and --dtype NAME:int64 where an input counts or indexes"
+        raise ModelError(f"{what}: torch cannot run the script with {shown}", why, fix) from exc
+
+
+def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
+    """Import the script by way of an exported program."""
+    from torch._export.converter import TS2EPConverter
+
+    arguments: Arguments = (tuple(inputs.values()), {})
+    try:
+        with hushed(), torch.no_grad():
+            program = TS2EPConverter(script, arguments[0]).convert()
+    except Exception as exc:
+        raise ModelError(f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE) from exc
+    return convert(export(program.module(), arguments, what), script, arguments, what, list(inputs))
+
+
+def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
+    """Import the frozen script by way of an exported program.
+
+    With all weights constant, torch resolves control flow that depends on them and on the mode.
+    """
+    try:
+        with hushed():
+            frozen = torch.jit.freeze(script)
+    except Exception as exc:
+        raise ModelError(f"{what}: torch cannot freeze the script", one_line(exc), SAVE) from exc
+    made = _by_program(frozen, inputs, what)
+    return replace(made, reference=reference(script, list(inputs), None, what))
+
+
+def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
+    """Import the script by way of torch's ONNX exporter.
+
+    The result is compared with the script, as with every import.
+    """
+    import onnx
+
+    from farm.importers.onnx.layer_outputs import onnx_layers
+    from farm.importers.onnx.load import load_with
+
+    with TemporaryDirectory(prefix="farm-") as folder:
+        path = Path(folder) / f"{what}.onnx"
+        try:
+            with hushed(), torch.no_grad():
+                torch.onnx.export(script, tuple(inputs.values()), path, input_names=list(inputs), opset_version=_OPSET, dynamo=False)
+        except Exception as exc:
+            raise ModelError(f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE) from exc
+        made = load_with(Model(what, str(path)), lambda _: None)
+        exported = path.read_bytes()
+    with torch.no_grad():
+        names = output_names(script(*inputs.values()), what)
+    example: Mapping[str, np.ndarray] = {spec.name: inputs[spec.name].numpy() for spec in made.inputs}
+    outputs = tuple(replace(spec, name=name) for spec, name in zip(made.outputs, names, strict=True))
+    return replace(
+        made,
+        outputs=outputs,
+        engine=f"torch {torch.__version__}",
+        example=dict(example),
+        reference=reference(script, list(inputs), None, what),
+        network=(script, (tuple(inputs.values()), {})),
+        layers=lambda values: onnx_layers(onnx.load_from_string(exported), values),
+    )

@@ -1,0 +1,251 @@
+"""Check TorchScript files before torch reads them, and their graphs before they run.
+
+A script is a program. Its source, in the archive's folder code/, has Python's grammar, and
+`__setstate__` in it runs while the file is read. The check accepts only calls of operators that
+compute and of functions and classes of the archive itself. It does not run the source.
+
+Sources: torch/csrc/jit/serialization/import_source.cpp, torch/csrc/jit/frontend/sugared_value.cpp,
+unpickler.cpp.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from farm.errors import ModelError
+from farm.importers.archive_check import Archive, memory_bytes
+from farm.importers.torch.allowed_operators import is_allowed, why_not
+from farm.importers.torch.expressions import ForbiddenExpression, parse
+from farm.importers.torch.pickle_check import check_names, names_in_pickle, names_of_archive
+
+_SOURCE_BYTES = 16 << 20  # per file; the syntax tree takes a hundred times as much
+_SOURCES_BYTES = 32 << 20
+_TRACED_BYTES = 16 << 20
+_DEEPEST = 150
+_CLASSES = re.compile(
+    r"__torch__\.torch\.classes\.(?:quantized\.(?:Conv[123]d|Linear|Embedding)PackedParamsBase|rnn\.CellParamsBase"
+    r"|sparse\.LinearPackedParamsBase)"
+)
+_CLASS_METHODS = frozenset(("__getstate__", "__setstate__", "unpack", "bias", "weight", "forward"))
+_PICKLED = re.compile(
+    r"__torch__(?:\.\w+)*|torch\._utils\._rebuild_(?:tensor|tensor_v2|qtensor|parameter)|torch\.(?:storage\.)?\w*Storage"
+    r"|torch\.jit\._pickle\.(?:build_(?:int|tensor|double|bool)list|restore_type_tag)|torch\.per_\w+|torch\.device|collections\.OrderedDict"
+)
+# Names besides the operators that torch's compiler of sources treats as built-in functions.
+_FUNCTIONS = frozenset((
+    "annotate", "uninitialized", "unchecked_cast", "fork", "awaitable", "bool", "int", "float",
+    "complex", "str", "tuple", "list", "dict", "len", "range", "zip", "enumerate", "rangelist",
+    "isinstance", "getattr", "hasattr", "min", "max", "abs", "round", "sum", "all", "any", "sorted",
+    "reversed", "ord", "chr", "hex", "oct", "bin", "pow", "divmod", "hash", "id", "iter",
+    "AssertionError", "Exception", "RuntimeError", "ValueError", "NotImplementedError",
+    "IndexError", "KeyError", "TypeError", "List", "Tuple", "Dict", "Optional", "Union", "Final",
+    "Future", "Tensor", "NoneType",
+))  # fmt: skip
+_FORBIDDEN = frozenset(("print", "exec", "eval", "open"))
+# Names of attributes, which torch writes between quotes.
+_NAME = re.compile(r"[^\x00-\x1f\x7f\"'\\(){};]*")
+_FIX = "save it with torch.jit.save, of a module of torch's own operators; farm runs no code that does more than compute"
+_FILES = frozenset(("code", "data", "constants", "attributes", "data.pkl", "constants.pkl", "attributes.pkl"))
+_STATEMENTS = (
+    ast.Module, ast.ClassDef, ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With,
+    ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue, ast.Import, ast.ImportFrom, ast.alias, ast.Delete,
+)  # fmt: skip
+_EXPRESSIONS = (
+    ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.List, ast.Tuple, ast.Compare, ast.Call, ast.Constant, ast.Attribute,
+    ast.Subscript, ast.Starred, ast.Name, ast.Slice, ast.ListComp, ast.DictComp, ast.comprehension, ast.keyword, ast.arguments, ast.arg,
+    ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
+)  # fmt: skip
+
+
+def check_torchscript(path: Path) -> None:
+    """Raise ModelError unless torch can read and run the script without doing more than compute."""
+    with Archive(path) as archive:
+        root = next(iter(archive.entries)).partition("/")[0]
+        names = [name for name in archive.entries if not name.endswith("/")]
+        if strangers := [name for name in names if not name.startswith(f"{root}/") or name == f"{root}/model.json"]:
+            raise _refusal(path, f"{strangers[0]!r} in it is nothing that torch writes since 1.4")
+        for name in names:  # torch looks these names up case-insensitively
+            folder, _, rest = name.removeprefix(f"{root}/").partition("/")
+            if folder.lower() in _FILES and (folder not in _FILES or name != name.removesuffix(rest) + _lower_suffix(rest)):
+                raise _refusal(path, f"{name!r} in it is a name that torch does not write")
+        sources = [name for name in names if name.startswith(f"{root}/code/") and name.endswith(".py")]
+        if sum(archive.entries[name].bytes for name in sources) > _SOURCES_BYTES:
+            raise _refusal(path, f"its code has more than {_SOURCES_BYTES:,} bytes")
+        trees = {name: _parsed(path, archive, name) for name in sources}
+        own = _Own(trees.values())
+        for name, tree in trees.items():
+            for node in ast.walk(tree):
+                if why := own.objection(node):
+                    raise _refusal(path, f"{name.partition('/')[2]}, line {getattr(node, 'lineno', 0)}: {why}")
+        for pickled, folder in (("data.pkl", "data"), ("constants.pkl", "constants"), ("attributes.pkl", "attributes")):
+            if f"{root}/{pickled}" in archive.entries:
+                check_names(names_of_archive(archive, pickled, folder, f"{path}: {pickled}"), _PICKLED, f"{path}: {pickled}")
+        # Its tensors have no records.
+        if (traced := f"{root}/traced_inputs.pkl") in archive.entries:
+            names_in_pickle(archive.read(traced, _TRACED_BYTES), lambda _: memory_bytes(), f"{path}: traced_inputs.pkl")
+
+
+def check_graphs(script: Any, what: str) -> None:
+    """Raise ModelError for an operator in a loaded script's graphs that does more than compute.
+
+    The graphs are torch's own reading of the source, independent of the check of the source.
+    """
+    for graph in _graphs(script):
+        for kind in _kinds(graph):
+            namespace, _, name = kind.partition("::")
+            if not is_allowed(namespace, name):
+                raise ModelError(f"{what} could do more than compute, so it is not run", f"it uses the operator {kind}", _FIX)
+
+
+def _graphs(script: Any) -> Iterator[Any]:
+    """Yield the graphs of all modules in the script.
+
+    The graphs of the script's own methods come first, with all calls inlined.
+    """
+    for name in script._c._method_names():
+        yield script._c._get_method(name).inlined_graph
+    for module in script.modules():
+        inner = module._c
+        for name in inner._method_names():
+            yield inner._get_method(name).graph
+
+
+def _kinds(block: Any) -> Iterator[str]:
+    """Yield the operators of a graph or block, including nested blocks and graphs in attributes."""
+    for node in block.nodes():
+        yield node.kind()
+        for name in node.attributeNames():
+            if node.kindOf(name) == "g":
+                yield from _kinds(node.g(name))
+        for inner in node.blocks():
+            yield from _kinds(inner)
+
+
+def _refusal(path: Path, why: str) -> ModelError:
+    """Return the ModelError that refuses the file."""
+    return ModelError(f"{path} could do more than compute, so it is not read", why, _FIX)
+
+
+def _lower_suffix(name: str) -> str:
+    """Return the name with the suffix behind its last dot in lower case."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}{dot}{suffix.lower()}" if dot else name
+
+
+def _parsed(path: Path, archive: Archive, name: str) -> ast.Module:
+    """Return the syntax tree of a source; raise ModelError if it cannot be parsed."""
+    try:
+        tree = parse(archive.read(name, _SOURCE_BYTES).decode(), _SOURCE_BYTES, _DEEPEST, "exec")
+    except (ForbiddenExpression, UnicodeDecodeError) as exc:
+        raise _refusal(path, f"{name.partition('/')[2]}: {exc}") from exc
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+class _Own:
+    """The names that the archive's sources define, and the check of their syntax nodes."""
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        nodes = [node for tree in trees for node in ast.walk(tree)]
+        self._methods = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        self._variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+    def objection(self, node: ast.AST) -> str:
+        """Return why a node is not allowed; "" if it is."""
+        if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS)):
+            return f"{type(node).__name__} is nothing that torch writes"
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.ClassDef) and any(_dotted(base) is None for base in node.bases):
+            return f"class {node.name} is nothing that torch writes"
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.decorator_list:
+            return f"{node.name} is decorated, as torch does not write it"
+        if isinstance(node, ast.Name) and node.id in _FORBIDDEN:
+            return f"it uses {node.id}"
+        if isinstance(node, ast.Attribute):
+            return _attribute(node)
+        if isinstance(node, ast.Subscript) and _dotted(node.value) == "__annotations__":
+            return "" if _is_name(node.slice) else "an attribute has a name that no module of torch has"
+        if isinstance(node, ast.arg) and node.arg.startswith("__"):
+            return f"{node.arg} is no name of an argument"
+        return ""
+
+    def _call(self, node: ast.Call) -> str:
+        """Return why a call is not allowed; "" if it is."""
+        path = _dotted(node.func)
+        if path is None:
+            return self._method(node)
+        first, _, rest = path.partition(".")
+        if not rest:
+            return self._named(node, path)
+        # torch.autograd.f is aten::f too, so longer paths are refused.
+        if first == "torch":
+            return "" if "." not in rest and is_allowed("aten", rest) else f"it calls aten::{rest}"
+        if first == "ops":
+            namespace, _, name = rest.partition(".")
+            return "" if "." not in name and is_allowed(namespace, name) else f"it calls {namespace}::{name}"
+        if path.startswith("__torch__."):
+            return self._qualified(path)
+        return self._method(node)
+
+    def _named(self, node: ast.Call, name: str) -> str:
+        """Return why a call of a bare name is not allowed; "" if it is."""
+        if name in ("getattr", "hasattr") and not (len(node.args) == 2 and _is_name(node.args[1])):
+            return f"{name} has a name that no module of torch has"
+        # The value of a variable was checked where it was assigned.
+        return "" if name in _FUNCTIONS or name in self._variables else f"it calls {name}"
+
+    def _qualified(self, path: str) -> str:
+        """Return why a class or function of the archive, or a class of torch, is not allowed."""
+        if not path.startswith("__torch__.torch.classes."):
+            return ""
+        bare = path.rpartition(".")[0] if path.rpartition(".")[2] in _CLASS_METHODS else path
+        return "" if _CLASSES.fullmatch(bare) else f"it makes a {path.removeprefix('__torch__.')}"
+
+    def _method(self, node: ast.Call) -> str:
+        """Return why a method call is not allowed; "" if it is.
+
+        It may be a method of a class of the archive. Otherwise torch takes it as an operator of
+        aten or prim, with the value as its first argument.
+        """
+        if not isinstance(node.func, ast.Attribute):
+            return "it calls what is no name"
+        name = node.func.attr
+        own = name.startswith("_") and (name in self._methods or name in _CLASS_METHODS) and not why_not("aten", name)
+        return (
+            "" if own or is_allowed("aten", name) or is_allowed("prim", name) else f"it calls {name} of a value, which may be aten::{name}"
+        )
+
+
+def _attribute(node: ast.Attribute) -> str:
+    """Return why an attribute is not allowed; "" if it is.
+
+    Operators and classes that are not called directly are checked like those that are called.
+    """
+    path = _dotted(node) or ""
+    if path.startswith("torch.") and not is_allowed("aten", node.attr):
+        return f"it uses aten::{node.attr}"
+    if path.startswith("ops.") and path.count(".") > 1:
+        _, namespace, *names = path.split(".")
+        return "" if len(names) == 1 and is_allowed(namespace, names[0]) else f"it uses {namespace}::{'.'.join(names)}"
+    return ""
+
+
+def _dotted(node: ast.AST) -> str | None:
+    """Return the path of names of a node, a.b.c; None for other nodes."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _is_name(node: ast.AST) -> bool:
+    """Return whether a node is a string that is safe between quotes."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value) is not None

@@ -1,0 +1,152 @@
+"""Determine whether other users could have written a file, and create private files.
+
+The rule is that of OpenSSH's StrictModes and of git's safe.directory: a file is as trustworthy as
+the least protected folder on the path to it. Each folder from the root down, and the file, must
+belong to this user or to root and must not be writable by anybody else. There are three exceptions:
+
+    - In a folder with the sticky bit, such as /tmp, others may add entries but not replace ours.
+      The path may lead through such a folder, but not end in it.
+    - A group whose only member is the owner counts as its owner. Many distributions give each user
+      such a group, together with the umask 002.
+    - The owner of `/` counts as root: in a user namespace, root may have no number of its own.
+
+Symbolic links are followed one by one, and each is checked as an entry of its folder.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+_MOST_LINKS = 40  # Linux's limit
+_PRIVATE_FILE, _GROUP_FILE, _PRIVATE_FOLDER = 0o600, 0o660, 0o700
+
+
+def foreign_writer(path: Path, *, group_may: bool = False) -> str:
+    """Return who else could have written a file, or an entry of a folder; "" if nobody could.
+
+    `group_may` accepts that a group can write. A path that does not exist yet is judged by its
+    folder, and one that cannot be inspected is not trusted.
+    """
+    try:
+        return _foreign_writer(path, group_may)
+    except OSError as exc:
+        return f"{exc.filename or path} cannot be looked at: {exc.strerror}"
+
+
+def _foreign_writer(path: Path, group_may: bool) -> str:
+    """Follow the path and its links; return the first reason for distrust, or ""."""
+    left = list(reversed(path.absolute().parts[1:]))
+    at, links = Path("/"), 0
+    if why := _foreign(at, at.lstat(), is_last=not left, group_may=group_may):
+        return why
+    while left:
+        name = left.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        entry = at / name
+        try:
+            info = entry.lstat()
+        except FileNotFoundError:
+            return _foreign(at, at.lstat(), is_last=True, group_may=group_may)
+        if stat.S_ISLNK(info.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                return f"{entry} is one of too many symbolic links"
+            if not _is_ours(info.st_uid):
+                return f"{entry} is a symbolic link of {_user(info.st_uid)}"
+            target = entry.readlink()
+            at = Path("/") if target.is_absolute() else at
+            left += reversed([part for part in target.parts if part != "/"])
+            continue
+        if why := _foreign(entry, info, is_last=not left, group_may=group_may):
+            return why
+        at = entry
+    return ""
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents with mode 0700. Raises OSError."""
+    missing_ones = [one for one in (folder, *folder.parents) if not one.exists()]
+    for missing in reversed(missing_ones):
+        missing.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def make_private(path: Path) -> None:
+    """Remove other users' permissions from a file of this user, if it exists.
+
+    Its group keeps its permissions only if it may write, which means that the file is shared
+    intentionally. Raises OSError, also for a link.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return
+    try:
+        info = os.fstat(descriptor)
+        is_our_file = info.st_uid == os.geteuid() and stat.S_ISREG(info.st_mode)
+        if is_our_file and info.st_mode & stat.S_IRWXO:
+            shared = info.st_mode & stat.S_IWGRP
+            os.fchmod(descriptor, _GROUP_FILE if shared else _PRIVATE_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def open_private(path: Path) -> int:
+    """Open a file to read and write; create it with mode 0600. Raises OSError for a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, _PRIVATE_FILE)
+
+
+def _foreign(path: Path, info: os.stat_result, *, is_last: bool, group_may: bool) -> str:
+    """Return why one folder or file is not protected, or ""."""
+    if not _is_ours(info.st_uid):
+        return f"{path} belongs to {_user(info.st_uid)}"
+    if info.st_mode & stat.S_ISVTX and stat.S_ISDIR(info.st_mode) and not is_last:
+        return ""
+    if info.st_mode & stat.S_IWOTH:
+        return f"every user may write to {path}"
+    by_group = info.st_mode & stat.S_IWGRP
+    if by_group and not group_may and not _is_private_group(path, info):
+        return f"the group {_group(info.st_gid)} may write to {path}"
+    return ""
+
+
+def _is_ours(owner: int) -> bool:
+    """Return whether an owner is root, this user, or the owner of `/`."""
+    return owner in (0, os.geteuid(), os.lstat("/").st_uid)
+
+
+def _is_private_group(path: Path, info: os.stat_result) -> bool:
+    """Return whether the file's group has only its owner as member, and there is no ACL."""
+    try:
+        if "system.posix_acl_access" in os.listxattr(path):
+            return False
+    except OSError:  # a file system without access control lists
+        pass
+    try:
+        group = grp.getgrgid(info.st_gid)
+        owner = pwd.getpwuid(info.st_uid)
+    except KeyError:
+        return False
+    by_account = {one.pw_name for one in pwd.getpwall() if one.pw_gid == info.st_gid}
+    return {*group.gr_mem, *by_account} <= {owner.pw_name}
+
+
+def _user(number: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"the user {number}"
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

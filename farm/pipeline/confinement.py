@@ -1,0 +1,90 @@
+"""Run the code that reads a model file in a sandbox if the model is not trusted.
+
+| model                                   | with a sandbox | without one             | trusted    |
+|-----------------------------------------|----------------|-------------------------|------------|
+| data: ONNX, TFLite                      | in the sandbox | unconfined, with a note | unconfined |
+| a program: .pt2, TorchScript            | in the sandbox | refused                 | unconfined |
+| the user's own code: python:, `module`  | unconfined     | unconfined              | unconfined |
+
+"Unconfined" means in the worker process, with all rights of the user. A recipe of `farm quantize`
+is treated like its float model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm import importers, sandbox
+from farm.errors import ModelError
+from farm.sandbox import Policy
+from farm.types import Model, Progress, Stage
+from farm.workers import Desk
+
+# Imported ahead of a task, with the importer.
+_MODULES = ("farm.prepare", "farm.compiler.lower", "farm.compiler.codegen.executable")
+
+
+def may_run_here(model: Model) -> bool:
+    """Return True if a model may run with all rights of the user: trusted, or not a program."""
+    from farm.quantize import float_of
+
+    return model.trust or not importers.is_program(float_of(model))
+
+
+def confined(
+    desk: Desk,
+    model: Model,
+    task: Callable[..., Any],
+    *arguments: Any,
+    read: Sequence[Path] = (),
+    write: Sequence[Path] = (),
+    types: Sequence[type] = (),
+) -> Any:
+    """Return `task(desk, *arguments)`, run in a sandbox unless the model may run unconfined.
+
+    A trusted model and the user's own code run unconfined. In the sandbox the task may read the
+    model's files and `read`, and write to the folders `write` and to its scratch folder. It may
+    return builtin values, arrays, and values of farm.types and of `types`. Raises ModelError for a
+    program if there is no sandbox.
+    """
+    from farm.quantize import float_of
+
+    source = float_of(model)
+    if model.trust or importers.python_source(source) is not None:
+        return task(desk, *arguments)
+    support = sandbox.support()
+    if not support.complete:
+        if importers.is_program(source):
+            raise ModelError(
+                f"{model.name} is a program, and this machine cannot confine it",
+                support.missing,
+                "where you trust whoever made it as you trust a program: --trust, or `trust = true` in devices.toml; "
+                "or export it to ONNX, which holds no code",
+            )
+        desk.note(Progress(Stage.IMPORTING, f"without a sandbox: {support.missing}"))
+        return task(desk, *arguments)
+    importers.check_source(source)
+    loader = importers.loader_module(source)
+    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=desk.scratch) as folder:
+        scratch = Path(folder)
+        policy = Policy.of_this_machine((*_files_of(model, source), *read), (scratch, *write))
+        return sandbox.run(
+            policy,
+            scratch,
+            task,
+            *arguments,
+            modules=(loader, *_MODULES),
+            types=types,
+            note=desk.note,
+            what=f"importing {model.name}",
+        )
+
+
+def _files_of(model: Model, source: Model) -> list[Path]:
+    """Return the files that a model names: its own, its labels and its data sets."""
+    named = (model.labels, model.dataset, model.calibration_data)
+    own = [Path(model.source), *importers.files_of(source)]
+    return [*dict.fromkeys(own), *(path for path in named if path is not None)]

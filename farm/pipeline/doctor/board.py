@@ -1,0 +1,37 @@
+"""Check devices layer by layer, from the name to a model's answer, and report the first failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farm.pipeline.doctor.checks import Examination, Finding, failed
+from farm.pipeline.operations import Show
+from farm.pipeline.worker_tasks import crew_of
+from farm.store import RunStore, Store
+from farm.types import Device, Model, Profile
+
+__all__ = ["Finding", "examine", "failed"]
+
+
+def examine(
+    devices: Sequence[Device],
+    *,
+    model: Model,
+    host: Profile,
+    store: Store,
+    keep: RunStore,
+    lanes: int,
+    show: Show,
+) -> dict[str, list[Finding]]:
+    """Return the findings of each device, layer by layer, up to its first failure.
+
+    The last layer is the answer of `model`; its run is stored in `keep`. `host` is the profile of
+    this machine, `lanes` how many builds run at once.
+    """
+    with crew_of(store) as crew:
+        examination = Examination(crew, devices, host, store, lanes, show)
+        examination.reach()
+        examination.place()
+        examination.open_session()
+        examination.prove(model, keep)
+        return examination.found

@@ -1,0 +1,266 @@
+"""Check the layers of all devices at the same time; a device is done at its first failure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from farm import __version__
+from farm.deadline import Deadline
+from farm.errors import FarmError, WrongAnswer, of_failure
+from farm.pipeline.operations import Show, ensure_agent
+from farm.pipeline.run_jobs import execute, expand
+from farm.store import RunStore, Store
+from farm.types import Device, Event, Model, Plan, Profile, Progress
+from farm.workers import Crew, Desk, Kind
+
+_REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
+_TICK_S = 0.1
+_HOT_C = 80.0
+_CLOCK_S = 5.0  # tolerated difference of two clocks
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check: `failure` if it failed, `advice` if it could be better."""
+
+    layer: str
+    detail: str = ""
+    failure: FarmError | None = None
+    advice: str = ""
+
+
+def failed(findings: Sequence[Finding]) -> FarmError | None:
+    """Return the error of the first check that failed; None if all passed."""
+    return next((finding.failure for finding in findings if finding.failure), None)
+
+
+@dataclass
+class Examination:
+    """The checks of all devices; `found` holds the findings of each so far.
+
+    `host` is the profile of this machine, `lanes` how many builds run at once. `show` is called
+    with progress, `tell` with each finding as it is made and the name of its device.
+    """
+
+    crew: Crew
+    devices: Sequence[Device]
+    host: Profile
+    store: Store
+    lanes: int
+    show: Show
+    tell: Callable[[str, Finding], None] = lambda _name, _finding: None
+    found: dict[str, list[Finding]] = field(init=False)
+    _agents: dict[str, Path | FarmError] = field(default_factory=dict)
+    _conditions: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.found = {device.name: [] for device in self.devices}
+
+    @property
+    def well(self) -> list[Device]:
+        """Return the devices without a failure so far."""
+        return [device for device in self.devices if not failed(self.found[device.name])]
+
+    def note(self, device: str, finding: Finding) -> None:
+        """Add a finding to a device and report it."""
+        self.found[device].append(finding)
+        self.tell(device, finding)
+
+    def ask(self, layer: str, task: Callable[..., Any], more: Callable[[Device], tuple[Any, ...]], deadline_s: float) -> dict[str, Any]:
+        """Run a task for each device without a failure, each in a worker process.
+
+        Returns the results by device name. The task is called as `task(desk, device,
+        *more(device))` and reports findings as notes. If it raises an error, that is the failure of
+        `layer`.
+        """
+        running, returned = set(), {}
+        for device in self.well:
+            self.crew.assign(device.name, task, device, *more(device), deadline_s=deadline_s, task=f"{device.name}, {layer}")
+            running.add(device.name)
+        while running:
+            for message in self.crew.messages(_TICK_S):
+                if isinstance(message.value, Finding):
+                    self.note(message.lane, message.value)
+                elif message.kind is Kind.NOTE:
+                    self.show(message.value)
+                else:
+                    running.discard(message.lane)
+                    if message.kind is Kind.FAILED:
+                        self.note(message.lane, Finding(layer, failure=message.value))
+                    else:
+                        returned[message.lane] = message.value
+        return returned
+
+    def reach(self) -> None:
+        """Check the layers below the agent."""
+        self.ask("name", reach_task, lambda _: (_REACH_S,), _REACH_S + _TICK_S)
+
+    def build_agents(self) -> None:
+        """Build each agent that a device needs, once."""
+        for device in self.well:
+            machine = device.profile.agent
+            if not device.gets_agent or machine is None:
+                continue
+            if machine not in self._agents:
+                try:
+                    self._agents[machine] = ensure_agent(self.crew, device, self.store, self.show) or Path()
+                except FarmError as error:
+                    self._agents[machine] = error
+            if isinstance(failure := self._agents[machine], FarmError):
+                self.note(device.name, Finding("agent binary", failure=failure))
+
+    def agent(self, device: Device) -> Path | None:
+        """Return the agent's executable for a device that gets one from farm; else None."""
+        found = self._agents.get(device.profile.agent or "") if device.gets_agent else None
+        return found if isinstance(found, Path) else None
+
+    def place(self) -> None:
+        """Build the agents and install them on the devices."""
+        self.build_agents()
+        self.ask("agent binary", place_task, lambda device: (self.agent(device), _PLACE_S), _PLACE_S + _TICK_S)
+
+    def open_session(self) -> None:
+        """Open a session on each device and read its conditions, which `prove` reports."""
+        self._conditions = self.ask("RPC handshake", session_task, lambda device: (self.agent(device), _SESSION_S), _SESSION_S)
+
+    def prove(self, model: Model, keep: RunStore) -> None:
+        """Run `model` once on each device and check its answer; report the device's conditions.
+
+        The runs are stored in `keep`.
+        """
+        jobs = expand(self.well, [model], replace(Plan.once(), deadline_s=_ANSWER_S))
+
+        def hear(event: Event) -> None:
+            self.show(Progress(event.stage, f"{event.device} {event.note}".strip(), event.fraction))
+
+        if not jobs:
+            return
+        outcome = execute(jobs, host=self.host, store=self.store, keep=keep, lanes=self.lanes, show=hear, tick=lambda: None)
+        for run in outcome.runs:
+            if run.failure:
+                self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
+                continue
+            assert run.samples
+            difference = f"largest difference {run.samples.agreement.max_abs:.2g}"
+            if not run.samples.agreement.right:
+                fix = "correct `profile` of it; then suspect its memory"
+                self.note(run.device, Finding("answer", failure=WrongAnswer(f"{run.device} answers wrong", run.reason, fix)))
+                continue
+            self.note(run.device, Finding("answer", f"{model.name} is right, {difference}"))
+            for finding in self._conditions.get(run.device, ()):
+                self.note(run.device, finding)
+
+
+def reach_task(desk: Desk, device: Device, seconds: float) -> None:
+    """Check the layers below the agent, up to the first failure; called in a worker process."""
+    from farm.transports.connectivity_checks import layers
+
+    with ExitStack() as stack:
+        _check_each(desk, device, layers(device, stack, Deadline(seconds), desk.ask))
+
+
+def place_task(desk: Desk, device: Device, agent: Path | None, seconds: float) -> None:
+    """Install the agent on a device and start it once; called in a worker process."""
+    from farm.transports.connectivity_checks import agent_layers
+
+    with ExitStack() as stack:
+        _check_each(desk, device, agent_layers(device, agent, stack, Deadline(seconds), desk.ask))
+
+
+def _check_each(desk: Desk, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
+    from farm.transports.rpc_errors import translate
+
+    name = "name"
+    try:
+        for name, check in layers:
+            desk.note(Finding(name, check()))
+    except FarmError as error:
+        desk.note(Finding(name, failure=error))
+    except OSError as error:
+        desk.note(Finding(name, failure=translate(device, error)))
+
+
+def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Finding]:
+    """Check the RPC session, agent and GPU of a device; called in a worker process.
+
+    Returns the findings about the board's conditions. TVM's own server reports none.
+    """
+    from farm import executor, transports
+    from farm.transports import agent_version
+
+    gpu: Finding | None = None
+    with transports.connect(device, agent, desk.scratch, timeout_s, desk.ask, transports.PROMPT_S) as link:
+        facts = executor.facts_of(link)
+        apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
+        if device.profile.on_gpu and (not facts or facts.get("protocol") == agent_version.ours()["protocol"]):
+            try:
+                gpu = Finding("GPU", executor.open_gpu(link, device))
+                facts = executor.facts_of(link)
+            except FarmError as error:
+                gpu = Finding("GPU", failure=error)
+    if not facts:
+        advice = "farm's agent keeps what it was sent, and says what the board is"
+        desk.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
+        if gpu:
+            desk.note(gpu)
+        return []
+    desk.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
+    try:
+        agent_version.check(device, facts)
+    except FarmError as error:
+        desk.note(Finding("agent version", failure=error))
+        return []
+    if not device.gets_agent:
+        desk.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
+    if gpu:
+        desk.note(gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)])))
+        if gpu.failure:
+            return []
+    return list(conditions(facts, apart_s))
+
+
+def _of_gpu(facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the properties of a GPU as text."""
+    if "gpu_driver" in facts:
+        yield f"driver {facts['gpu_driver']}"
+    yield f"CUDA {facts.get('gpu_cuda')}"
+    if "gpu_memory_total_bytes" in facts:
+        yield f"{int(facts['gpu_memory_free_bytes']) / 2**30:.1f} of {int(facts['gpu_memory_total_bytes']) / 2**30:.1f} GiB free"
+    if "gpu_power_w" in facts:
+        yield f"{float(facts['gpu_power_w']):.0f} W"
+
+
+def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
+    """Yield findings about what makes times unsteady, slow or hard to date, by the agent's facts.
+
+    `apart_s` is how many seconds the device's clock is ahead of this machine's.
+    """
+    governor = facts.get("governor", "")
+    slow = "for steady figures, on it: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    yield Finding("governor", governor or "it has none", advice=slow if governor not in ("", "performance") else "")
+    celsius = json.loads(facts.get("temperatures_c", "{}"))
+    shown = ", ".join(f"{name} {value:.0f} °C" for name, value in celsius.items())
+    hot = any(value > _HOT_C for value in celsius.values())
+    yield Finding(
+        "temperature",
+        shown or "it does not tell",
+        advice=f"it is above {_HOT_C:.0f} °C and slows down, or will: cool it" if hot else "",
+    )
+    if slowed := json.loads(facts.get("gpu_slowed_by", "[]")):
+        yield Finding("GPU clocks", ", ".join(slowed), advice="they hold it back now: its cooling, its power supply or its power limit")
+    flags = int(json.loads(facts.get("throttled", "0")))
+    yield Finding(
+        "throttling flags",
+        hex(flags) if "throttled" in facts else "it has none",
+        advice="its supply or its heat has slowed it down since it started: give it a better supply, and cooling" if flags else "",
+    )
+    if "time_s" in facts:
+        words = f"{abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} ours"
+        set_it = "set it, on it: sudo timedatectl set-ntp true, or: sudo date -u -s @$(date +%s) with the seconds of this machine"
+        yield Finding("clock", words, advice=set_it if abs(apart_s) > _CLOCK_S else "")

@@ -1,0 +1,223 @@
+"""Single steps of the commands: compile a model, run one input, query devices, get an agent.
+
+Each step runs in a worker process that can be killed at its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import transports
+from farm.errors import DeviceError, FarmError, UsageError
+from farm.pipeline.dependencies import for_profile
+from farm.pipeline.worker_tasks import (
+    AGENT_S,
+    BUILD_S,
+    PREPARE_S,
+    agent_task,
+    agent_there,
+    build_task,
+    crew_of,
+    device_at_home,
+    infer_deployed_task,
+    infer_task,
+    prepare_task,
+)
+from farm.store import Store
+from farm.transports.state import State
+from farm.types import Artifact, Device, Fitted, Model, Prepared, Profile, Progress, Release, TensorSpec
+from farm.workers import Crew, Kind, together
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Show = Callable[[Progress], None]
+_TICK_S = 0.1
+
+
+def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
+    """Return the checked model and its build for a profile.
+
+    `host` is the profile of this machine.
+    """
+    with crew_of(store) as crew:
+        _, prepared = prepare(crew, model, profile, host, store, show)
+        return prepared, build(crew, prepared, profile, store, show)
+
+
+def infer(
+    model: Model, device: Device, source: Path, *, host: Profile, store: Store, deadline_s: float, show: Show
+) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]], list[str]]:
+    """Run a model on a device for the input in a file.
+
+    Returns the specifications of the outputs, the outputs, and sentences that describe how an image
+    was converted. `host` is the profile of this machine.
+    """
+    from farm.inputs.read import read_inputs
+
+    check_usable(device)
+    with crew_of(store) as crew:
+        model, prepared = prepare(crew, model, device.profile, host, store, show)
+        said: list[str] = []
+        inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
+        fitted = fit(crew, model, prepared, device, store, show)
+        arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
+        outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
+        return prepared.outputs, outputs, said
+
+
+def infer_deployed(
+    name: str, device: Device, source: Path, *, store: Store, deadline_s: float, show: Show
+) -> tuple[Release, list[np.ndarray[Any, Any]], list[str]] | None:
+    """Run a deployed model on a device for the input in a file.
+
+    Returns the release, the outputs, and sentences that describe how an image was converted; None
+    if no model of that name is deployed.
+    """
+    check_usable(device)
+    with crew_of(store) as crew:
+        agent = ensure_agent(crew, device, store, show)
+        arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
+        found: tuple[Release, list[Any], list[str]] | None = do(
+            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}"
+        )
+        return found
+
+
+def ask(
+    devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, lanes: int, timeout_s: float, show: Show
+) -> dict[str, Any]:
+    """Run a task for each device, `lanes` at a time.
+
+    The task is called as `question(desk, device, agent, timeout_s, *arguments)`. Returns its
+    results by device name; the result of a device that fails is its FarmError.
+    """
+    with crew_of(store) as crew:
+        agents = ready(crew, devices, store, show)
+        answers: dict[str, Any] = {name: found for name, found in agents.items() if isinstance(found, FarmError)}
+        waiting, running = [device for device in devices if device.name not in answers], 0
+        while waiting or running:
+            while waiting and running < lanes:
+                device = waiting.pop()
+                at_home, task = device_at_home(device, store.root), f"asking {device.name}"
+                crew.assign(device.name, question, at_home, agents[device.name], timeout_s, *arguments, deadline_s=timeout_s, task=task)
+                running += 1
+            for message in crew.messages(_TICK_S):
+                if message.kind is not Kind.NOTE:
+                    answers[message.lane] = message.value
+                    running -= 1
+    return answers
+
+
+def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
+    """Return each device's agent by device name, built once per kind of board.
+
+    The value is None for a device that gets no agent from farm, and a FarmError if the device
+    cannot be used or its agent cannot be built.
+    """
+    made: dict[str | None, Path | FarmError | None] = {}
+    found: dict[str, Path | FarmError | None] = {}
+    for device, there in zip(devices, together(transports.state, devices), strict=True):
+        kind = device.profile.agent if device.gets_agent else None
+        if there.usable and kind not in made:
+            try:
+                made[kind] = ensure_agent(crew, device, store, show)
+            except FarmError as error:
+                made[kind] = error
+        found[device.name] = made[kind] if there.usable else not_usable(device, there)
+    return found
+
+
+def agent_for(machine: str, *, store: Store, show: Show) -> Path:
+    """Return the executable of the native agent for a machine, built if necessary."""
+    with crew_of(store) as crew:
+        return _agent(crew, machine, store, show)
+
+
+def check_usable(device: Device) -> None:
+    """Raise DeviceError if a device cannot be used now."""
+    there = transports.state(device)
+    if not there.usable:
+        raise not_usable(device, there)
+
+
+def check_no_emulator(device: Device) -> None:
+    """Raise UsageError if a device is emulated."""
+    if device.emulated:
+        raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
+
+
+def not_usable(device: Device, there: State) -> DeviceError:
+    """Return the error for a device in a state in which it cannot be used."""
+    return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
+
+
+def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: Store, show: Show) -> tuple[Model, Prepared]:
+    """Import and check a model in the form that a profile needs.
+
+    Returns the model in that form and the prepared model.
+    """
+    model = for_profile(model, profile)
+    prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
+    return model, prepared
+
+
+def fit(crew: Crew, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
+    """Build a prepared model and get the agent for a device."""
+    return Fitted(model, prepared, build(crew, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
+
+
+def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show) -> dict[str, Fitted | FarmError]:
+    """Build the model for each device, once per profile and need of an agent.
+
+    Returns the builds by device name; the value is a FarmError if the build failed.
+    """
+    made: dict[tuple[str, bool], Fitted | FarmError] = {}
+    for device in devices:
+        kind = (device.profile.name, device.gets_agent)
+        if kind not in made:
+            try:
+                made[kind] = fit(crew, *prepare(crew, model, device.profile, host, store, show), device, store, show)
+            except FarmError as error:
+                made[kind] = error
+    return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
+
+
+def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+    """Return the build of a prepared model for a profile."""
+    task = f"compiling {prepared.model} for {profile.name}"
+    artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
+    return artifact
+
+
+def ensure_agent(crew: Crew, device: Device, store: Store, show: Show) -> Path | None:
+    """Return the executable of a device's agent, built if necessary.
+
+    Returns None for a device that gets no agent from farm.
+    """
+    machine = device.profile.agent
+    if not device.gets_agent or machine is None:
+        return None
+    return _agent(crew, machine, store, show)
+
+
+def _agent(crew: Crew, machine: str, store: Store, show: Show) -> Path:
+    if path := agent_there(machine, store.root):
+        return path
+    made: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    return made
+
+
+def do(crew: Crew, function: Callable[..., Any], arguments: tuple[Any, ...], show: Show, deadline_s: float, task: str) -> Any:
+    """Run one task to its end in a worker process and return its result; raise its error."""
+    crew.assign("worker", function, *arguments, deadline_s=deadline_s, task=task)
+    while True:
+        for message in crew.messages(_TICK_S):
+            if message.kind is Kind.NOTE:
+                show(message.value)
+            elif message.kind is Kind.DONE:
+                return message.value
+            else:
+                raise message.value

@@ -1,0 +1,55 @@
+"""Compare farm with other engines after a bench, for each model that ran on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farm.errors import UsageError, did_you_mean
+from farm.pipeline.confinement import may_run_here
+from farm.pipeline.operations import Show, do, fit, prepare
+from farm.pipeline.worker_tasks import crew_of, rivals_task
+from farm.store import Store
+from farm.types import ENGINES, Contest, Job, Profile
+
+ROUNDS = 15
+
+
+def check_rivals(names: Sequence[str], jobs: Sequence[Job]) -> None:
+    """Refuse `--against` if it cannot work for these engines and jobs.
+
+    Raises UsageError for an unknown engine, if no job runs on this machine's CPU, and for a model
+    that is a program and is not trusted.
+    """
+    for name in names:
+        if name not in ENGINES:
+            raise UsageError(f"there is no engine {name!r} to compare with", did_you_mean(name, ENGINES), f"--against {','.join(ENGINES)}")
+    if names and not any(_is_here(job) for job in jobs):
+        why = "other engines run on this machine's CPU, and none of the devices is that"
+        raise UsageError("--against has nothing to compare", why, "choose a device with the url local:, for example --device host")
+    for job in filter(_is_here, jobs if names else ()):
+        if not may_run_here(job.model):
+            what = f"--against would run {job.model.name} outside of the sandbox"
+            why = "its file is a program, and other engines are timed in a process that also talks to the device"
+            raise UsageError(what, why, "where you trust whoever made it as you trust a program: --trust; or export it to ONNX")
+
+
+def _is_here(job: Job) -> bool:
+    return job.device.scheme == "local" and not job.device.profile.on_gpu
+
+
+def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show) -> list[Contest]:
+    """Return a comparison for each job on this machine's CPU, measured one after the other.
+
+    Raises FarmError.
+    """
+    found = []
+    with crew_of(store) as crew:
+        for job in jobs:
+            if not _is_here(job):
+                continue
+            model, prepared = prepare(crew, job.model, job.device.profile, host, store, show)
+            arguments = (job.device, fit(crew, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)
+            what = f"{job.title} in {', '.join(names)}"
+            made: Contest = do(crew, rivals_task, arguments, show, job.plan.deadline_s, what)
+            found.append(made)
+    return found

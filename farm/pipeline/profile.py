@@ -1,0 +1,25 @@
+"""Profile a model on a device: build it like any other model, then record its inferences."""
+
+from __future__ import annotations
+
+from farm.pipeline.operations import Show, check_usable, do, fit, prepare
+from farm.pipeline.worker_tasks import BUILD_S, crew_of, probe_task, profile_task
+from farm.store import Store
+from farm.types import Device, Model, Profile, Profiled
+
+
+def profile(model: Model, device: Device, *, host: Profile, store: Store, seconds: float, deadline_s: float, show: Show) -> Profiled:
+    """Return the time of each kernel of an inference. `seconds` is about how long to record.
+
+    Raises FarmError.
+    """
+    check_usable(device)
+    with crew_of(store) as crew:
+        model, prepared = prepare(crew, model, device.profile, host, store, show)
+        fitted = fit(crew, model, prepared, device, store, show)
+        what = f"compiling what measures {device.profile.name}"
+        # The arithmetic rate of an emulator depends on the instruction: it has no roof.
+        probe = do(crew, probe_task, (device.profile, store.root), show, BUILD_S, what) if not device.emulated else None
+        arguments = (device, fitted, probe, seconds, deadline_s, store.root)
+        profiled: Profiled = do(crew, profile_task, arguments, show, deadline_s, f"the profile of {model.name} on {device.name}")
+        return profiled

@@ -1,0 +1,78 @@
+"""Quantize a float model into a recipe file and report on the result (`farm quantize`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.errors import ModelError
+from farm.pipeline.confinement import confined
+from farm.pipeline.operations import Show, compile_model, do
+from farm.pipeline.worker_tasks import crew_of
+from farm.store import Store
+from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
+from farm.workers import Desk
+
+if TYPE_CHECKING:
+    from farm.quantize.recipe import Recipe
+
+QUANTIZE_S = 6 * 3600.0  # deadline: data may be large
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report on a quantization, and the builds of the float and the quantized model."""
+
+    quantized: Quantized
+    float_artifact: Artifact
+    artifact: Artifact
+
+
+def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show) -> Report:
+    """Quantize a model by its `quantize` and `calibration_data`, and write the recipe to `output`.
+
+    `host` is the profile of this machine. Raises ModelError if the model cannot be quantized;
+    nothing is written then.
+    """
+    with crew_of(store) as crew:
+        arguments = (model, host, store.root, output.absolute())
+        found: Quantized = do(crew, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
+    plain = replace(model, quantize=None, calibration_data=None, dataset=None)
+    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None)
+    profile = replace(profile, quantize=None)  # the float model must be built as float, too
+    artifacts = [compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)]
+    return Report(found, *artifacts)
+
+
+def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: Path) -> Quantized:
+    """Quantize a model and write the recipe; called in a worker process.
+
+    The model is read in a sandbox if it needs one.
+    """
+    from farm.quantize import recipe
+
+    if recipe.is_recipe(model):
+        raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
+    found, made = confined(desk, model, _quantize, model, host, cache, types=(recipe.Recipe,))
+    recipe.write(output, made)
+    quantized: Quantized = found
+    return quantized
+
+
+def _quantize(desk: Desk, model: Model, host: Profile, cache: Path) -> tuple[Quantized, Recipe]:
+    """Quantize a model and report on the result; called in the sandbox."""
+    from farm import importers
+    from farm.compiler.build import compiling
+    from farm.quantize import calibrated, floating_of, settings_of
+    from farm.quantize.reporting import report
+
+    def note(text: str, fraction: float | None) -> None:
+        desk.note(Progress(Stage.IMPORTING, text, fraction))
+
+    note(f"reading {Path(model.source).name}", None)
+    imported = importers.load(model, cache)
+    with compiling(model.name, host):
+        floating = floating_of(settings_of(model), imported, Path(model.source).name)
+        made = calibrated(model, floating, host, note)
+        return report(model, floating, made, host, note), made

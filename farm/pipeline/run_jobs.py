@@ -1,0 +1,330 @@
+"""Run deploy and bench: expand to jobs, build each unique thing once, run each job when ready.
+
+    prepare(model) ─> build(model, profile) ─┐
+                             agent(machine) ─┴─> measure(device, model)
+
+There is one worker process per device, and a few for building. Deploy and bench differ only in
+their plan. A failed job does not stop the others; every run is stored as soon as it is known.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from farm import __version__, stats, transports
+from farm.compiler import fingerprint
+from farm.errors import FarmError, UsageError
+from farm.pipeline.dependencies import Key, build_key, for_profile, in_order, needs_of
+from farm.pipeline.interleaving import Turns, interleaved
+from farm.pipeline.operations import not_usable
+from farm.pipeline.worker_tasks import (
+    AGENT_S,
+    BUILD_S,
+    PREPARE_S,
+    agent_task,
+    agent_there,
+    build_task,
+    crew_of,
+    measure_task,
+    prepare_task,
+    whole,
+)
+from farm.store import RunStore, Store
+from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
+from farm.workers import Crew, Kind, Message, together
+
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Wall time in seconds: the whole, until the last build was done, and each device at work."""
+
+    wall_s: float
+    builds_s: float
+    devices: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All runs in the order of the jobs, the builds made for them, and the wall time."""
+
+    runs: tuple[Run, ...]
+    artifacts: tuple[Artifact, ...]
+    ledger: Ledger
+
+    @property
+    def good(self) -> bool:
+        """Return True if every run has a right answer."""
+        return all(run.good for run in self.runs)
+
+
+def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None) -> list[Job]:
+    """Return a job for every model on every device.
+
+    A device's own deadline overrides the plan's, and `deadline_s` overrides both. Raises UsageError
+    for two models of one name on a device, because a run is identified by its device and that name.
+    """
+    models, jobs = list(models), []
+    for device in devices:
+        its = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
+        jobs += [Job(device, for_profile(model, device.profile), its) for model in models]
+    first: dict[tuple[str, str], Job] = {}
+    for job in jobs:
+        if (other := first.setdefault((job.device.name, job.title), job)) is not job:
+            why = f"{other.model.source} and {job.model.source}"
+            raise UsageError(f"two models go by the name {job.title} on {job.device.name}", why, "leave one of them out")
+    return interleaved(jobs)
+
+
+def execute(
+    jobs: Sequence[Job],
+    *,
+    host: Profile,
+    store: Store,
+    keep: RunStore,
+    lanes: int,
+    show: Callable[[Event], None],
+    tick: Callable[[], None],
+    canaries: int = 0,
+) -> Outcome:
+    """Run all jobs. `host` is the profile of this machine, `lanes` how many builds run at once.
+
+    `show` is called with every event, `tick` at short intervals. With `canaries`, the jobs of the
+    first `canaries` devices run first, and those of the other devices only if all of these were
+    good; else they are skipped. A job that fails raises nothing: its run holds the failure. Ctrl-C
+    ends every process that was started here.
+    """
+    with crew_of(store) as crew:
+        first = list(dict.fromkeys(job.device.name for job in jobs))[:canaries]
+        story = _Story(jobs, host, store, keep, lanes, show, crew, frozenset(first))
+        while story.unfinished:
+            story.assign()
+            for message in crew.messages(_TICK_S):
+                story.hear(message)
+            tick()
+        return story.outcome()
+
+
+@dataclass
+class _Story:
+    """The state of one execution: the results of builds, the running tasks, the finished runs."""
+
+    jobs: Sequence[Job]
+    host: Profile
+    store: Store
+    keep: RunStore
+    lanes: int
+    show: Callable[[Event], None]
+    crew: Crew
+    canaries: frozenset[str] = frozenset()  # names of devices
+    _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
+    _todo: list[Key] = field(default_factory=list)
+    # by worker, with the start time
+    _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)
+    _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
+    _turns: Turns = field(default_factory=Turns)
+    _waiting: list[Job] = field(default_factory=list)
+    _device_s: dict[str, float] = field(default_factory=dict)
+    _begin: float = field(default_factory=time.monotonic)
+    _built: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._models = {job.model.name: job.model for job in self.jobs}
+        self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
+        # Each device is queried once: a board may refuse repeated connections.
+        devices = list({job.device.name: job.device for job in self.jobs}.values())
+        states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
+        for job in self.jobs:
+            there = states[job.device.name]
+            if there.usable:
+                self._waiting.append(job)
+                self._tell(job, Stage.WAITING)
+            else:
+                error = not_usable(job.device, there)
+                self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
+        self._todo = in_order(key for job in self._waiting for key in needs_of(job))
+        agents = {key: agent_there(key[1], self.store.root) for key in self._todo if key[0] == "agent"}
+        self._made |= {key: path for key, path in agents.items() if path}
+        self._todo = [key for key in self._todo if key not in self._made]
+
+    @property
+    def unfinished(self) -> bool:
+        """Return True while any job has no run yet."""
+        return len(self._runs) < len(self.jobs)
+
+    def assign(self) -> None:
+        """Assign to every idle worker the next task whose dependencies are done."""
+        for number in range(self.lanes):
+            lane = f"build-{number + 1}"
+            if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
+                self._todo.remove(key)
+                self._start_build(lane, key)
+        may_follow = self._release_or_skip()
+        for job in list(self._waiting):
+            lane = f"device-{job.device.name}"
+            free = self.crew.idle(lane) and (may_follow or job.device.name in self.canaries)
+            if free and self._has_parts(job) and self._turns.may_begin(job, self._waiting):
+                self._waiting.remove(job)
+                self._start_job(lane, job)
+
+    def _release_or_skip(self) -> bool:
+        """Return True if jobs of devices other than the canaries may start.
+
+        If a canary has failed, finish these jobs as skipped.
+        """
+        if not self.canaries:
+            return True
+        done = [self._runs.get((job.device.name, job.title)) for job in self.jobs if job.device.name in self.canaries]
+        if any(run and not run.good for run in done):
+            for job in [job for job in self._waiting if job.device.name not in self.canaries]:
+                self._waiting.remove(job)
+                self._finish(job, Verdict.SKIPPED, "not begun: a canary failed")
+        return all(run and run.good for run in done)
+
+    def hear(self, message: Message) -> None:
+        """Process a message of a worker: progress, a result or a failure."""
+        work, begin = self._running[message.lane]
+        if message.kind is Kind.NOTE:
+            for job in [work] if isinstance(work, Job) else self._concerned(work):
+                self._tell(job, message.value.stage, message.value)
+            return
+        del self._running[message.lane]
+        now = time.monotonic()
+        if not isinstance(work, Job):
+            self._made[work] = message.value
+            self._built = now - self._begin
+            self._fail_dependents(work)
+            for job in self._waiting:
+                if work in needs_of(job):
+                    self._tell(job, Stage.READY if self._has_parts(job) else Stage.WAITING)
+            return
+        self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
+        if message.kind is Kind.DONE:
+            parts = () if self._turns.of(work) else self._parts(work)
+            if samples := self._turns.take(work, whole(message.value, parts, now - begin)):
+                self._judge(work, samples)
+            else:
+                self._waiting.append(work)
+                self._tell(work, Stage.READY)
+        else:
+            self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
+
+    def outcome(self) -> Outcome:
+        """Return all runs, builds and times; every job must have its run."""
+        runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
+        artifacts = (made for made in self._made.values() if isinstance(made, Artifact))
+        return Outcome(runs, tuple(artifacts), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+
+    def _parts(self, job: Job) -> tuple[Prepared, Artifact]:
+        return self._made["prepare", job.model.name], self._made[build_key(job)]
+
+    def _has_parts(self, job: Job) -> bool:
+        return all(key in self._made for key in needs_of(job))
+
+    def _ready(self, key: Key) -> bool:
+        return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
+
+    def _start_build(self, lane: str, key: Key) -> None:
+        cache = self.store.root
+        self._running[lane] = (key, time.monotonic())
+        if key[0] == "agent":
+            self.crew.assign(lane, agent_task, key[1], cache, AGENT_S, deadline_s=AGENT_S, task=f"building the agent for {key[1]}")
+        elif key[0] == "prepare":
+            model = self._models[key[1]]
+            self.crew.assign(lane, prepare_task, model, self.host, cache, deadline_s=PREPARE_S, task=f"importing {model.name}")
+        else:
+            prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
+            task = f"compiling {key[1]} for {key[2]}"
+            self.crew.assign(lane, build_task, prepared, profile, cache, deadline_s=BUILD_S, task=task)
+
+    def _start_job(self, lane: str, job: Job) -> None:
+        agent = self._made.get(("agent", job.device.profile.agent or ""))
+        self._running[lane] = (job, time.monotonic())
+        arguments = (job.device, Fitted(job.model, *self._parts(job), agent), self._turns.plan_of(job), self.store.root)
+        self.crew.assign(
+            lane,
+            measure_task,
+            *arguments,
+            deadline_s=job.plan.deadline_s,
+            task=f"{job.title} on {job.device.name}",
+            here=job.device.on_this_machine,
+        )
+
+    def _concerned(self, key: Key) -> list[Job]:
+        """Return the waiting jobs for which to show the progress of a build task.
+
+        The progress of an agent's build is shown for a job only while nothing else is built for it.
+        """
+        busy = {other for other, _ in self._running.values() if not isinstance(other, Job) and other[0] != "agent"}
+        waiting = [job for job in self._waiting if key in needs_of(job)]
+        return [job for job in waiting if key[0] != "agent" or not busy.intersection(needs_of(job))]
+
+    def _fail_dependents(self, key: Key) -> None:
+        """Finish, as failed, all waiting jobs that depend on a task that failed."""
+        error = self._made[key]
+        if not isinstance(error, FarmError):
+            return
+        if key[0] == "prepare":
+            self._todo = [other for other in self._todo if other[:2] != ("build", key[1])]
+        for job in [job for job in self._waiting if key in needs_of(job)]:
+            self._waiting.remove(job)
+            self._finish(job, Verdict.FAILED, error.what, error=error)
+
+    def _judge(self, job: Job, samples: Samples) -> None:
+        """Finish a job with the latency and the verdict of its samples."""
+        try:
+            latency = stats.latency(samples.seconds, samples.block) if samples.seconds else None
+        except FarmError as error:  # the samples are not plausible times
+            self._finish(job, Verdict.FAILED, error.what, error=error)
+            return
+        verdict, reason = stats.judge(job.device.emulated, samples, latency, job.plan)
+        self._finish(job, verdict, reason, samples=samples, latency=latency)
+
+    def _finish(
+        self,
+        job: Job,
+        verdict: Verdict,
+        reason: str,
+        *,
+        samples: Samples | None = None,
+        latency: Latency | None = None,
+        error: FarmError | None = None,
+    ) -> None:
+        """Store the run of a job and show it."""
+        prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(build_key(job))
+        run = Run(
+            id=uuid.uuid4().hex[:12],
+            device=job.device.name,
+            model=job.model.name,
+            profile=job.device.profile.name,
+            url=job.device.url,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            verdict=verdict,
+            reason=reason,
+            artifact_digest=artifact.digest if isinstance(artifact, Artifact) else None,
+            samples=samples,
+            latency=latency,
+            reference_correct=prepared.reference_correct if isinstance(prepared, Prepared) else None,
+            reference_total=prepared.reference_total if isinstance(prepared, Prepared) else None,
+            versions={"farm": __version__, **fingerprint.versions()},
+            failure=error.as_failure() if error else None,
+            threads=None if (threads := job.device.options.get("threads")) is None else int(threads),
+            cores=str(job.device.options.get("cores", "")),
+            pinned=bool(job.device.options.get("pinned")),
+            model_digest=prepared.digest if isinstance(prepared, Prepared) else None,
+            batch=job.model.batch,
+        )
+        self.keep.keep(run)
+        self._runs[job.device.name, job.title] = run
+        stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED) else Stage.DONE
+        self.show(Event(job.device.name, job.title, stage, reason, 1.0, run))
+
+    def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
+        note, fraction = (progress.note, progress.fraction) if progress else ("", None)
+        self.show(Event(job.device.name, job.title, stage, note, fraction))

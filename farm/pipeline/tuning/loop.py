@@ -1,0 +1,237 @@
+"""Run the trials of a search: build batches of variants ahead and measure them on the boards.
+
+One worker process builds the batches, one per board measures them. Results are stored at once, so
+Ctrl-C loses none. If a board dies, the rest of its batch is dropped, and the candidate that it was
+trying is tried once more; it is skipped if that happens again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm import __version__
+from farm.compiler import fingerprint
+from farm.deadline import Deadline
+from farm.errors import FarmError
+from farm.pipeline.tuning.search import Kernel, Search, Wanted
+from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
+from farm.store import RecordStore, Store
+from farm.types import Batch, Device, Model, Prepared, Profile, Progress, Record, Round, Trying, Wrong
+from farm.workers import Crew, Kind, Message
+
+_TICK_S = 0.1
+_BATCH_S = 20.0  # fixed part of a batch's deadline on a device; to it are added:
+_CALLS = 60  # at most per variant, including those that do not count
+_SECONDS_PER_BYTE = 1e-6  # of the transfer
+_UNKNOWN_S = 2.0  # one call of every kernel of a model that was never measured
+_BUILDER = "worker"
+_FAILURES = 3  # in a row, after which a board is no longer used
+
+
+@dataclass
+class Board:
+    """The state of a board, which has a worker process of its own.
+
+    `said` is its current activity or its last error. `gone` means that it is no longer used.
+    """
+
+    device: Device
+    lane: str
+    agent: Path | None
+    said: str = ""
+    batch: Batch | None = None
+    trying: int | None = None
+    rounds: list[Mapping[int, float]] = field(default_factory=list)
+    wrong: dict[int, str] = field(default_factory=dict)
+    failures: int = 0
+    gone: bool = False
+    batches: int = 0
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Tuning:
+    """The state of a search, which `show` displays."""
+
+    model: Model
+    devices: Sequence[Device]
+    store: Store
+    records: RecordStore
+    search: Search = field(default_factory=lambda: Search([]))
+    boards: list[Board] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    kept: int = 0
+    core: str = ""
+    _built: list[Batch] = field(default_factory=list)
+    _building: Wanted = ()
+    _number: int = 0
+
+
+Show = Callable[[Tuning, str], None]  # with a line if something has happened, else ""
+
+
+@dataclass
+class Trials:
+    """The loop from candidates to batches to records."""
+
+    work: Tuning
+    crew: Crew
+    prepared: Prepared
+    profile: Profile
+    show: Show
+
+    def run(self, deadline: Deadline) -> None:
+        """Build and measure batches until nothing is left to try or the time is over."""
+        work = self.work
+        try:
+            while True:
+                if not deadline.expired:
+                    self._build_next()
+                self._measure_next(deadline)
+                under_way = [board for board in work.boards if board.batch]
+                if not (under_way or work._building) and (deadline.expired or not work._built):
+                    return
+                for message in self.crew.messages(_TICK_S):
+                    self._hear(message)
+                self.show(work, "")
+        finally:  # keep the results so far after Ctrl-C or the failure of the last board
+            for board in work.boards:
+                self._take(board)
+
+    def _build_next(self) -> None:
+        """Assign the next batch to the builder, unless one batch per board is already waiting."""
+        work = self.work
+        if work._building or len(work._built) >= len(work.boards) or not self.crew.idle(_BUILDER):
+            return
+        if wanted := work.search.next():
+            work._building = wanted
+            work._number += 1
+            folder = self.crew.scratch / f"batch-{work._number}"
+            arguments = (self.prepared, self.profile, wanted, folder)
+            self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
+
+    def _measure_next(self, deadline: Deadline) -> None:
+        """Assign waiting batches to idle boards."""
+        # The board with the fewest batches comes first: all get some if building is the bottleneck.
+        for board in sorted(self.work.boards, key=lambda one: one.batches):
+            if self.work._built and not (board.batch or board.gone or deadline.expired):
+                batch = self.work._built.pop(0)
+                board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
+                limit_s = self._limit_s(batch)
+                self.crew.assign(
+                    board.lane,
+                    time_variants_task,
+                    *(board.device, batch, board.agent, self.work.store.root, limit_s),
+                    deadline_s=limit_s,
+                    task=f"{len(batch.variants)} variants on {board.device.name}",
+                    here=board.device.on_this_machine,
+                )
+
+    def _limit_s(self, batch: Batch) -> float:
+        """Return the deadline of a batch in seconds, from the times of its kernels and its size."""
+        known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
+        all_s = sum(known[variant.workload] for variant in batch.variants)
+        if not all(known[variant.workload] for variant in batch.variants):
+            all_s = max(all_s, _UNKNOWN_S)
+        return _BATCH_S + all_s * _CALLS + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
+
+    def _hear(self, message: Message) -> None:
+        if message.lane == _BUILDER:
+            self._hear_builder(message)
+            return
+        board = next(one for one in self.work.boards if one.lane == message.lane)
+        if message.kind is Kind.NOTE:
+            note = message.value
+            if isinstance(note, Trying):
+                board.trying = note.index
+            elif isinstance(note, Round):
+                board.trying = None
+                board.rounds.append(note.seconds)
+            elif isinstance(note, Wrong):
+                board.wrong[note.index] = note.why
+            elif isinstance(note, dict):
+                board.facts = note
+            elif isinstance(note, Progress):
+                board.said = f"{note.stage.value} {note.note}".strip()
+        elif message.kind is Kind.DONE:
+            board.failures, board.said = 0, ""
+            board.batches += 1
+            self._take(board)
+        else:
+            self._failed(board, message.value)
+
+    def _hear_builder(self, message: Message) -> None:
+        work = self.work
+        if message.kind is Kind.NOTE:
+            return
+        wanted, work._building = work._building, ()
+        if message.kind is Kind.DONE:
+            batch: Batch = message.value
+            work._built.append(batch)
+            for workload, choice, why in batch.failed:
+                next(kernel for kernel in work.search.kernels if kernel.task.workload == workload).skipped[choice] = why
+                self.show(work, f"skipped {choice} of {workload}: {why}")
+        else:
+            work.search.give_up(wanted, message.value.what)
+            self.show(work, f"skipped {len(wanted)} candidates: {message.value.what}")
+
+    def _failed(self, board: Board, error: FarmError) -> None:
+        """Store what a board measured before it failed; strike the candidate that it was trying.
+
+        After several failures in a row the board is no longer used. Raises the error if no board is
+        left.
+        """
+        work, batch, trying = self.work, board.batch, board.trying
+        self._take(board)
+        board.failures += 1
+        board.said = error.what
+        if batch is not None and trying is not None and (name := work.search.strike(batch, trying, error.what)):
+            work.skipped.append(name)
+            board.failures = 0
+            self.show(work, f"skipped {name}: {error.what}")
+        else:
+            self.show(work, f"{board.device.name}: {error.what}; trying again")
+        if board.failures >= _FAILURES:
+            board.gone = True
+            if all(one.gone for one in work.boards):
+                raise error
+
+    def _take(self, board: Board) -> None:
+        """Store the results of a board's batch in the records."""
+        work, batch = self.work, board.batch
+        if batch is None:
+            return
+        board.batch = None
+        for kernel in work.search.take(batch, board.rounds, board.wrong):
+            if len(kernel.tried) > 1:
+                self._keep(board, kernel)
+            self.show(work, _line(kernel))
+
+    def _keep(self, board: Board, kernel: Kernel) -> None:
+        work = self.work
+        work.kept += not kernel.recorded
+        kernel.recorded = True
+        facts = board.facts
+        work.records.keep(
+            Record(
+                core=work.core,
+                workload=kernel.task.workload,
+                choice=kernel.best.choice,
+                seconds=kernel.best_s,
+                default_s=kernel.default_s,
+                runs=kernel.runs,
+                measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                device=board.device.name,
+                cpu=facts.get("cpu", ""),
+                threads=int(facts.get("threads", 0)),
+                versions={"farm": __version__, **fingerprint.versions()},
+            )
+        )
+
+
+def _line(kernel: Kernel) -> str:
+    told = f"{kernel.progress.replace('/', ' of ')} tried"
+    return f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, {kernel.speedup:.2f}x, {told}"

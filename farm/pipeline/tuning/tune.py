@@ -1,0 +1,124 @@
+"""Tune the kernels of a model on devices: search, then compare the builds before and after.
+
+    prepare ─> build ─> tasks ─> [ candidates ─> build a batch ─> measure it ─> records ]...
+            ─> build ─> compare the builds
+
+Batches are built in one worker process and measured in others, one per board.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farm import stats, transports
+from farm.deadline import Deadline
+from farm.errors import UsageError, WrongAnswer
+from farm.pipeline.dependencies import for_profile
+from farm.pipeline.operations import build, check_no_emulator, do, ensure_agent, not_usable, prepare
+from farm.pipeline.tuning.loop import Board, Show, Trials, Tuning
+from farm.pipeline.tuning.search import Kernel, Search
+from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, crew_of, tasks_task
+from farm.store import RecordStore, Store
+from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record, Side, Until
+from farm.workers import together
+
+_BOARDS_S = 60.0  # to query a tracker for its number of boards
+_COMPARE_S = 300.0
+_UNTIL = Until(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
+WORTH_SAYING = 0.005  # relative to a model's time: code placement alone causes such differences
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The result of a search: the builds before and after, compared interleaved if they differ."""
+
+    before: Artifact
+    after: Artifact
+    paired: Paired | None
+
+    @property
+    def speedup(self) -> tuple[float, float, float] | None:
+        """Return the median ratio of before over after and its 95 % interval; None if unknown."""
+        if self.paired is None:
+            return None
+        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads)
+        return ratio, low, high
+
+    @property
+    def slower(self) -> bool:
+        """Return True if the whole model became slower although each changed kernel became faster.
+
+        This happens, for example, if the kernels leave less in the caches for each other.
+        """
+        return self.speedup is not None and self.speedup[2] < 1 - WORTH_SAYING
+
+
+def tune(
+    model: Model, devices: Sequence[Device], *, host: Profile, store: Store, records: RecordStore, minutes: float, show: Show
+) -> Tuned:
+    """Search until nothing is left to gain or the `minutes` are over.
+
+    If the model as a whole became slower, the records from before the search are restored. Raises
+    FarmError if the search cannot start or its last board fails, and WrongAnswer if the model
+    answers wrong with the new records; the old records are restored then, too.
+    """
+    _check(devices)
+    profile = devices[0].profile
+    work = Tuning(for_profile(model, profile), devices, store, records)
+
+    def said(progress: Progress) -> None:
+        show(work, f"{progress.stage.value} {progress.note}".strip())
+
+    with crew_of(store) as crew:
+        _, prepared = prepare(crew, work.model, profile, host, store, said)
+        agents = {device.name: ensure_agent(crew, device, store, said) for device in devices}
+        before = build(crew, prepared, profile, store, said)
+        work.core, tasks = do(crew, tasks_task, (prepared, profile), said, BUILD_S, f"looking at {model.name}")
+        there = {record.workload: record for record in records.records() if record.core == work.core}
+        work.search = Search([Kernel(task) for task in tasks])
+        for device in devices:
+            count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
+            work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
+        Trials(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
+        after = build(crew, prepared, profile, store, said)
+        paired = None
+        if after.library_digest != before.library_digest:
+            limits = work.model.limits[prepared.precision]
+            sides = (Side("the build before", before, prepared, limits), Side("the build after", after, prepared, limits))
+            board = next(board for board in work.boards if not board.gone)
+            arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
+            try:
+                paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
+            except WrongAnswer:
+                _restore(work, there)
+                raise
+        tuned = Tuned(before, after, paired)
+        if tuned.slower:
+            _restore(work, there)
+        return tuned
+
+
+def _restore(work: Tuning, there: Mapping[str, Record]) -> None:
+    """Restore the records from before the search."""
+    for kernel in work.search.kernels:
+        if kernel.recorded and (record := there.get(kernel.task.workload)):
+            work.records.keep(record)
+        elif kernel.recorded:
+            work.records.forget(work.core, kernel.task.workload)
+    work.kept = 0
+
+
+def _check(devices: Sequence[Device]) -> None:
+    """Raise an error unless the devices are usable CPU boards of one profile, and not emulated."""
+    if len({device.profile.name for device in devices}) > 1:
+        names = ", ".join(f"{device.name} is a {device.profile.name}" for device in devices)
+        raise UsageError("a search takes devices of one profile", names, "tune for each profile by itself")
+    for device, there in zip(devices, together(transports.state, devices), strict=True):
+        check_no_emulator(device)
+        if device.profile.on_gpu:
+            raise UsageError(
+                f"{device.name} computes on a GPU", "kernels are searched for CPUs only", "name a device whose profile is a CPU's"
+            )
+        if not there.usable:
+            raise not_usable(device, there)

@@ -1,0 +1,92 @@
+"""Run tasks that read an untrusted model in a process that can use only the model's own files.
+
+Modules:
+    policy          which files, memory and disk space a sandboxed process may use
+    fork_server     fork a sandboxed process for each task
+    landlock        restrict files, TCP and signals
+    seccomp         refuse system calls
+    system_calls    the table of system calls that seccomp refuses
+    kernel          call the kernel by system call number
+    exchange        read the messages of a sandboxed process safely
+
+Usage:
+    support()       report whether this kernel has Landlock and seccomp, and what is missing
+    run(...)        run a task in a restricted process
+
+There is no sandbox if the kernel lacks Landlock or seccomp. Bubblewrap is not an alternative: it is
+a program that must be installed and started again for each model, and it needs user namespaces,
+which are usually refused where Landlock is (containers, gVisor).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.errors import InternalError
+from farm.sandbox import landlock, seccomp
+from farm.sandbox.fork_server import ForkServer, Request
+from farm.sandbox.policy import Policy
+
+__all__ = ["Policy", "Support", "run", "support"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The kernel's features that a sandbox needs.
+
+    `landlock_abi` is the kernel's Landlock version, 0 for none. `seccomp` is True if it has seccomp
+    filters. `missing` describes what is missing, and is empty if nothing is.
+    """
+
+    landlock_abi: int
+    seccomp: bool
+    missing: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """True if models can be sandboxed."""
+        return not self.missing
+
+
+@functools.cache
+def support() -> Support:
+    """Return what this machine's kernel offers to this process."""
+    abi, filters = landlock.abi(), seccomp.available()
+    missing = [] if abi else ["Landlock, of Linux 5.13 and later"]
+    missing += [] if filters else ["seccomp filters for x86-64 or aarch64"]
+    return Support(abi, filters, f"the kernel does not offer {' or '.join(missing)}" if missing else "")
+
+
+_servers: list[ForkServer] = []
+
+
+def run(
+    policy: Policy,
+    scratch: Path,
+    task: Callable[..., Any],
+    *arguments: Any,
+    modules: Sequence[str] = (),
+    types: Sequence[type] = (),
+    note: Callable[[Any], None],
+    what: str,
+) -> Any:
+    """Run `task(desk, *arguments)` in a process that `policy` restricts, and return its result.
+
+    `modules` are imported beforehand, once for all later tasks of this process. The result may hold
+    builtin values, arrays, values of farm.types, and values of `types`. `what` describes the task
+    in error messages.
+
+    Raises the FarmError of the task, and ModelError if its process ends without a result.
+    """
+    if not _servers:
+        _servers.append(ForkServer.start(modules, scratch))
+    request = Request(what, tuple(modules), policy, scratch, task, arguments)
+    try:
+        return _servers[0].run(request, note, types)
+    except (EOFError, BrokenPipeError) as exc:
+        _servers.clear()
+        raise InternalError(f"{what}: the process that makes sandboxes has ended", str(exc)) from exc

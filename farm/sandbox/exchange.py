@@ -1,0 +1,95 @@
+"""Pickle values that leave a sandbox so that reading them calls only constructors of known types.
+
+A process that a model has taken over can send any bytes. Accepted are builtin values, paths, numpy
+arrays of numbers, farm's own errors, the value types of `farm.types`, and types that the caller
+names.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any
+
+from farm.errors import FarmError
+
+_PLAIN = {
+    ("builtins", "bool"),
+    ("builtins", "complex"),
+    ("builtins", "float"),
+    ("builtins", "frozenset"),
+    ("builtins", "int"),
+    ("builtins", "set"),
+    ("collections", "Counter"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),  # Python 3.13
+}
+_OURS = ("farm.types", "farm.errors")
+_NUMBERS = "biufc"  # numpy's dtype kinds that hold numbers
+_EXTENDED = ("bfloat16",)  # dtypes of ml_dtypes, which numpy knows by name only
+
+
+def dumps(value: object) -> bytes:
+    """Return a value as bytes for `loads`."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def loads(content: bytes, types: Collection[type] = ()) -> Any:
+    """Return the value of bytes that may be hostile.
+
+    `types` are accepted in addition to the known ones. Raises pickle.UnpicklingError, or any other
+    exception that damaged content causes.
+    """
+    return _Unpickler(io.BytesIO(content), types).load()
+
+
+def array_of(dtype: str, shape: tuple[int, ...], content: bytes) -> Any:
+    """Return a numpy array of numbers with this dtype and shape.
+
+    Raises pickle.UnpicklingError for any other dtype.
+    """
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    if kind.kind not in _NUMBERS and kind.name not in _EXTENDED:
+        raise pickle.UnpicklingError(f"an array of {dtype}")
+    return np.frombuffer(content, kind).reshape(shape).copy()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if type(value).__module__ != "numpy":
+            return NotImplemented
+        import numpy as np
+
+        if isinstance(value, np.generic):
+            return (type(value.item()), (value.item(),))
+        if type(value) is not np.ndarray:
+            return NotImplemented
+        name = value.dtype.name if value.dtype.name in _EXTENDED else value.dtype.str
+        return (array_of, (name, value.shape, value.tobytes()))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, types: Collection[type]) -> None:
+        super().__init__(file)
+        self._types = {(one.__module__, one.__qualname__): one for one in types}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if known := self._types.get((module, name)):
+            return known
+        if (module, name) == (__name__, array_of.__name__):
+            return array_of
+        if (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        if any(module == ours or module.startswith(f"{ours}.") for ours in _OURS) and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, (Enum, FarmError))):
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} does not pass out of a sandbox")

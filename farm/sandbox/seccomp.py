@@ -1,0 +1,192 @@
+"""Refuse system calls to this process by a seccomp filter, for good.
+
+Sources: https://docs.kernel.org/userspace-api/seccomp_filter.html, linux/seccomp.h, linux/filter.h.
+A refused call fails with EPERM, so that a library that only tries it continues. A call by another
+architecture's table kills the process. Calls of the x32 ABI, and calls newer than the tables here,
+fail with ENOSYS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farm.sandbox import system_calls
+from farm.sandbox.kernel import process_control, system_call
+
+_NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS
+_SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
+_ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC
+_KILL, _ERROR, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000  # SECCOMP_RET_*
+
+# Instructions of classic BPF: load a word of the data, "and", conditional jumps on the accumulator,
+# return.
+_LOAD, _AND, _EQUAL, _MORE, _ANY_OF, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+
+_CLONE_THREAD = 0x00010000
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+# prctl options that concern names, dumps, timers and memory of this process itself.
+_CONTROLS = (
+    3,  # PR_GET_DUMPABLE
+    15,  # PR_SET_NAME
+    16,  # PR_GET_NAME
+    21,  # PR_GET_SECCOMP
+    23,  # PR_CAPBSET_READ
+    29,  # PR_SET_TIMERSLACK
+    30,  # PR_GET_TIMERSLACK
+    38,  # PR_SET_NO_NEW_PRIVS
+    39,  # PR_GET_NO_NEW_PRIVS
+    41,  # PR_SET_THP_DISABLE
+    42,  # PR_GET_THP_DISABLE
+    0x53564D41,  # PR_SET_VMA
+)
+_FILE_CONTROLS = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+_DEVICE_CONTROLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The constants of an architecture.
+
+    `audit` is its AUDIT_ARCH_* constant, `column` its column in `system_calls.NUMBERS`, and
+    `seccomp` the number of seccomp(2).
+    """
+
+    audit: int
+    column: int
+    seccomp: int
+
+    def number(self, name: str) -> int | None:
+        """Return the number of a system call on this architecture, None if it has no such call."""
+        return system_calls.NUMBERS[name][self.column]
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, 0, 317),
+    "aarch64": Architecture(0xC00000B7, 1, 277),
+}
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("if_true", ctypes.c_uint8),
+        ("if_false", ctypes.c_uint8),
+        ("constant", ctypes.c_uint32),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.POINTER(_Instruction)))
+
+
+# The fields of each instruction, in the order of its structure
+Code = list[tuple[int, int, int, int]]
+
+
+def architecture() -> Architecture | None:
+    """Return this machine's architecture; None if no filter can be made for it."""
+    return ARCHITECTURES.get(platform.machine())
+
+
+def available() -> bool:
+    """Return whether the kernel accepts filters that make a call fail with an error."""
+    machine = architecture()
+    if machine is None:
+        return False
+    action = ctypes.c_uint32(_ERROR)
+    try:
+        system_call(
+            machine.seccomp,
+            ctypes.c_uint(_GET_ACTION_AVAIL),
+            ctypes.c_uint(0),
+            ctypes.byref(action),
+        )
+    except OSError:
+        return False
+    return True
+
+
+def program(machine: Architecture, process: int) -> Code:
+    """Return the filter for the process with this id, the only process that it may signal."""
+    code: Code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, machine.audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_MORE, 0, 1, system_calls.LAST),  # x32 calls begin at 0x40000000
+        (_RETURN, 0, 0, _ERROR | errno.ENOSYS),
+    ]
+    for names, error in _REFUSED:
+        for number in filter(None, map(machine.number, names)):
+            code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | error)]
+    refused, allowed = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+
+    def only(name: str, argument: int, values: Sequence[int]) -> Code:
+        tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+        return _case(machine, name, argument, [*tests, refused, allowed])
+
+    def never(name: str, argument: int, values: Sequence[int], mask: int = 0xFFFFFFFF) -> Code:
+        count = len(values)
+        tests = [(_EQUAL, count - place, 0, value) for place, value in enumerate(values)]
+        return _case(machine, name, argument, [(_AND, 0, 0, mask), *tests, allowed, refused])
+
+    thread = (_ANY_OF, 1, 0, _CLONE_THREAD)
+    code += _case(machine, "clone", 0, [thread, refused, allowed])
+    code += only("kill", 0, [process])
+    code += only("tgkill", 0, [process])
+    code += only("prlimit64", 0, [0, process])
+    code += only("prctl", 0, _CONTROLS)
+    code += never("fcntl", 1, _FILE_CONTROLS)
+    code += never("ioctl", 1, _DEVICE_CONTROLS)
+    # Refuse O_TRUNC with O_RDONLY, which truncates a file; Landlock controls truncation from its
+    # third ABI on.
+    truncating, mask = (_O_TRUNC, _O_TRUNC | _O_ACCMODE), _O_TRUNC | _O_ACCMODE
+    code += never("open", 1, truncating, mask)
+    code += never("openat", 2, truncating, mask)
+    return [*code, allowed]
+
+
+_REFUSED = (
+    (system_calls.NETWORK, errno.EPERM),
+    (system_calls.PROGRAMS, errno.EPERM),
+    (system_calls.OTHER_PROCESSES, errno.EPERM),
+    (system_calls.SHARED_OBJECTS, errno.EPERM),
+    (system_calls.FILE_ATTRIBUTES, errno.EPERM),
+    (system_calls.KERNEL, errno.EPERM),
+    (system_calls.BY_POINTER, errno.ENOSYS),
+)
+
+
+def _case(machine: Architecture, name: str, argument: int, body: Code) -> Code:
+    """Return instructions that decide one call by the low word of an argument.
+
+    Other calls are left to the instructions that follow.
+    """
+    number = machine.number(name)
+    if number is None:
+        return []
+    # The low word comes first: both architectures are little-endian
+    place = _ARGUMENTS + 8 * argument
+    return [(_EQUAL, 0, len(body) + 1, number), (_LOAD, 0, 0, place), *body]
+
+
+def restrict() -> None:
+    """Install the filter for all threads of this process. Raises OSError if the kernel refuses."""
+    machine = architecture()
+    assert machine is not None, "asked for on an architecture without a table"
+    code = program(machine, os.getpid())
+    instructions = (_Instruction * len(code))(*(_Instruction(*one) for one in code))
+    made = _Program(len(code), instructions)
+    process_control(_NO_NEW_PRIVILEGES, 1)
+    system_call(
+        machine.seccomp,
+        ctypes.c_uint(_SET_MODE_FILTER),
+        ctypes.c_uint(_ALL_THREADS),
+        ctypes.byref(made),
+    )

@@ -1,0 +1,108 @@
+"""Lossless conversion of runs to strict JSON and back.
+
+Numbers that JSON lacks are the strings "inf", "-inf" and "nan".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from farm import stats
+from farm.errors import FarmError
+from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+
+SCHEMA = "farm/run/1"
+_WHOLE = ("count", "block")
+_MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
+
+
+def run_to_json(run: Run) -> dict[str, Any]:
+    """Return a run as a JSON object in the shape of its dataclasses, with derived keys.
+
+    `emulated`: if true, the seconds are an emulator's and are not a benchmark. `inferences_per_s`
+    is set if a batch was requested; `power_w` and `inference_j` (joules per inference) if the
+    device reports its power.
+    """
+    derived = {"inferences_per_s": stats.per_second(run), "power_w": stats.power_w(run), "inference_j": stats.each_j(run)}
+    return {"schema": SCHEMA, "emulated": run.emulated, **derived, **strict(run)}
+
+
+def run_from_json(body: Mapping[str, Any]) -> Run:
+    """Return the run that `run_to_json` encoded; ignore unknown keys.
+
+    Raises FarmError if `body` is not a run, or is one of another schema.
+    """
+    if body.get("schema") != SCHEMA:
+        raise FarmError(f"a run of schema {body.get('schema')!r} cannot be read", f"this farm reads {SCHEMA!r}", "install a newer farm")
+    try:
+        return Run(
+            **{
+                **_known(Run, body),
+                "verdict": Verdict(body["verdict"]),
+                "samples": _samples(body["samples"]) if body["samples"] is not None else None,
+                "latency": _latency(body["latency"]) if body["latency"] is not None else None,
+                "failure": Failure(**_known(Failure, body["failure"])) if body["failure"] is not None else None,
+            }
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise FarmError("a run cannot be read", f"{type(exc).__name__}: {exc}", "") from exc
+
+
+def _samples(body: Mapping[str, Any]) -> Samples:
+    agreement = _known(Agreement, body["agreement"])
+    numbers = {name: _numbers(value) for name, value in agreement.items() if name in _MEASURES}
+    return Samples(
+        **{
+            **_known(Samples, body),
+            "seconds": tuple(float(s) for s in body["seconds"]),
+            "first_s": float(body["first_s"]),
+            "agreement": Agreement(**{**agreement, **numbers}),
+            "ledger": {part: float(s) for part, s in body["ledger"].items()},
+            **{name: _numbers(body.get(name)) for name in ("held_up", "measured_s", "wall_s", "energy_j")},
+            "facts_during": tuple(body.get("facts_during", ())),
+        }
+    )
+
+
+def _latency(body: Mapping[str, Any]) -> Latency:
+    return Latency(**{name: value if name in _WHOLE else _numbers(value) for name, value in _known(Latency, body).items()})
+
+
+def _numbers(value: Any) -> Any:
+    """Return a number as float, an interval as a tuple of floats, or None."""
+    if value is None or isinstance(value, float):
+        return value
+    return tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value)
+
+
+def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:
+    names = _names(kind)
+    return {name: value for name, value in body.items() if name in names}
+
+
+@functools.cache
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(kind))
+
+
+def strict(value: Any) -> Any:
+    """Return dataclasses, enums, mappings and sequences as values that strict JSON can hold.
+
+    Infinities and NaN become strings.
+    """
+    if dataclasses.is_dataclass(value):
+        return {field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return value

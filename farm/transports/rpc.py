@@ -1,0 +1,74 @@
+"""`rpc://host:port`: an agent, or TVM's own RPC server, at an address."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from farm.prompts import Ask
+from farm.transports.agent_keys import local_agent, read_key
+from farm.transports.agent_version import start_command
+from farm.transports.rpc_client import session
+from farm.transports.state import State
+from farm.types import Device
+
+# A lossy network may drop the first two packets, which are sent again after 1 and 3 s (RFC 6298).
+_PROBE_S = 3.5
+
+
+@contextlib.contextmanager
+def open(  # noqa: A001
+    device: Device,
+    agent: Path | None,  # noqa: ARG001
+    scratch: Path,
+    timeout_s: float,
+    ask: Ask,  # noqa: ARG001
+    greeting_s: float | None,
+) -> Iterator[Any]:
+    """Connect to the server at the device's address.
+
+    If the server requires a key, it is the device's option `key`, or is read from the file in its
+    option `key_file`. An agent that this user has started on this machine with `farm agent` needs
+    neither.
+    """
+    host, port = address(device)
+    probe(host, port)
+    host, key = _with_key(device, host, port)
+    with session(device, host, port, key, timeout_s, greeting_s, scratch) as opened:
+        yield opened, None
+
+
+def _with_key(device: Device, host: str, port: int) -> tuple[str, str]:
+    """Return the host to connect to and the key to present there."""
+    if "key_file" in device.options:
+        return host, read_key(Path(str(device.options["key_file"])))
+    if "key" in device.options:
+        return host, str(device.options["key"])
+    agent = local_agent(host, port)
+    return (agent.address, agent.key) if agent else (host, "")
+
+
+def state(device: Device) -> State:
+    """Return `ready` if a server listens at the address, else `offline`."""
+    host, port = address(device)
+    try:
+        probe(host, port)
+    except OSError as exc:
+        return State("offline", False, f"{host}:{port}: {exc.strerror or exc}", f"start the agent on the board: {start_command(device)}")
+    return State("ready", True)
+
+
+def address(device: Device) -> tuple[str, int]:
+    """Return the host and port of the device's url."""
+    parts = urlsplit(device.url)
+    return parts.hostname or "", parts.port or 9090
+
+
+def probe(host: str, port: int) -> None:
+    """Raise OSError within a few seconds if nothing listens; TVM's client would retry for 60 s."""
+    with socket.create_connection((host, port), timeout=_PROBE_S):
+        pass

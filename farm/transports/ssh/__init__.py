@@ -1,0 +1,18 @@
+"""Boards that are reached by SSH.
+
+transport             open a session with the agent on a board
+tunnel                the process that holds the SSH connection
+connect               log in through all hops
+auth                  authenticate: keys, server prompts, passwords
+keys                  find the keys that may be used
+known_hosts           check host keys
+config                read ~/.ssh/config into hops
+config_include        resolve Include in ~/.ssh/config
+paramiko_transport    paramiko's transport with faster settings
+board                 install and start the agent on a board
+board_scripts         shell scripts for that
+systemd_service       install the agent as a service of systemd
+systemd_scripts       shell scripts for that
+upload                upload large files on a channel of their own
+errors                translate errors of paramiko into farm's
+"""

@@ -1,0 +1,134 @@
+"""Import TVM without torch, and without its compiler in processes that only drive devices.
+
+This saves most of the run time of a short command. It is for farm's own processes. TVM's FFI
+imports torch if it is installed, which takes longer than TVM itself. Most of the remaining import
+time is failed look-ups of types missing from the runtime-only library and repeated look-ups of
+function names; both are shortened here.
+
+Code that needs torch can still import it, before or after TVM. TVM then lacks only its fast path
+for torch's tensors and streams, which farm does not use; the general path is `__dlpack__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
+_RUNTIME_ALONE = "TVM_USE_RUNTIME_LIB"  # read by tvm/base.py when it is imported
+
+
+def leave_torch_out() -> None:
+    """Hide torch from the first import of TVM in this process from now on."""
+    if not _left_out():
+        sys.meta_path.insert(0, _Finder())
+
+
+def tvm_rpc() -> Any:
+    """Return the module `tvm.rpc`.
+
+    If torch is hidden and TVM is not imported yet, this loads TVM's runtime-only library: such a
+    worker drives a device and compiles nothing.
+    """
+    alone = _left_out() and "tvm" not in sys.modules and _RUNTIME_ALONE not in os.environ
+    if alone:
+        os.environ[_RUNTIME_ALONE] = "1"
+    try:
+        from tvm import rpc
+    finally:
+        if alone:
+            del os.environ[_RUNTIME_ALONE]
+    return rpc
+
+
+def _left_out() -> bool:
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+class _Finder(MetaPathFinder):
+    """Finder of TVM's modules whose loaders hide torch, unless torch is imported already."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return a spec whose loader hides torch for a module of TVM; None for other modules."""
+        if fullname not in _TVM or _TORCH in sys.modules:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec and spec.loader:
+            spec.loader = _WithoutTorch(spec.loader)
+        return spec
+
+
+class _WithoutTorch(Loader):
+    """A module's own loader, with torch hidden while the module is loaded."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    # other attributes of a loader, such as the module's files
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return the result of the wrapped loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module with torch hidden."""
+        sys.modules[_TORCH] = None  # type: ignore[assignment]
+        try:
+            with _brief_answers() if module.__name__ == "tvm" else contextlib.nullcontext():
+                self._loader.exec_module(module)
+        finally:
+            del sys.modules[_TORCH]
+
+
+@contextlib.contextmanager
+def _brief_answers() -> Iterator[None]:
+    """Speed up two look-ups of TVM's FFI within the block.
+
+    A look-up of a missing type returns without a call to C++, and function names are read again
+    only if their number has changed. For a missing type, C++ fails with a stack trace, for which it
+    first reads the symbols of all libraries: 0.4 s of processor time. The names, over 2,000, are
+    otherwise read one by one for each of 52 modules.
+    """
+    import tvm_ffi
+
+    core: Any = tvm_ffi.core
+    registry: Any = tvm_ffi.registry
+    before = core._object_type_key_to_index, registry.list_global_func_names
+    core._object_type_key_to_index = _where_known(before[0], registry.get_registered_type_keys)
+    registry.list_global_func_names = _where_new(before[1], lambda: registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")()(-1))
+    try:
+        yield
+    finally:
+        core._object_type_key_to_index, registry.list_global_func_names = before
+
+
+def _where_known(find: Callable[[str], Any], names: Callable[[], Sequence[str]]) -> Callable[[str], Any]:
+    """Return `find` restricted to the known names; it returns None for others."""
+    known = set[str]()
+
+    def found(name: str) -> Any:
+        if name not in known and len(now := names()) != len(known):
+            known.update(map(str, now))
+        return find(name) if name in known else None
+
+    return found
+
+
+def _where_new(names: Callable[[], list[str]], count: Callable[[], int]) -> Callable[[], list[str]]:
+    """Return a cached `names` that reads the names again if their `count` has changed."""
+    found = list[str]()
+
+    def as_of_now() -> list[str]:
+        if len(found) != count():
+            found[:] = names()
+        return found
+
+    return as_of_now

@@ -1,0 +1,124 @@
+"""The main program of a worker process: receive a task, run it, return the answer, repeat.
+
+The other end is `workers.Crew`. A worker may be stopped at any moment: paused, frozen, or swapped
+out. To keep others from blocking on it, tasks and answers, which may be large, are passed as files
+in its scratch folder; the connection carries only short messages that fit into its buffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from enum import StrEnum
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from farm.errors import BuildError, FarmError, InternalError
+from farm.prompts import Question
+from farm.tvm_import import leave_torch_out
+
+TASK, ANSWER = "task.pickle", "answer.pickle"
+
+
+class Kind(StrEnum):
+    """The kind of a message from a worker.
+
+    QUIET and ASK are exchanged between worker and crew only.
+    """
+
+    NOTE = "note"
+    DONE = "done"
+    FAILED = "failed"
+    QUIET = "quiet"  # between worker and crew only, as is ASK
+    ASK = "ask"
+
+
+class Desk:
+    """The worker's interface for its task: scratch folder, progress, prompts and exclusive CPU."""
+
+    def __init__(self, scratch: Path, connection: Connection | None = None) -> None:
+        self.scratch = scratch
+        self._connection = connection
+
+    def note(self, value: object) -> None:
+        """Report progress to the crew. `value` must be picklable."""
+        if self._connection:
+            self._connection.send((Kind.NOTE, value))
+
+    def ask(self, question: Question) -> str | None:
+        """Return the user's answer, or None if none is available.
+
+        The task's deadline is extended by the time that the user takes.
+        """
+        if not self._connection:
+            return None
+        self._connection.send((Kind.ASK, question))
+        answer: str | None = self._connection.recv()
+        return answer
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Run the block while all other local workers are paused."""
+        if not self._connection:
+            yield
+            return
+        self._connection.send((Kind.QUIET, True))
+        self._connection.recv()
+        try:
+            yield
+        finally:
+            self._connection.send((Kind.QUIET, False))
+
+
+def _work(connection: Connection, desk: Desk) -> None:
+    """Run tasks until the crew closes the connection."""
+    while True:
+        try:
+            connection.recv()
+        except EOFError:
+            return
+        try:
+            function, arguments = pickle.loads((desk.scratch / TASK).read_bytes())
+            (desk.scratch / ANSWER).write_bytes(pickle.dumps(function(desk, *arguments)))
+            answer: tuple[Kind, FarmError | None] = (Kind.DONE, None)
+        except FarmError as error:
+            answer = (Kind.FAILED, error)
+        except Exception as error:
+            traceback.print_exc()
+            answer = (Kind.FAILED, _unexpected(error))
+        connection.send(answer)
+
+
+def full_disk(error: BaseException) -> FarmError | None:
+    """Return the error for a disk that is full; None for any other exception.
+
+    EFBIG counts too: in the sandbox, the size of files is limited to the free space of the disk.
+    """
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    where = error.filename or tempfile.gettempdir()
+    return BuildError(
+        "the disk is full", f"{error.strerror}: {where}", "free space there, or keep the cache elsewhere: export FARM_CACHE=/path"
+    )
+
+
+def _unexpected(error: Exception) -> FarmError:
+    """Return the FarmError for an exception that is not one."""
+    return full_disk(error) or InternalError(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def main() -> None:
+    """Run the worker process; its arguments are a file descriptor and a scratch folder."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_torch_out()
+    connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError):
+        _work(connection, Desk(Path(sys.argv[2]), connection))
+    os._exit(0)  # TVM's and torch's threads need no cleanup

@@ -1,0 +1,244 @@
+"""Builds are found again by what went into them, are the same everywhere, and leave nothing when they fail."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import elf
+import numpy as np
+import pytest
+import tvm
+from relax_models import HOST, lowered, target
+from small_network import network, weights
+from target_profiles import ARM32, ARM64, X86
+from tvm import relax
+from waiting import LIMIT_S
+
+from farm import agent, subprocesses
+from farm.compiler import fingerprint
+from farm.compiler.artifact import KIND
+from farm.compiler.build import build
+from farm.compiler.codegen.executable import compiled
+from farm.deadline import Deadline
+from farm.errors import BuildError
+from farm.store import file_digest
+from farm.types import Prepared
+
+OP = relax.op
+CODE = Path(__file__).parents[1] / "build_once.py"
+MACHINES = {"x86": 62, "arm64": 183, "arm32": 40}  # ELF: e_machine
+
+
+@pytest.fixture
+def prepared(kept) -> Prepared:
+    return kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights())
+
+
+def nothing_left(cache: Path) -> bool:
+    return not (cache / KIND).exists() and not list((cache / "tmp").glob("*"))
+
+
+def test_a_second_build_of_the_same_comes_from_the_store(desk, prepared, cache):
+    first, second = (build(desk, prepared, X86, cache) for _ in range(2))
+    assert (first.cached, second.cached) == (False, True)
+    assert replace(second, cached=False) == first
+    assert first.library_digest == file_digest(first.library)
+    assert set(first.seconds) == {"read", "graph", "schedule", "code", "link", "write"}
+
+
+def test_profiles_with_one_target_share_an_artifact_under_their_own_names(desk, prepared, cache):
+    build(desk, prepared, X86, cache)
+    other = build(desk, replace(prepared, model="renamed"), replace(X86, name="twin"), cache)
+    assert (other.cached, other.profile, other.model) == (True, "twin", "renamed")
+
+
+def test_outputs_have_the_names_of_the_model_that_was_asked_for(desk, prepared, cache):
+    build(desk, prepared, X86, cache)
+    renamed = replace(prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs))
+    assert build(desk, renamed, X86, cache).outputs[0].name == "scores"
+
+
+def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
+    other_weights = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
+    other_code = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.nn.relu(network(*a))), weights())
+    digests = [
+        fingerprint.artifact_digest(prepared, X86),
+        fingerprint.artifact_digest(other_weights, X86),
+        fingerprint.artifact_digest(other_code, X86),
+        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})),
+        fingerprint.artifact_digest(prepared, replace(X86, linker=("gcc",))),
+        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"})),
+    ]
+    monkeypatch.setattr(fingerprint, "compiler_digest", lambda: "another source")
+    digests.append(fingerprint.artifact_digest(prepared, X86))
+    monkeypatch.undo()
+    monkeypatch.setattr(fingerprint, "versions", lambda: {"apache-tvm": "1.0"})
+    digests.append(fingerprint.artifact_digest(prepared, X86))
+    monkeypatch.undo()
+    monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
+    digests.append(fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"})))
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kept, monkeypatch):
+    again = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(), name="other")
+    monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
+    assert fingerprint.artifact_digest(again, replace(X86, name="twin", description="words")) == fingerprint.artifact_digest(prepared, X86)
+
+
+@pytest.fixture
+def start(tmp_path, prepared) -> Callable[[Path, str], tuple]:
+    """Starts a build in a process of its own."""
+
+    def run(cache: Path, seed: str):
+        folder = tmp_path / f"process-{seed}"
+        folder.mkdir()
+        for name, value in (("prepared", prepared), ("profile", X86)):
+            (folder / name).write_bytes(pickle.dumps(value))
+        command = [sys.executable, CODE, cache, folder, folder / "prepared", folder / "profile"]
+        return subprocesses.start(command, log=folder / "log", env={"PYTHONHASHSEED": seed}), folder / "log"
+
+    return run
+
+
+def ended(child, log) -> dict:
+    assert child.wait(LIMIT_S) == 0, log.read_text()
+    return json.loads(log.read_text().splitlines()[-1])
+
+
+def test_two_processes_that_build_the_same_at_once_make_one_artifact(start, cache):
+    first, second = [ended(*job) for job in [start(cache, "1"), start(cache, "2")]]
+    assert first["digests"] == second["digests"]
+    assert len(list((cache / KIND).iterdir())) == 1
+    assert not list((cache / "tmp").iterdir())
+
+
+def test_builds_in_two_places_are_the_same_to_the_byte(start, desk, prepared, tmp_path):
+    here = build(desk, prepared, X86, tmp_path / "here")
+    there = ended(*start(tmp_path / "there", "3"))
+    assert here.cached is there["cached"] is False
+    assert there["digests"] == [here.digest, here.library_digest, here.parameters_digest]
+
+
+def test_a_change_of_code_leaves_the_parameters_as_they_were(desk, prepared, kept, cache):
+    changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights())
+    first, second = build(desk, prepared, X86, cache), build(desk, changed, X86, cache)
+    assert first.parameters_digest == second.parameters_digest
+    assert first.library_digest != second.library_digest
+
+
+def test_a_change_of_weights_leaves_the_library_as_it_was(desk, prepared, kept, cache):
+    changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
+    first, second = build(desk, prepared, X86, cache), build(desk, changed, X86, cache)
+    assert first.library_digest == second.library_digest
+    assert first.parameters_digest != second.parameters_digest
+
+
+@pytest.mark.parametrize("profile", [X86, ARM64, ARM32], ids=lambda profile: profile.name)
+def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(profile, desk, prepared, cache):
+    library = elf.read(build(desk, prepared, profile, cache).library)
+    assert library.machine == MACHINES[profile.name]
+    assert library.needed == []
+    assert "__tvm_ffi__library_bin" in library.defined
+    assert "logf" in library.undefined
+    assert library.undefined <= agent_symbols()
+
+
+def agent_symbols() -> set[str]:
+    """What the agent, which is static, has for libraries: names in its table, those of libm also with an f."""
+    names = set(re.findall(r"X\((\w+)\)", (Path(agent.__file__).parent / "src" / "loader" / "host_symbols.cc").read_text()))
+    return names | {f"{name}f" for name in names}
+
+
+@pytest.mark.parametrize("profile", [X86, ARM32], ids=lambda profile: profile.name)
+def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, desk, kept, cache):
+    types = ("float16", "float32", "float64", "int32", "int64", "uint32")
+
+    def body(emit, *given):
+        converted = [emit(OP.astype(x, dtype)) for x in given for dtype in types if dtype != str(x.ty.dtype)]
+        divided = [emit(divide(x, x)) for x in given for divide in (OP.divide, OP.floor_mod)]
+        return converted + divided + [emit(f(x)) for x in given[:3] for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin)]
+
+    model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
+    assert elf.read(build(desk, model, profile, cache).library).undefined <= agent_symbols()
+
+
+def test_a_32_bit_arm_library_is_of_the_hard_float_abi(desk, prepared, kept, cache):
+    hard = 0x400  # EF_ARM_ABI_FLOAT_HARD
+    copy = kept({"x": np.zeros(3, "float32")}, lambda emit, x: x)  # no kernels at all
+    for model in (prepared, copy):
+        assert elf.read(build(desk, model, ARM32, cache).library).flags & hard
+
+
+@pytest.mark.skipif(not subprocesses.find("gcc"), reason="gcc is not installed")
+def test_a_linker_of_the_users_own_makes_a_library_that_runs(desk, prepared, cache):
+    profile = replace(HOST, name="own", linker=("gcc",))
+    artifact = build(desk, prepared, profile, cache)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(artifact.library)), tvm.cpu())
+    assert elf.read(artifact.library).needed == []
+    assert machine["main"] is not None
+
+
+@pytest.mark.parametrize(
+    ("linker", "words"),
+    [
+        (("no-such-linker",), "not installed"),
+        (("false",), "failed with exit code 1"),
+        (("true",), "made no library"),
+        (("/etc/passwd",), "cannot be started"),
+    ],
+)
+def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, words, desk, prepared, cache):
+    with pytest.raises(BuildError) as caught:
+        build(desk, prepared, replace(X86, linker=linker), cache)
+    assert words in caught.value.what
+    assert linker[0] in caught.value.fix
+    assert nothing_left(cache)
+
+
+def test_what_tvm_cannot_compile_is_an_error_with_its_reason(desk, kept, cache):
+    model = kept({"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x)))  # TVM has no code for it on a CPU
+    with pytest.raises(BuildError) as caught:
+        build(desk, model, X86, cache)
+    assert "model does not compile for x86" in caught.value.what
+    assert "cosh" in caught.value.why
+    assert nothing_left(cache)
+
+
+def test_a_target_that_tvm_does_not_know_is_an_error(desk, prepared, cache):
+    with pytest.raises(BuildError):
+        build(desk, prepared, replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}), cache)
+    assert nothing_left(cache)
+
+
+def test_reading_an_artifact_loads_no_tvm(desk, prepared, cache, tmp_path):
+    build(desk, prepared, X86, cache)
+    for name, value in (("prepared", prepared), ("profile", X86)):
+        (tmp_path / name).write_bytes(pickle.dumps(value))
+    code = f"""
+import pickle, sys
+from pathlib import Path
+import farm.prepare
+from farm.compiler.build import build
+from farm.workers import Desk
+here = Path({str(tmp_path)!r})
+assert build(Desk(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
+print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
+"""
+    assert subprocesses.run([sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build").strip() == "[]"
+
+
+def test_tensors_of_a_kernel_do_not_overlap_for_the_compiler_whatever_the_kernel_is_called():
+    low = lowered({"x": np.zeros((1, 4, 6, 6, 6), "float32")}, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2)))
+    modules = [compiled(low.module, target()).mod]
+    for module in modules:
+        modules += list(module.imports)
+    (code,) = [module for module in modules if module.kind == "llvm"]
+    arguments = re.search(r"define .*@__tvm_ffi_max_pool3d\((.*)\)", code.inspect_source("ll"))
+    assert arguments and "noalias" in arguments[1]

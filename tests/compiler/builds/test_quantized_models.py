@@ -1,0 +1,126 @@
+"""Models that are quantized compute in integers: the same to the bit on every machine, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loop_nests import types_of
+from onnx_models import save
+from qdq_models import Network, residual_network
+from relax_models import HOST
+from target_profiles import ARM
+from tvm import relax
+
+from farm import executor, importers, subprocesses
+from farm.compiler import host_run
+from farm.compiler.build import build
+from farm.compiler.graph.requantize import FACTOR_BITS, Scale, Sums, short
+from farm.prepare import prepare
+from farm.types import Device, Model
+
+numbers = np.random.default_rng(9)
+SAMPLES = numbers.uniform(-4, 4, (8, 1, 3, 12, 12)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return Model("integers", str(save(tmp_path / "integers.onnx", residual_network())))
+
+
+@pytest.fixture
+def imported(model, cache):
+    return importers.load(model, cache)
+
+
+def test_convolutions_and_products_are_of_integers(imported):
+    assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")] * 3
+    assert types_of(imported, "relax.matmul") == [("uint8", "int32")]
+    assert types_of(imported, "relax.sum") == [("int32", "int32")]
+    assert types_of(imported, "relax.nn.max_pool2d") == [("uint8", "uint8")]
+    assert types_of(imported, "relax.quantize") == types_of(imported, "relax.dequantize") == []
+
+
+def test_the_answer_is_onnx_runtimes_but_for_a_few_steps(imported):
+    run = host_run.built(imported.module, imported.weights, HOST)
+    ours = np.concatenate([run([x])[0] for x in SAMPLES])
+    theirs = np.concatenate([imported.reference({"x": x})[0] for x in SAMPLES])
+    assert np.abs(theirs).max() > 5  # else anything would be near
+    assert np.abs(ours - theirs).max() < 0.02 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
+    net = Network()
+    hidden = net.quantized(net.convolution(net.quantized("x", 0.03, 0), 0.03, (8, 3, 1, 1), per_channel), 0.1, 0)
+    body = net.graph(hidden, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
+    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    assert types_of(imported, "relax.add") == [("int32", "int32")]
+
+
+@pytest.mark.parametrize("kind", ARM)
+def test_a_board_computes_the_same_to_the_bit(kind, model, imported, desk, cache, agents):
+    architecture = str(ARM[kind].agent)
+    if not subprocesses.find(emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]):
+        pytest.skip(f"{emulator} is not installed")
+    run = host_run.built(imported.module, imported.weights, HOST)
+    prepared = prepare(desk, model, HOST, cache)
+    artifact = build(desk, prepared, ARM[kind], cache)
+    board = Device("board", ARM[kind], "qemu:")
+    for x in SAMPLES[:3]:
+        [answer] = executor.infer(desk, board, artifact, agents(architecture), {"x": x}, 60.0)
+        assert answer.tobytes() == run([x])[0].tobytes()
+
+
+def test_the_weights_are_kept_as_bytes(model, desk, cache):
+    artifact = build(desk, prepare(desk, model, HOST, cache), HOST, cache)
+    weights = 16 * 3 * 9 + 16 * 9 + 8 * 8 + 24 * 10
+    assert sum(path.stat().st_size for path in artifact.parameters.glob("*.bin")) < 2.5 * weights + 1000
+
+
+def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
+    net = Network()
+    hidden = net.convolution(net.quantized("x", 0.03, 119), 0.03, (8, 3, 1, 1))
+    body = net.graph(net.op("Sigmoid", hidden), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
+    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
+    assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")]
+    np.testing.assert_allclose(host_run.built(imported.module, imported.weights, HOST)([x])[0], imported.reference({"x": x})[0], atol=1e-5)
+
+
+def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path, cache):
+    net = Network()
+    x = net.quantized("x", 0.03, 119)
+    inputs = [net.weight("w", numbers.integers(0, 255, (8, 3, 1, 1), dtype=np.uint8)), net.weight("s", np.float32(0.01))]
+    weight = net.op("DequantizeLinear", *inputs, net.weight("z", np.uint8(7)))
+    body = net.graph(net.op("Conv", x, weight), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
+    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
+    assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
+    np.testing.assert_allclose(host_run.built(imported.module, imported.weights, HOST)([x])[0], imported.reference({"x": x})[0], atol=1e-4)
+
+
+def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
+    net = Network()
+    y = net.quantized("x", 0.5, 10)
+    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", net.graph(y, {"x": [7]}, {"y": [7]})))), cache)
+    x = np.array([0.25, 0.75, -0.25, 1.25, 1e9, -1e9, 0], np.float32)
+    [answer] = host_run.built(imported.module, imported.weights, HOST)([x])
+    np.testing.assert_array_equal(answer, [0, 1, 0, 1, 122.5, -5, 0])
+
+
+def test_a_factor_times_a_step_is_exact_in_float32():
+    for factor in numbers.uniform(1e-4, 40, 200):
+        shortened = short(float(factor))
+        assert abs(shortened / factor - 1) <= 2.0**-FACTOR_BITS
+        for step in (-255, -1, 127, 255):
+            assert float(np.float32(shortened) * np.float32(step)) == shortened * step
+
+
+def test_a_bias_too_large_for_the_sums_is_not_added_to_them():
+    sums = Sums(relax.Var("v"), np.int32(0), np.float64(1e-9))
+    assert sums.plus(np.array([3.0])) is None and sums.plus(np.array([0.5])) is not None
+
+
+def test_the_bounds_of_a_clamp_are_integers_of_the_scale():
+    assert Scale(0.05, 3, "uint8").bounds(0.0, 6.0) == (3, 123)
+    assert Scale(0.05, -128, "int8").bounds(-np.inf, np.inf) == (-128, 127)

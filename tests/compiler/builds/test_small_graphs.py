@@ -1,0 +1,57 @@
+"""Small graphs whose kernels were once wrong, left their tensors, or could not be compiled: see `small_graphs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from small_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
+from this_machine import HOST
+
+from farm.compiler import host_run
+from farm.importers.imported_model import Imported
+from farm.importers.onnx.load import load
+from farm.types import Model
+
+
+def imported_from(tmp_path: Path, made: Graph) -> Imported:
+    return load(Model("graph", str(written(tmp_path / "graph.onnx", made))))
+
+
+def agrees(imported: Imported, threads: tuple[int, ...] = (1,)) -> None:
+    """Compare with ONNX Runtime on the example, and the answers of any number of threads bit by bit."""
+    run = host_run.built(imported.module, imported.weights, HOST)
+    expected, first = imported.reference(imported.example), None
+    use_threads = tvm.get_global_func("runtime.config_threadpool")
+    try:
+        for count in threads:
+            use_threads(0, count)
+            answers = run([imported.example[spec.name] for spec in imported.inputs])
+            for ours, theirs in zip(answers, expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), rtol=1e-5)
+            first = first or answers
+            for ours, of_first in zip(answers, first, strict=True):
+                np.testing.assert_array_equal(ours, of_first)
+    finally:
+        use_threads(0, 0)
+
+
+@pytest.mark.parametrize("name", CUT_LOOPS)
+def test_a_loop_cut_at_conditions_of_loops_outside_computes_each_element_once(name, tmp_path):
+    agrees(imported_from(tmp_path, CUT_LOOPS[name]), threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_follows_a_main_block_is_written_completely(name, tmp_path):
+    agrees(imported_from(tmp_path, FOLLOWED[name]))
+
+
+def test_a_lookup_in_rows_that_do_not_fill_vectors_is_compiled(tmp_path):
+    agrees(imported_from(tmp_path, gather_concat()))
+
+
+def test_functions_of_functions_are_compiled_in_seconds_not_hours(tmp_path):
+    """Nested, each would take twelve times as long as the one in it: six of them 40 hours."""
+    agrees(imported_from(tmp_path, functions(6)))

@@ -1,0 +1,232 @@
+"""Convolutions of all kinds against torch in double precision, and which rule each of them gets."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from convolution_cases import AFTER, Convolution, check
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, compute, const, lowered, target
+from torch.nn import functional
+from tvm import relax
+
+from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.stack_tiles import TILE_BYTES
+from farm.compiler.cpu import schedule
+from farm.compiler.cpu.register_tiles import product_tiles
+from farm.compiler.target.cpu_model import cpu_model_of
+
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
+
+import inner_loops
+
+DEPTHWISE = Convolution(channels=16, outputs=16, groups=16)
+
+
+@pytest.mark.parametrize(
+    ("case", "left"),
+    [
+        (Convolution(size=(12, 12), dilation=(12, 12), padding=(12, 12, 12, 12)), (1, 1)),
+        (Convolution(size=(12, 40), dilation=(24, 24), padding=(24, 24, 24, 24), then="relu"), (1, 3)),
+        (Convolution(size=(5, 5), kernel=(5, 5), dilation=(3, 3), padding=(6, 6, 6, 6), strides=(2, 2)), (3, 3)),
+        (
+            Convolution(size=(5, 6), kernel=(4, 3), dilation=(6, 2), padding=(18, 2, 0, 2), batch=2),
+            (1, 3),
+        ),  # causal: the last sees the image
+        (replace(DEPTHWISE, channels=32, outputs=32, groups=32, size=(7, 7), dilation=(7, 7), padding=(7, 7, 7, 7)), (1, 1)),
+        (Convolution(size=(6, 7), padding=(1, 1, 1, 1)), (3, 3)),
+        (Convolution(size=(4, 4), padding=(9, 0, 9, 0), kernel=(3, 3)), (3, 3)),  # some results see nothing but padding, each tap a pixel
+    ],
+    ids=str,
+)
+def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
+    answer = check(case, "native")
+    weights = case.outputs * case.channels // case.groups
+    assert max(value.size for value in answer.lowered.parameters) == weights * left[0] * left[1]
+
+
+def test_taps_of_weights_that_are_computed_are_left_out_too():
+    x, w = (np.random.default_rng(8).standard_normal(shape).astype("float16") for shape in ((1, 8, 5, 5), (16, 8, 3, 3)))
+
+    def body(emit, x, w):
+        return emit(relax.op.nn.conv2d(x, emit(relax.op.astype(w, "float32")), padding=9, dilation=9))
+
+    answer = compute({"x": x.astype("float32")}, body, {"w": w})
+    exact = functional.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=9, dilation=9)
+    np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-4)
+    assert max(value.size for value in answer.lowered.parameters) == 16 * 8
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution(),
+        Convolution(then="relu"),
+        Convolution(then="relu6", padding=(1, 1, 1, 1)),
+        Convolution(then="residual", padding=(1, 1, 1, 1)),
+        Convolution(then="silu"),
+        Convolution(channels=3, outputs=24, then="bias"),
+        Convolution(channels=5, outputs=48, size=(1, 1), kernel=(1, 1), then="relu"),
+        Convolution(kernel=(1, 1), strides=(3, 2)),
+        Convolution(padding=(0, 1, 2, 3), strides=(2, 1)),
+        Convolution(dilation=(2, 1), padding=(2, 0, 2, 0), size=(9, 9)),
+        Convolution(batch=3, then="relu"),
+        Convolution(channels=256, outputs=128, size=(4, 4), strides=(2, 1), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
+        Convolution(outputs=7, then="relu"),
+        Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
+        Convolution(channels=256, outputs=1024, size=(4, 14), kernel=(1, 1), then="residual"),  # large tiles, several blocks together
+        Convolution(outputs=58, size=(13, 13), then="residual"),  # neither the channels nor the pixels fill tiles
+        Convolution(channels=1, outputs=1),
+        Convolution(channels=8, outputs=32, groups=2, then="relu"),
+        Convolution(channels=8, outputs=32, groups=8, then="relu"),  # depthwise with a multiplier
+        Convolution(channels=8, outputs=16, groups=4, padding=(1, 0, 0, 1)),
+    ],
+    ids=str,
+)
+def test_a_convolution_gets_the_convolution_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        DEPTHWISE,
+        replace(DEPTHWISE, then="relu6", padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, then="silu", strides=(2, 2), padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, then="residual", padding=(0, 2, 1, 0)),
+        replace(DEPTHWISE, batch=3, dilation=(1, 2), then="bias"),
+        replace(DEPTHWISE, channels=17, outputs=17, groups=17, padding=(1, 1, 1, 1)),
+        replace(DEPTHWISE, channels=58, outputs=58, groups=58, size=(13, 13), then="relu"),
+        replace(DEPTHWISE, size=(3, 3)),
+        replace(DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)),  # too many taps to unroll
+        replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["depthwise"], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution(channels=8, outputs=24, groups=8, then="relu"),
+        Convolution(channels=8, outputs=12, groups=2, padding=(1, 0, 0, 1)),
+    ],
+    ids=str,
+)
+def test_a_convolution_whose_groups_fill_no_vectors_is_right_by_the_general_rule(case, cpu):
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == ([], [])
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(data=some.data())
+def test_any_convolution_is_right(data):
+    def pair(low, high):
+        return some.tuples(some.integers(low, high), some.integers(low, high))
+
+    kind = data.draw(some.sampled_from(["full", "full", "depthwise", "multiplied", "grouped"]))
+    channels = data.draw(some.sampled_from([1, 2, 3, 5, 8, 16, 17]))
+    outputs, groups = {
+        "full": (data.draw(some.sampled_from([1, 3, 4, 8, 16, 24, 33, 64])), 1),
+        "depthwise": (channels, channels),
+        "multiplied": (2 * channels, channels),
+        "grouped": (6, 2),
+    }[kind]
+    channels = 2 * channels if kind == "grouped" else channels
+    case = Convolution(
+        batch=data.draw(some.sampled_from([1, 3])),
+        channels=channels,
+        size=data.draw(pair(1, 9)),
+        outputs=outputs,
+        kernel=data.draw(pair(1, 4)),
+        strides=data.draw(pair(1, 4)),
+        padding=data.draw(some.tuples(*[some.integers(0, 3)] * 4)),
+        dilation=data.draw(pair(1, 2)),
+        groups=groups,
+        then=data.draw(some.sampled_from(sorted(AFTER))),
+    )
+    if min(case.result) > 0:
+        answer = check(case, data.draw(some.sampled_from(CPUS)))
+        assert answer.notes == []
+
+
+def test_two_results_of_one_convolution_are_right_whatever_is_fused():
+    assert "none" not in check(Convolution(then="two results"), CPUS[0]).rules
+    assert "none" not in check(Convolution(then="both"), CPUS[0]).rules
+
+
+def test_a_rule_that_fails_leaves_the_kernel_to_the_general_one_with_the_reason(monkeypatch):
+    def fails(work, core):
+        work.get_sblock("no such block")
+
+    monkeypatch.setitem(schedule._RULES, "convolution", fails)
+    answer = check(Convolution(then="relu"), CPUS[0])
+    (note,) = answer.notes
+    assert answer.rules == []
+    assert note.startswith("convolution: ")
+    assert "no such block" in note
+
+
+def test_a_kernel_that_no_rule_takes_stays_as_it_is_and_right(monkeypatch):
+    def fails(work, core):
+        raise ValueError
+
+    for rule in schedule._RULES:
+        monkeypatch.setitem(schedule._RULES, rule, fails)
+    answer = check(Convolution(then="relu"), CPUS[0])
+    assert "none" in answer.rules
+    assert "general: ValueError" in answer.notes
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_sums_of_a_tile_stay_in_registers(cpu):
+    core = cpu_model_of(target(cpu))
+    for width in (1, 7, 14, 56, 113):
+        for channels in (1, 10, 16, 24, 58, 1280):
+            for tile, cycles in product_tiles(core, width, channels, 64):
+                assert cycles > 0
+                assert tile.pixels <= width
+                assert tile.pixels * tile.vectors <= max(core.accumulators, tile.vectors)
+                assert tile.pixels * tile.block * 4 <= TILE_BYTES
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if cpu in ("x86-64-v3", "x86-64-v4")])
+def test_the_largest_tiles_are_in_registers(cpu):
+    """LLVM has to keep in memory what TVM allocates there."""
+    x, w = np.zeros((1, 256, 14, 28), "float32"), np.ones((64, 256, 1, 1), "float32")
+    low = lowered({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w)), {"w": w}, cpu)
+    assembly = inner_loops.assembly(compiled(low.module, target(cpu)).mod)
+    innermost = re.findall(r"\n(\.LBB\S+):((?:\n(?!\.LBB).*)*?\n\s+j\w+\s+\1)\n", assembly)
+    sums = max((text for _, text in innermost), key=lambda text: text.count("vfmadd"))
+    assert sums.count("vfmadd") > cpu_model_of(target(cpu)).registers * 5 // 8
+    assert not re.search(r"[yz]mm\d+.*%r[sb]p|%r[sb]p.*[yz]mm\d+", sums)
+
+
+def test_what_is_added_to_a_tile_is_fetched_ahead():
+    if CPUS[-1] == "native":
+        pytest.skip("for x86 only")
+    x, r, w = np.zeros((1, 32, 14, 14), "float32"), np.zeros((1, 64, 14, 14), "float32"), np.ones((64, 32, 1, 1), "float32")
+    bias = np.ones((1, 64, 1, 1), "float32")
+
+    def fetches(other):
+        def body(emit, x, r, w):
+            y = emit(relax.op.add(emit(relax.op.nn.conv2d(x, w)), const(bias)))
+            return emit(relax.op.nn.relu(emit(relax.op.add(y, r)) if other else y))
+
+        return len(re.findall("llvm.prefetch", lowered({"x": x, "r": r}, body, {"w": w}, CPUS[-1]).module.script()))
+
+    assert (fetches(other=True), fetches(other=False)) == (1, 0)

@@ -1,0 +1,196 @@
+"""Winograd's convolution against torch in double precision, and where it is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, compute, target
+from torch.nn import functional
+from tvm import relax, te
+
+from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
+from farm.compiler.cpu import schedule
+from farm.compiler.cpu.conv_dense import CONVOLUTION
+from farm.compiler.cpu.cost_model import product_candidates
+from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import Tile, can_group_loads
+from farm.compiler.cpu.winograd import compute as winograd_compute
+from farm.compiler.cpu.winograd.cost_model import candidates, filled
+from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
+
+ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
+TILE = Tile(3, 2, 4)
+A53 = CpuModel("neon", 4, 32)
+
+
+@dataclass(frozen=True)
+class Case:
+    workload: Workload
+    size: int
+    band: int
+    choice: KernelConfig
+    then: str = "nothing"
+
+
+def case(data, outputs, padding=(1, 1, 1, 1), size=4, band=1, tile=TILE, order=PIXELS, then="nothing"):
+    workload = Workload(CONVOLUTION, data, (3, 3, data[3], outputs), padding=padding)
+    return Case(workload, size, band, KernelConfig(f"winograd{size}", tile, order), then)
+
+
+def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
+    workload, block, side = case.workload, case.choice.tile.block, case.size + 2
+    data = te.placeholder(workload.data, name="data")
+    weight = te.placeholder((-(-workload.channels // block), side, side, filled(workload.data[3], core), block), name="weight")
+    grouped_loads = can_group_loads(core, filled(workload.data[3], core))
+    result = winograd_compute.convolution(workload, case.choice, case.size, case.band, grouped_loads, data, weight)
+    residual = te.placeholder(result.shape, name="residual")
+    if case.then == "residual":
+        total = te.compute(result.shape, lambda *at: result[at] + residual[at], name="sum")
+        result = te.compute(result.shape, lambda *at: te.max(total[at], 0.0), name="relu")
+    return te.create_prim_func([data, weight, residual, result])
+
+
+def errors(cases: list[Case], cpu: str) -> list[float]:
+    """Compile all cases in one module and run each: the largest errors, relative to the largest output."""
+    core, functions = cpu_model_of(target(cpu)), {}
+    for index, each in enumerate(cases):
+        function, report = schedule.scheduler_for(ConfigSelector(core))(f"case{index}", kernel(each, core))
+        assert (report.rule, report.note) == ("winograd", ""), each
+        functions[f"case{index}"] = function.with_attr("global_symbol", f"case{index}")
+    library = tvm.compile(tvm.IRModule(functions), target=target(cpu), tir_pipeline=with_tiles_on_stack())
+    return [error(each, core, library[f"case{index}"]) for index, each in enumerate(cases)]
+
+
+def error(case: Case, core: CpuModel, function: Any) -> float:
+    numbers, workload = np.random.default_rng(0), case.workload
+    shape = (workload.data[0], workload.output(0), workload.output(1), workload.channels)
+    x, w, residual = (numbers.standard_normal(extents).astype("float32") for extents in (workload.data, workload.weight, shape))
+    packed = winograd_compute.pack(case.size, w, filled(workload.data[3], core), case.choice.tile.block)
+    got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    function(*map(tvm.runtime.tensor, (x, packed, residual)), got)
+    top, left, bottom, right = workload.padding
+    padded = functional.pad(torch.from_numpy(x.transpose(0, 3, 1, 2)).double(), (left, right, top, bottom))
+    wanted = functional.conv2d(padded, torch.from_numpy(w.transpose(3, 2, 0, 1)).double()).permute(0, 2, 3, 1).numpy()
+    if case.then == "residual":
+        wanted = np.maximum(wanted + residual, 0)
+    return float(np.abs(got.numpy() - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_shapes_that_fit_nothing_are_right(cpu):
+    cases = [
+        case((1, 1, 1, 5), 7),
+        case((3, 1, 1, 16), 16, size=2, order=CHANNELS),
+        case((1, 3, 5, 3), 1, (0, 0, 0, 0)),
+        case((2, 13, 6, 35), 19, (0, 2, 1, 0), band=2, then="residual"),
+        case((2, 13, 6, 35), 19, (0, 2, 1, 0), size=2, band=3, order=CHANNELS, tile=Tile(2, 1, 8)),
+        case((3, 10, 10, 40), 72, band=2, then="residual"),
+        case((1, 10, 11, 8), 80, order=CHANNELS, tile=Tile(5, 3, 4), then="residual"),
+    ]
+    for each, found in zip(cases, errors(cases, cpu), strict=True):
+        assert found < ERROR[each.size], each
+
+
+@settings(max_examples=3)
+@given(data=some.data())
+def test_any_shape_is_right(data):
+    def draw(*values):
+        return data.draw(some.sampled_from(values))
+
+    cases = [
+        case(
+            (draw(1, 3), draw(1, 2, 4, 9), draw(1, 3, 5, 8), draw(1, 3, 4, 17, 32)),
+            draw(1, 3, 8, 21, 33),
+            (draw(1, 2), draw(1, 3), draw(1, 2), draw(1, 2)),
+            size=draw(2, 4),
+            band=draw(1, 2),
+            tile=draw(Tile(1, 1, 4), Tile(3, 2, 4), Tile(4, 1, 8)),
+            order=draw(PIXELS, CHANNELS),
+            then=draw("nothing", "residual"),
+        )
+        for _ in range(6)
+    ]
+    for each, found in zip(cases, errors(cases, CPUS[-1]), strict=True):
+        assert found < ERROR[each.size], each
+
+
+def test_sums_of_many_channels_keep_the_stated_error():
+    cases = [case((1, 8, 8, 512), 32, size=size, tile=Tile(4, 2, 4)) for size in (2, 4)]
+    small, large = errors(cases, CPUS[-1])
+    assert small < ERROR[2]
+    assert large < ERROR[4]
+
+
+@pytest.mark.parametrize("core", [cpu_model_of(target(cpu)) for cpu in CPUS] + [A53], ids=lambda core: core.name)
+def test_a_convolution_of_many_channels_and_pixels_is_winograds(core):
+    assert best(Workload(CONVOLUTION, (1, 56, 56, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1)), core).startswith("winograd")
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload(CONVOLUTION, (1, 224, 224, 3), (3, 3, 3, 64), padding=(1, 1, 1, 1)),  # transforms cost more than they save
+        Workload(CONVOLUTION, (1, 7, 7, 512), (3, 3, 512, 512), padding=(1, 1, 1, 1)),  # weights cost more than they save
+        Workload(CONVOLUTION, (1, 4, 4, 8), (3, 3, 8, 8), padding=(1, 1, 1, 1)),
+    ],
+    ids=lambda workload: workload.key,
+)
+def test_a_convolution_with_nothing_to_gain_is_direct(workload):
+    avx512 = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})  # whatever this machine has
+    assert best(workload, cpu_model_of(avx512)) == "direct"
+
+
+@pytest.mark.parametrize("other", [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}, {"groups": 2}], ids=str)
+def test_other_convolutions_have_no_candidates(other):
+    plain = {"data": (1, 56, 56, 64), "weight": (3, 3, 64, 64), "padding": (1, 1, 1, 1)}
+    assert candidates(Workload(CONVOLUTION, **plain), A53)
+    assert candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == []
+
+
+def test_bias_and_activation_are_computed_with_the_tiles():
+    x, w = np.random.default_rng(0).standard_normal((2, 64, 32, 32)).astype("float32"), np.ones((64, 64, 3, 3), "float32")
+
+    def body(emit, x, w, b):
+        return emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.nn.conv2d(x, w, padding=1)), b))))
+
+    answer = compute({"x": x}, body, {"w": w, "b": np.ones((1, 64, 1, 1), "float32")})
+    assert (answer.rules, answer.notes) == (["winograd"], [])
+    wanted = (functional.conv2d(torch.from_numpy(x).double(), torch.ones(64, 64, 3, 3).double(), padding=1) + 1).relu().numpy()
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+
+
+def best(workload: Workload, core: CpuModel) -> str:
+    return ConfigSelector(core).best(workload, [*product_candidates(workload, core), *candidates(workload, core)]).method
+
+
+def computed(function: tvm.tirx.PrimFunc, name: str) -> int:
+    """How often a scheduled kernel computes an element of a block."""
+    work, found = tvm.s_tir.Schedule(tvm.IRModule({"main": function})), 0
+    for loop in work.get_loops(work.get_sblock(name)):
+        found = (found or 1) * int(work.get(loop).extent)
+    return found
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a72", "x86-64-v3"])
+@pytest.mark.parametrize("order", [PIXELS, CHANNELS])
+@pytest.mark.parametrize("band", [1, 3, 6])
+def test_no_tile_is_transformed_again_for_another(band, order, cpu):
+    """Half of a tile's rows are apart on ARM, so that what is shared down a column is computed for each half, and no more than that."""
+    machine = target(cpu) if cpu.startswith("x86") else tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu})
+    core = cpu_model_of(machine)
+    one = case((1, 24, 20, 32), 32, band=band, tile=Tile(3, 2, core.lanes), order=order)
+    function, report = schedule.scheduler_for(ConfigSelector(core))("one", kernel(one, core))
+    assert report.note == ""
+    tiles, side = 6 * 5, one.size + 2
+    halves = 1 if cpu.startswith("x86") else 2
+    assert computed(function, winograd_compute.ROWS_OUT) <= halves * tiles * one.size * side * 32
+    assert computed(function, winograd_compute.TILES_OUT) == 24 * 20 * 32
+    assert computed(function, winograd_compute.TILES_IN) == tiles * side * side * 32
+    assert computed(function, winograd_compute.ROWS_IN) == 6 * side * (20 + 2) * 32

@@ -1,0 +1,67 @@
+"""Each step of a built model names the operators of the source that it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from farm import importers
+from farm.compiler.execution_graph import graph_of
+from farm.compiler.lower import lower, resolve_target
+from farm.types import Model, Profile
+
+PROFILE = Profile("test", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "")
+
+
+def layers(source: Path) -> list[tuple[str, str]]:
+    imported = importers.load(Model("model", str(source)), source.parent)
+    lowered = lower(imported.module, imported.weights, resolve_target(PROFILE), {})
+    return [(step["kernel"], step["layer"]) for step in graph_of(lowered.module)["steps"]]
+
+
+def of(found: list[tuple[str, str]], word: str) -> list[str]:
+    return [layer for kernel, layer in found if word in kernel]
+
+
+def test_equal_kernels_of_an_onnx_model_have_the_names_of_their_own_nodes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(random.standard_normal((8, 8, 1, 1)).astype("float32"), f"w{index}") for index in range(3)]
+
+    def conv(name: str, given: str, index: int) -> Any:
+        return helper.make_node("Conv", [given, f"w{index}"], [f"{name}_out"], name=name)
+
+    nodes = [
+        conv("/left/Conv", "x", 0),
+        helper.make_node("Relu", ["/left/Conv_out"], ["left"], name="/left/Relu"),
+        conv("/right/Conv", "x", 1),
+        helper.make_node("Relu", ["/right/Conv_out"], ["right"], name="/right/Relu"),
+        conv("/after/Conv", "left", 2),
+        helper.make_node("Add", ["/after/Conv_out", "right"], ["y"], name="/Add"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 6, 6]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    found = layers(tmp_path / "m.onnx")
+    assert sorted(of(found, "convolution")) == ["/after/Conv", "/left/Conv, /left/Relu", "/right/Conv, /right/Relu"], found
+    assert of(found, "transpose") == ["", "/Add"], "the output's layout is the input's again after the last operator"
+
+
+def test_steps_of_a_torch_model_have_the_paths_of_its_modules(tmp_path: Path) -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.act = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.act(self.first(x))) + x
+
+    net = torch.nn.Sequential(Block(), Block()).eval()
+    torch.export.save(torch.export.export(net, (torch.ones(3, 16),)), tmp_path / "m.pt2")
+    found = of(layers(tmp_path / "m.pt2"), "dense")
+    assert ["0.first" in layer or "0.second" in layer for layer in found] == [True, True, False, False], found
+    assert [layer.split(", ")[-1] for layer in found] == ["0.act", "0", "1.act", "1"], found

@@ -1,0 +1,172 @@
+"""ONNX files that can be imported: what comes out computes what ONNX Runtime does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from farm.errors import ModelError
+from farm.types import TensorSpec
+
+RANDOM = np.random.default_rng(1)
+Relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
+
+
+def normal(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def conv_model(opset):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="norm"),
+        helper.make_node("Relu", ["n"], ["y"], name="relu"),
+    ]
+    weights = {"w": normal(4, 3, 3, 3), "b": normal(4), "scale": normal(4), "bias": normal(4), "mean": normal(4), "var": normal(4) ** 2 + 1}
+    return nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, weights, opset
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+def test_a_convolution_with_batch_norm_agrees_with_onnxruntime_at_old_and_new_opsets(opset, onnx_file, load, agree):
+    imported = load(onnx_file(*conv_model(opset)))
+    assert [weight.shape for weight in imported.weights] == [(4, 3, 3, 3), (4,), (4,), (4,), (4,), (4,)]
+    assert imported.engine.startswith("onnxruntime ")
+    agree(imported)
+
+
+def test_names_shapes_and_dtypes_of_several_inputs_and_outputs_are_those_of_the_file(onnx_file, load, agree):
+    nodes = [
+        helper.make_node("Add", ["left.in", "2right"], ["sum/out"]),
+        helper.make_node("Gather", ["sum/out", "rows"], ["picked"]),
+        helper.make_node("Greater", ["left.in", "2right"], ["more"]),
+    ]
+    inputs = {"left.in": [4, 5], "2right": [4, 5], "rows": (TensorProto.INT64, [3])}
+    outputs = {"picked": [3, 5], "more": (TensorProto.BOOL, [4, 5])}
+    imported = load(onnx_file(nodes, inputs, outputs))
+    assert imported.inputs == (
+        TensorSpec("left.in", (4, 5), "float32"),
+        TensorSpec("2right", (4, 5), "float32"),
+        TensorSpec("rows", (3,), "int64"),
+    )
+    assert imported.outputs == (TensorSpec("picked", (3, 5), "float32"), TensorSpec("more", (4, 5), "bool"))
+    agree(imported)
+
+
+def test_initializers_that_are_listed_as_inputs_are_weights(onnx_file, load, agree):
+    nodes, inputs, outputs, weights, opset = conv_model(17)
+    imported = load(onnx_file(nodes, {**inputs, "w": [4, 3, 3, 3], "b": [4]}, outputs, weights, opset))
+    assert [spec.name for spec in imported.inputs] == ["x"]
+    assert len(imported.weights) == 6
+    agree(imported)
+
+
+def test_a_weight_that_is_used_twice_is_one_parameter(onnx_file, load, agree):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("MatMul", ["m", "w"], ["y"])]
+    imported = load(onnx_file(nodes, {"x": [2, 6]}, {"y": [2, 6]}, {"w": normal(6, 6)}))
+    assert [weight.shape for weight in imported.weights] == [(6, 6)]
+    agree(imported)
+
+
+def test_shapes_and_indices_stay_in_the_module(onnx_file, load, agree):
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Gather", ["r", "rows"], ["y"], axis=1)]
+    weights = {"shape": np.array([2, 6], np.int64), "rows": np.array([-1, 0], np.int64)}
+    imported = load(onnx_file(nodes, {"x": [3, 4]}, {"y": [2, 2]}, weights))
+    assert imported.weights == []
+    agree(imported)
+
+
+def test_an_open_batch_axis_becomes_one(onnx_file, load, agree):
+    imported = load(onnx_file([Relu], {"x": ["batch", 3]}, {"y": ["batch", 3]}))
+    assert imported.inputs[0].shape == imported.outputs[0].shape == (1, 3)
+    agree(imported)
+
+
+def test_an_override_of_one_input_sets_the_same_symbol_in_another(onnx_file, load, agree):
+    add = helper.make_node("Add", ["x", "y"], ["z"])
+    path = onnx_file([add], {"x": ["n", "m"], "y": ["n", "m"]}, {"z": ["n", "m"]})
+    imported = load(path, x=(2, 5))
+    assert [spec.shape for spec in imported.inputs] == [(2, 5), (2, 5)]
+    agree(imported)
+
+
+def test_open_axes_are_reported_with_the_override_to_write(onnx_file, load):
+    path = onnx_file([Relu], {"x": ["n", 3, "height", "width"]}, {"y": ["n", 3, "height", "width"]})
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    assert "axis 0, axis 2, axis 3 of ['n', 3, 'height', 'width']" in caught.value.why
+    assert "shapes = { x = [1, 3, 224, 224] }" in caught.value.fix
+    assert "--shape x:1,3,224,224" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"x": (1, 3, 8)}, "4 axes"),
+        ({"x": (1, 4, 8, 8)}, "fixes axis 1 to 3"),
+        ({"x": (1, 3, 0, 8)}, "at least 1"),
+        ({"X1": (1, 3, 8, 8)}, "no input 'X1'"),
+    ],
+)
+def test_an_override_that_does_not_fit_is_refused(shapes, words, onnx_file, load):
+    path = onnx_file([Relu], {"x": ["n", 3, "h", "w"]}, {"y": ["n", 3, "h", "w"]})
+    with pytest.raises(ModelError, match=r"model\.onnx") as caught:
+        load(path, **shapes)
+    assert words in str(caught.value)
+
+
+def test_the_example_is_the_same_every_time_and_fits(onnx_file, load):
+    path = onnx_file(*conv_model(17))
+    first, second = load(path).example["x"], load(path).example["x"]
+    assert first.dtype == np.float32 and first.shape == (1, 3, 8, 8) and first.std() > 0.5
+    np.testing.assert_array_equal(first, second)
+
+
+def test_functions_of_the_model_are_inlined(onnx_file, load, agree):
+    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Sqrt", ["s"], ["r"])]
+    function = helper.make_function("own", "Magnitude", ["a"], ["r"], body, [helper.make_opsetid("", 17)])
+    call = helper.make_node("Magnitude", ["x"], ["y"], domain="own")
+    path = onnx_file([call], {"x": [2, 3]}, {"y": [2, 3]}, functions=[function], opsets=[helper.make_opsetid("own", 1)])
+    agree(load(path))
+
+
+def test_both_branches_of_an_if_are_imported(onnx_file, load, agree):
+    def branch(operator):
+        output = helper.make_tensor_value_info(operator, TensorProto.FLOAT, [2, 2])
+        return helper.make_graph([helper.make_node(operator, ["x", "w"], [operator])], operator, [], [output])
+
+    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul"))
+    path = onnx_file([node], {"x": [2, 2], "yes": (TensorProto.BOOL, [])}, {"y": [2, 2]}, {"w": normal(2, 2)})
+    agree(load(path))
+
+
+def test_an_operator_of_onnxruntime_that_tvm_knows_is_imported(onnx_file, load, agree):
+    gelu = helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")
+    agree(load(onnx_file([gelu], {"x": [2, 3]}, {"y": [2, 3]}, opsets=[helper.make_opsetid("com.microsoft", 1)])))
+
+
+def test_weights_in_a_file_of_their_own_are_read(graph, tmp_path, load, agree):
+    path = tmp_path / "model.onnx"
+    onnx.save(graph(*conv_model(17)), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert (tmp_path / "weights.bin").stat().st_size > 400
+    agree(load(path))
+
+
+def test_a_concatenation_keeps_no_empty_constant_which_no_runtime_could_load(onnx_file, load, agree):
+    path = onnx_file(
+        [helper.make_node("Concat", ["none", "x"], ["y"], axis=2)],
+        {"x": [2, 4, 8]},
+        {"y": [2, 4, 8]},
+        {"none": np.zeros((2, 4, 0), np.float32)},
+    )
+    imported = load(path)
+    assert imported.weights == [] and "(2, 4, 0)" not in imported.module.script()
+    agree(imported)
+
+
+def test_axes_called_by_a_question_mark_are_each_their_own(onnx_file, load, agree):
+    flat = helper.make_node("Flatten", ["x"], ["y"], axis=2)
+    imported = load(onnx_file([flat], {"x": ["?", 3, "?", 4]}, {"y": ["a", "b"]}), x=(2, 3, 5, 4))
+    assert imported.inputs[0].shape == (2, 3, 5, 4)
+    agree(imported)

@@ -1,0 +1,549 @@
+"""Files that would run code, write files or read memory when they are looked at: each is refused, and nothing of it happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from farm.errors import ModelError
+from farm.importers import load
+from farm.importers.archive_check import Archive
+from farm.importers.capabilities import EXPORTED, ONNX, PYTHON, SCRIPT, TFLITE, WEIGHTS, capability_of
+from farm.importers.tflite.flatbuffer_check import check_tflite
+from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
+from farm.importers.torch.exported_program_check import check_exported_program
+from farm.importers.torch.exported_program_schema import RECORDS, UNIONS
+from farm.importers.torch.expressions import ForbiddenExpression, check_guard, check_symbolic
+from farm.importers.torch.torchscript_check import check_graphs, check_torchscript
+from farm.types import Model
+
+DATA = Path(__file__).parents[1] / "data"
+MARK = "marker"
+SOURCE = f"code/__torch__/{__name__.replace('.', '/')}.py"
+RUN = f"__import__('pathlib').Path('{MARK}').touch()"
+GRAPH = "models/model.json"
+Json = dict[str, object]
+
+
+class Program(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2
+
+
+class Writes(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        torch.save(x, "marker")
+        return x * 2
+
+
+class Maps(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        mapped = torch.from_file("marker", True, 16, dtype=torch.uint8)
+        return x * 2 + mapped[:4].float()
+
+
+class WritesWhileRead(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor):
+        return x * 2
+
+    @torch.jit.export
+    def __getstate__(self):
+        return (self.a, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        torch.save(state[0], "marker")
+        self.a = state[0]
+        self.training = state[1]
+
+
+class Prints(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        print("a line that looks like one of farm's")
+        return x * 2
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.zeros(4)
+
+    def forward(self, x: torch.Tensor):
+        return x + self.a
+
+
+class Unpickled:
+    def __reduce__(self):
+        return Path.touch, (Path(MARK),)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "m.pt2"
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(Program().eval(), (torch.ones(2, 4),), dynamic_shapes={"x": {0: batch}})
+    torch.export.save(program, path)
+    return path
+
+
+@pytest.fixture
+def changed(saved, tmp_path, monkeypatch) -> Callable[..., Path]:
+    """The exported program with changes: of its JSON by a function, and of files in its archive."""
+    monkeypatch.chdir(tmp_path)
+
+    def change(edit: Callable[[Json], None] = lambda _: None, **files: bytes) -> Path:
+        with zipfile.ZipFile(saved) as archive:
+            content = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+        graph = json.loads(content[GRAPH])
+        edit(graph)
+        content[GRAPH] = json.dumps(graph).encode()
+        content.update({name.replace("__", "/"): value for name, value in files.items()})
+        return written(tmp_path / "m.pt2", {f"m/{name}": value for name, value in content.items()})
+
+    return change
+
+
+def written(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def refused(path: Path) -> ModelError:
+    """That importing the file fails with one error, and leaves nothing."""
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(ModelError) as caught:
+        load(Model("m", str(path)), path.parent / "cache")
+    assert sorted(path.parent.iterdir()) == before
+    assert caught.value.what and caught.value.why and caught.value.fix
+    return caught.value
+
+
+def graph_of(program: Json):
+    return program["graph_module"]["graph"]
+
+
+def node_of(program: Json):
+    return graph_of(program)["nodes"][0]
+
+
+def call_of(program: Json):
+    return program["graph_module"]["module_call_graph"][0]["signature"]
+
+
+def with_extent(text: str) -> Callable[[Json], None]:
+    def edit(program: Json) -> None:
+        graph_of(program)["tensor_values"]["x"]["sizes"][0]["as_expr"]["expr_str"] = text
+
+    return edit
+
+
+def with_target(target: str) -> Callable[[Json], None]:
+    def edit(program: Json) -> None:
+        node_of(program)["target"] = target
+
+    return edit
+
+
+def with_argument(argument: Json) -> Callable[[Json], None]:
+    def edit(program: Json) -> None:
+        node_of(program)["inputs"].append({"name": "", "arg": argument, "kind": 1})
+
+    return edit
+
+
+def structure(kind: str, context: object) -> str:
+    return json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
+
+
+def with_key(program: Json) -> None:
+    leaf = {"type": None, "context": None, "children_spec": []}
+    keys = {"type": "builtins.dict", "context": json.dumps([f"x': {RUN}, 'y"]), "children_spec": [leaf]}
+    positional = {"type": "builtins.tuple", "context": "null", "children_spec": []}
+    call_of(program)["in_spec"] = json.dumps([1, {"type": "builtins.tuple", "context": "null", "children_spec": [positional, keys]}])
+    call_of(program)["forward_arg_names"] = None
+
+
+PROGRAMS: dict[str, Callable[[Json], None]] = {
+    "an extent": with_extent(RUN),
+    "an extent that looks right": with_extent(f"{RUN} or Symbol('s77', positive=True, integer=True)"),
+    "an attribute of a symbol": with_extent("s77.__class__"),
+    "a lambda": with_extent("(lambda: 1)()"),
+    "a symbol's name": with_extent("Symbol(__import__('os').sep)"),
+    "a guard": lambda program: program.update(guards_code=[f"{RUN} or True"]),
+    "a guard of a key": lambda program: program.update(guards_code=[f"L['x\"); {RUN} #'] == 1"]),
+    "a function below torch": with_target("torch.os.system"),
+    "a library": with_target("torch.ops.load_library"),
+    "a file": with_target("torch.ops.aten.from_file.default"),
+    "another process": with_target("torch.ops._c10d_functional.all_reduce.default"),
+    "a getter of attributes": with_target("_operator.attrgetter"),
+    "a handler": with_target("#triton:x"),
+    "an operator as an argument": with_argument({"as_operator": "torch.os.system"}),
+    "an object as an argument": with_argument({"as_custom_obj": {"name": "x", "class_fqn": "y"}}),
+    "the name of a node": lambda program: node_of(program).update(name=f"x = {RUN}\n    y"),
+    "the name of an input": lambda program: call_of(program).update(forward_arg_names=[f"x={RUN}"]),
+    "the key of an input": with_key,
+    "the name of a tensor": lambda program: graph_of(program)["inputs"].append({"as_tensor": {"name": f"x={RUN}"}}),
+    "an enumeration of a module": lambda program: call_of(program).update(
+        out_spec=structure("builtins.dict", json.dumps([{"__enum__": True, "fqn": "antigravity:x", "name": "y"}]))
+    ),
+    "the function of a defaultdict": lambda program: call_of(program).update(
+        out_spec=structure(
+            "collections.defaultdict", {"default_factory_module": "antigravity", "default_factory_name": "x", "dict_context": []}
+        )
+    ),
+    "a type where a name should be": lambda program: node_of(program).update(name={"x": 1}),
+    "a field of a later torch": lambda program: program.update(startup_code="x"),
+    "an extent of 4 TB": lambda program: graph_of(program)["tensor_values"]["x"]["sizes"].append({"as_int": 1 << 42}),
+    "graphs in graphs": lambda program: node_of(program).update(inputs=nested(100)),
+}
+
+
+def nested(count: int) -> list[Json]:
+    inputs: list[Json] = []
+    for _ in range(count):
+        graph = {"inputs": [], "outputs": [], "nodes": [{"target": "torch.ops.higher_order.cond", "inputs": inputs}]}
+        inputs = [{"name": "", "arg": {"as_graph": {"name": "g", "graph": graph}}}]
+    return inputs
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_cannot_bring_code_in(name, changed):
+    error = refused(changed(PROGRAMS[name]))
+    assert "could run code" in error.what or "too large" in error.what
+
+
+def test_the_same_program_unchanged_is_read(changed):
+    check_exported_program(changed())
+
+
+CONFIG = {"is_param": False, "use_pickle": True, "tensor_meta": None}
+
+
+@pytest.mark.parametrize("record", ["opaque_obj_0", "custom_obj_0", "tensor_0"])
+def test_a_programs_constants_are_not_unpickled(record, changed):
+    config = json.dumps({"config": {"c": {"path_name": record, **CONFIG}}}).encode()
+    files = {"data__constants__model_constants_config.json": config, f"data__constants__{record}": pickle.dumps(Unpickled())}
+    refused(changed(**files))
+
+
+@pytest.mark.parametrize("name", ["data__weights__model.pt", "data__sample_inputs__model.pt"])
+def test_what_a_program_saves_beside_it_holds_tensors_alone(name, changed):
+    buffer = io.BytesIO()
+    torch.save((Unpickled(),), buffer)
+    assert "pathlib.Path" in refused(changed(**{name: buffer.getvalue()})).why
+
+
+def test_compiled_code_in_a_program_is_not_loaded(changed):
+    assert "compiled" in refused(changed(data__aotinductor__model__a=b"x", data__aotinductor__model__a__so=b"x")).why
+
+
+@pytest.mark.parametrize("module", [Writes, Maps, WritesWhileRead, Prints])
+def test_a_script_cannot_touch_files_or_print(module, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    torch.jit.script(module().eval()).save("m.pt")
+    Path(MARK).unlink(missing_ok=True)
+    refused(tmp_path / "m.pt")
+    assert "looks like" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x.save('marker')",
+        "ops.aten.save(x, 'marker')",
+        "torch.autograd.save(x, 'marker')",
+        "ops.prim.rpc_async(x)",
+        "ops.c10d.barrier(x)",
+        "getattr(self, 'a\"+b')",
+        "__torch__.torch.classes.dist_c10d.Store(x)",
+        "print(x)",
+    ],
+)
+def test_other_ways_to_call_an_operator_of_a_script_are_seen(call, tmp_path):
+    path = scripted(tmp_path, {SOURCE: lambda text: text.replace(b"torch.add(x, a)", f"torch.add({call}, a)".encode())})
+    refused(path)
+
+
+def test_an_operator_hidden_in_a_variable_is_seen(tmp_path):
+    refused(scripted(tmp_path, {SOURCE: lambda text: text.replace(b"a = self.a", b"a = self.a\n    f = torch.save")}))
+
+
+def test_source_that_differs_in_the_case_of_its_name_is_seen(tmp_path):
+    path = scripted(tmp_path, {})
+    with zipfile.ZipFile(path) as archive:
+        files = {name.replace("code/", "Code/"): archive.read(name) for name in archive.namelist()}
+    with pytest.raises(ModelError):
+        check_torchscript(written(path, files))
+
+
+def test_a_scripts_tensor_beyond_its_record_is_refused(tmp_path):
+    """torch reads memory behind the record: the numbers are whatever is there."""
+    assert "record" in refused(scripted(tmp_path, {"data.pkl": lambda content: content.replace(b"K\x04", b"M\xff\xff")})).why
+
+
+def test_a_scripts_shape_beyond_its_record_is_refused(tmp_path):
+    mark, extent = b"(K\x04t", b"(M\xff\xfft"
+    assert "fit" in refused(scripted(tmp_path, {"data.pkl": lambda content: content.replace(mark, extent)})).why
+
+
+def test_the_graph_that_torch_made_of_a_script_is_checked_too():
+    with pytest.raises(ModelError, match="aten::save"):
+        check_graphs(torch.jit.script(Writes()), "m")
+    check_graphs(torch.jit.script(Plain()), "m")
+
+
+def scripted(folder: Path, changes: dict[str, Callable[[bytes], bytes]]) -> Path:
+    path = folder / "m.pt"
+    torch.jit.script(Plain().eval()).save(path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    for name, change in changes.items():
+        assert change(files[f"m/{name}"]) != files[f"m/{name}"]
+        files[f"m/{name}"] = change(files[f"m/{name}"])
+    return written(path, files)
+
+
+def twice(content: bytes) -> bytes:
+    """Two entries of one name: torch takes one, Python the other."""
+    buffer = io.BytesIO(content)
+    with pytest.warns(UserWarning), zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr(next(name for name in archive.namelist() if name.endswith(GRAPH)), b"{}")
+    return buffer.getvalue()
+
+
+def in_other_letters(content: bytes) -> bytes:
+    buffer = io.BytesIO(content)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr(next(name for name in archive.namelist() if name.endswith(GRAPH)).upper(), b"{}")
+    return buffer.getvalue()
+
+
+def bomb(_: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/models/model.json", bytes(64 << 20))
+    return buffer.getvalue()
+
+
+def overlapping(content: bytes) -> bytes:
+    """The second record of the directory points to the first entry's data."""
+    second = content.index(b"PK\1\2", content.index(b"PK\1\2") + 4)
+    return content[: second + 42] + struct.pack("<L", 0) + content[second + 46 :]
+
+
+def other_size(content: bytes) -> bytes:
+    """The directory says less of an entry than its header."""
+    record = content.index(b"PK\1\2")
+    return content[: record + 20] + struct.pack("<2L", 1, 1) + content[record + 28 :]
+
+
+def outside(content: bytes) -> bytes:
+    buffer = io.BytesIO(content)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr("m/../../x", b"")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [twice, in_other_letters, bomb, overlapping, other_size, outside, lambda content: content + b"PK", lambda content: b"#!" + content],
+)
+def test_an_archive_that_two_readers_would_read_differently_is_refused(damage, saved, tmp_path):
+    path = tmp_path / "m.pt2"
+    path.write_bytes(damage(saved.read_bytes()))
+    refused(path)
+
+
+def test_archives_of_torch_and_repacked_ones_are_read(saved, tmp_path):
+    with Archive(saved) as archive, zipfile.ZipFile(saved) as other:
+        assert set(archive.entries) == set(other.namelist())
+        assert all(archive.read(name, 1 << 20) == other.read(name) for name in archive.entries)
+        files = {name: other.read(name) for name in other.namelist()}
+    check_exported_program(written(tmp_path / "m.pt2", files))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s77",
+        "s0 + 1",
+        "2*s0//3",
+        "Symbol('s77', positive=True, integer=True)",
+        "Add(Symbol('u0', integer=True), Integer(1))",
+        "FloorDiv(Symbol('s0', positive=True, integer=True), Integer(2))",
+        "Max(1, s0)",
+        "Pow(Symbol('s0', positive=True, integer=True), Rational(1, 2))",
+        "Mul(Float('0.5', precision=53), ToFloat(s0))",
+        "LessThan(s0, 5)",
+    ],
+)
+def test_extents_that_torch_writes_are_read(text):
+    check_symbolic(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9**9**9**9", "2**s0", "((s0**64)**64)**64", "1" * 5000, "(" * 500 + "1" + ")" * 500, "s0.real", "[1]", "x\n"]
+)
+def test_extents_that_never_end_or_are_none_are_refused(text):
+    with pytest.raises(ForbiddenExpression):
+        check_symbolic(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["L['x'].size()[0] <= 64", "2 <= L['args'][0].size()[1] and L['x'].stride()[0] != 0", "math.floor(L['k']['y'].size()[0] / 2) % 8 == 0"],
+)
+def test_guards_that_torch_writes_are_read(text):
+    check_guard(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["L['x'].numpy().tofile('marker')", "L.__class__", "torch.load('x')", "math.__loader__", "open('x')", "L['x'](1)"]
+)
+def test_guards_that_do_more_are_refused(text):
+    with pytest.raises(ForbiddenExpression):
+        check_guard(text)
+
+
+def test_no_operator_that_torch_has_is_allowed_by_a_name_of_files_or_processes():
+    """Every schema of the installed torch: what is allowed has none of these words, or is known to compute."""
+    words = "file|save|load|path|open|rpc|remote|exec|import|print|dump|owner|py|process|library|socket"
+    suspicious = re.compile(rf"(?:^|_|::)(?:{words})|python", re.IGNORECASE)
+    names = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    allowed = {name for name in names if is_allowed(*name.split("::"))}
+    assert "aten::relu" in allowed and "aten::save" in names - allowed and "aten::from_file" in names - allowed
+    assert not [name for name in allowed if suspicious.search(name)]
+    groups = {"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed", "torchao", "sparse", "quantization"}
+    assert {name.partition("::")[0] for name in allowed} <= groups
+
+
+def test_operators_of_every_symbolic_operation_that_torch_saves_are_allowed():
+    from torch._export.serde.serialize import _SYM_OPS
+
+    assert all(is_allowed_target(f"{operation.__module__}.{operation.__name__}") for operation in _SYM_OPS)
+
+
+def test_the_schema_of_programs_is_that_of_the_installed_torch():
+    """A new field has to be judged: it is refused until then."""
+    import dataclasses
+
+    from torch._export.serde import schema
+
+    known = {**UNIONS, **RECORDS}
+    for name, fields in known.items():
+        theirs = getattr(schema, name)
+        names = set(theirs.__annotations__) if name in UNIONS else {field.name for field in dataclasses.fields(theirs)}
+        assert {one for one in names if not one.startswith("_")} == set(fields), name
+
+
+def tflite(change: Callable[[bytearray], None]) -> bytes:
+    content = bytearray((DATA / "small-float.tflite").read_bytes())
+    change(content)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("name", ["small-float", "small-half", "small-int8", "small-weights"])
+def test_a_whole_tflite_file_passes_its_check(name):
+    check_tflite((DATA / f"{name}.tflite").read_bytes(), name)
+
+
+def test_a_tflite_file_cut_off_anywhere_is_refused():
+    content = (DATA / "small-float.tflite").read_bytes()
+    for end in range(8, len(content), 997):
+        with pytest.raises(ModelError):
+            check_tflite(content[:end], "m")
+
+
+def test_a_tflite_operator_that_reads_what_nothing_wrote_is_refused(tmp_path):
+    """LiteRT wrote beyond its memory for such a file."""
+    pair = struct.pack("<3i", 2, 17, 16)
+    content = (DATA / "small-float.tflite").read_bytes()
+    assert content.count(pair) == 1
+    path = tmp_path / "m.tflite"
+    path.write_bytes(content.replace(pair, struct.pack("<3i", 2, 17, 19)))
+    assert "nothing has written" in refused(path).why
+
+
+def test_a_packed_tflite_constant_with_too_few_bytes_is_refused():
+    """Four bits an element: half as many bytes as elements, rounded up, whatever the sign of an extent."""
+    import tflite as schema
+
+    content = bytearray((DATA / "small-int8.tflite").read_bytes())
+    graph = schema.Model.GetRootAs(content, 0).Subgraphs(0)
+    model = schema.Model.GetRootAs(content, 0)
+    tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
+    constant = next(
+        tensor for tensor in tensors if tensor.Type() == schema.TensorType.INT8 and model.Buffers(tensor.Buffer()).DataLength() > 8
+    )
+    table = constant._tab
+    content[table.Pos + table.Offset(6)] = schema.TensorType.INT4
+    check_tflite(bytes(content), "m")
+    (first,) = struct.unpack_from("<i", content, table.Vector(table.Offset(4)))
+    struct.pack_into("<i", content, table.Vector(table.Offset(4)), first * 3)
+    with pytest.raises(ModelError, match="bytes"):
+        check_tflite(bytes(content), "m")
+
+
+def test_an_archive_of_folders_alone_is_refused(tmp_path):
+    path = tmp_path / "m.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/models/", b"")
+    with pytest.raises(ModelError):
+        check_exported_program(path)
+
+
+def test_an_onnx_input_of_terabytes_is_refused_with_its_size(tmp_path):
+    assert "GB of memory" in refused(summed(tmp_path, (1000000, 1000000, 4), numpy_helper.from_array(np.ones(4, np.float32), "w"))).why
+
+
+def test_an_onnx_weight_of_terabytes_is_refused_with_its_size(tmp_path):
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], data_location=TensorProto.EXTERNAL)
+    entry = weight.external_data.add()
+    entry.key, entry.value = "location", "w.bin"
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    assert "GB of memory" in refused(summed(tmp_path, (1, 4), weight)).why
+
+
+def summed(folder: Path, shape: tuple[int, ...], weight: TensorProto) -> Path:
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert onnx.load(path, load_external_data=False).graph.name == "g"
+    return path
+
+
+def test_what_a_format_can_do_is_said_by_the_content(saved, tmp_path):
+    torch.jit.script(Plain()).save(tmp_path / "script.pt")
+    torch.save({"w": torch.ones(1)}, tmp_path / "weights.pt")
+    (tmp_path / "broken.pt2").write_bytes(b"PK\5\6")
+    known = {
+        str(saved): EXPORTED,
+        str(tmp_path / "script.pt"): SCRIPT,
+        str(tmp_path / "weights.pt"): WEIGHTS,
+        str(tmp_path / "broken.pt2"): None,
+        str(tmp_path / "missing.pt2"): None,
+        "m.onnx": ONNX,
+        "m.tflite": TFLITE,
+        "python:package.module:function": PYTHON,
+    }
+    assert {source: capability_of(Model("m", source)) for source in known} == known

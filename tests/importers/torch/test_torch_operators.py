@@ -1,0 +1,97 @@
+"""Operators of torch that TVM's importer lacks: each is torch's answer on farm's own build."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from our_build import answers, assert_agrees
+
+from farm import importers
+from farm.types import Model
+
+sys.path.append(str(Path(__file__).parent.parent))
+from torch_forms import Of
+
+INDEX = torch.tensor([[0, 2, 2], [1, 0, 2]])
+
+
+def bags(x, mode, offsets=torch.tensor([0, 2, 2]), **how):  # noqa: B008
+    return torch.nn.functional.embedding_bag(torch.tensor([2, 0, 1, 1, 2]), x[0], offsets, mode=mode, **how)
+
+
+FORMS = {
+    "amax": lambda x: x.amax((1, 2)),
+    "amax of all": lambda x: x.amax(),
+    "amin": lambda x: x.amin(-1, keepdim=True),
+    "min": lambda x: tuple(x.min(1)),
+    "prod": lambda x: x.prod(1),
+    "any": lambda x: (x > 2).any(),
+    "floor": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+    "trunc": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
+    "floor of integers": lambda x: torch.div((x * 9).to(torch.int64), -4, rounding_mode="floor"),
+    "floor of tensors": lambda x: torch.div((x * 9).to(torch.int64), torch.tensor(4), rounding_mode="floor"),
+    "scatter_add": lambda x: torch.zeros(3, 4).scatter_add(0, INDEX, x[0]),
+    "the greatest by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amax"),
+    "products by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "prod", include_self=False),
+    "means by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean"),
+    "the least of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amin", include_self=False),
+    "means of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean", include_self=False),
+    "the least of integers by scatter_reduce": lambda x: (x[0] * 9).int().scatter_reduce(0, INDEX, (x[1] * 9).int(), "amin"),
+    "the least of others, long, by scatter_reduce": lambda x: (
+        (x[0] * 9).long().scatter_reduce(0, INDEX, (x[1] * 9).long(), "amin", include_self=False)
+    ),
+    "nothing but infinities by scatter_reduce": lambda x: x[0].scatter_reduce(
+        0, INDEX, torch.full_like(x[1], -torch.inf), "amax", include_self=False
+    ),
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "unfold with steps": lambda x: x.unfold(-1, 2, 3),
+    "bags of rows, added": lambda x: bags(x, "sum"),
+    "bags of rows, weighted": lambda x: torch.nn.functional.embedding_bag(INDEX, x[0], mode="sum", per_sample_weights=x[0, :2, :3]),
+    "bags of rows, their means": lambda x: bags(x, "mean"),
+    "bags of rows, the greatest of each": lambda x: bags(x, "max"),
+    "bags with their end": lambda x: bags(x, "sum", torch.tensor([0, 3, 5]), include_last_offset=True),
+    "reflection_pad1d": lambda x: torch.nn.functional.pad(x, (1, 3), mode="reflect"),
+    "reflection_pad2d": lambda x: torch.nn.functional.pad(x, (1, 3, 2, 0), mode="reflect"),
+    "replication_pad2d": lambda x: torch.nn.functional.pad(x[None], (1, 0, 2, 3), mode="replicate"),
+    "circular padding": lambda x: torch.nn.functional.pad(x, (1, 2), mode="circular"),
+    "one_hot": lambda x: torch.nn.functional.one_hot((x > 0).long(), 3),
+}
+
+
+def agree(path, tmp_path):
+    model = Model("m", str(path))
+    assert_agrees(importers.load(model, tmp_path))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_operator_is_right(name, tmp_path):
+    x = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(8))
+    torch.export.save(torch.export.export(Of(FORMS[name]), (x,)), tmp_path / "m.pt2")
+    agree(tmp_path / "m.pt2", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("how", [{}, {"norm_first": True, "activation": "gelu"}], ids=str)
+def test_a_traced_transformer_layer_is_written_out(how, tmp_path):
+    torch.manual_seed(3)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **how).eval()
+    with torch.no_grad():
+        script = torch.jit.trace(layer, torch.randn(2, 5, 16))
+    assert "_transformer_encoder_layer_fwd" in str(script.graph)
+    script.save(tmp_path / "m.pt")
+    agree(tmp_path / "m.pt", tmp_path)
+
+
+def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
+    torch.manual_seed(1)
+    layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
+    network = torch.nn.Sequential(*layers).half().eval()
+    torch.export.save(torch.export.export(network, (torch.rand(1, 3, 8, 8).half(),)), tmp_path / "m.pt2")
+    model = Model("m", str(tmp_path / "m.pt2"))
+    made = importers.load(model, tmp_path)
+    assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
+    np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=3e-3)

@@ -1,0 +1,87 @@
+"""Choose the tests of `tools/test --quick`, and refuse TVM to them.
+
+They need neither TVM nor a worker, an agent or a server: configuration, data types, statistics, views, and the parts of other
+rooms that only compute. A file is in the tier by its place in `PATHS`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+TESTS = Path(__file__).parent
+PATHS = (
+    "config/test_fleet.py",
+    "config/test_locate.py",
+    "config/test_mistakes.py",
+    "config/test_quantize.py",
+    "config/test_toml_lines.py",
+    "config/test_urls.py",
+    "data_sets/test_reading.py",
+    "store/test_answers.py",
+    "store/test_postgres_urls.py",
+    "test_agreement.py",
+    "test_colours.py",
+    "test_dashboard.py",
+    "test_dashboard_devices.py",
+    "test_efficiency.py",
+    "test_fitting.py",
+    "test_help.py",
+    "test_judging.py",
+    "test_metrics.py",
+    "test_ownership.py",
+    "test_quick_tier.py",
+    "test_recordings.py",
+    "test_report.py",
+    "test_rounds.py",
+    "test_sanitize.py",
+    "test_schema.py",
+    "test_search.py",
+    "test_stats.py",
+    "test_types.py",
+    "test_views.py",
+    "test_words.py",
+    "transports/test_agent_answers.py",
+    "transports/test_agent_key_files.py",
+    "transports/test_board_kind.py",
+    "transports/test_errors.py",
+    "transports/test_giving_back.py",
+    "transports/test_gpu_devices.py",
+    "transports/test_rpc_client.py",
+    "transports/test_rpc_handshake.py",
+    "transports/test_ssh_config.py",
+    "transports/test_ssh_errors.py",
+    "transports/test_upload.py",
+)
+REFUSED = ("tvm", "tvm_ffi")
+
+
+class TvmRefused(ImportError):
+    """A test of the quick tier has imported TVM."""
+
+
+class RefuseTvm(MetaPathFinder):
+    """Fail each import of TVM, in this process."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.partition(".")[0] in REFUSED:
+            raise TvmRefused(
+                f"a test of the quick tier imports {name}: take its file out of PATHS of tests/quick_tier.py, or import it later"
+            )
+        return None
+
+
+def refuse_tvm() -> None:
+    """Make `import tvm` fail from now on. Raises RuntimeError if it has been imported before."""
+    if early := [name for name in REFUSED if name in sys.modules]:
+        raise RuntimeError(f"{early} imported before the quick tier began")
+    sys.meta_path.insert(0, RefuseTvm())
+
+
+def is_quick(path: Path) -> bool:
+    """Whether a file or folder below tests/ belongs to the tier, or has files in it that do."""
+    own = path.relative_to(TESTS)
+    return any(own.is_relative_to(chosen) or Path(chosen).is_relative_to(own) for chosen in PATHS)

@@ -1,0 +1,149 @@
+"""What a model that has taken over its process might try, as tasks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from farm.types import Progress, Stage
+from farm.workers import Desk
+
+_PTRACE_ATTACH = 16
+
+
+def answer(desk: Desk) -> dict[str, Any]:
+    import numpy as np
+
+    desk.note("on the way")
+    (desk.scratch / "file").write_text("x")
+    return {"folder": desk.scratch, "array": np.arange(3, dtype="float32"), "set": {1}}
+
+
+def read(_: Desk, path: Path) -> str:
+    return path.read_text()
+
+
+def write(_: Desk, path: Path) -> None:
+    path.write_text("overwritten")
+
+
+def append(_: Desk, path: Path) -> None:
+    with path.open("a") as file:
+        file.write("more")
+
+
+def truncate(_: Desk, path: Path) -> None:
+    os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+
+
+def change_mode(_: Desk, path: Path) -> None:
+    path.chmod(0o777)
+
+
+def touch(_: Desk, path: Path) -> None:
+    os.utime(path, (0, 0))
+
+
+def remove(_: Desk, path: Path) -> None:
+    path.unlink()
+
+
+def link(desk: Desk, path: Path) -> None:
+    (desk.scratch / "link").symlink_to(path)
+
+
+def hard_link(desk: Desk, path: Path) -> None:
+    (desk.scratch / "link").hardlink_to(path)
+
+
+def connect(_: Desk, port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+def connect_by_name(_: Desk, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+
+
+def start_program(_: Desk) -> str:
+    return subprocess.check_output(["/bin/echo", "started"], text=True)
+
+
+def become_program(_: Desk) -> None:
+    os.execv("/bin/true", ["true"])
+
+
+def fork(_: Desk) -> int:
+    return os.fork()
+
+
+def leave_group(_: Desk) -> None:
+    os.setsid()
+
+
+def kill(_: Desk, process: int) -> None:
+    os.kill(process, signal.SIGTERM)
+
+
+def kill_group(_: Desk) -> None:
+    os.killpg(os.getpgrp(), signal.SIGTERM)
+
+
+def environment_of(_: Desk, process: int) -> bytes:
+    return Path(f"/proc/{process}/environ").read_bytes()
+
+
+def trace(_: Desk, process: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(_PTRACE_ATTACH, process, None, None):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def allocate(_: Desk, nbytes: int) -> int:
+    return len(bytearray(nbytes))
+
+
+def fill_disk(desk: Desk, nbytes: int) -> None:
+    with (desk.scratch / "large").open("wb") as file:
+        file.truncate(nbytes)
+
+
+def crash(_: Desk) -> None:
+    print("last words", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def crash_in_tvm(desk: Desk) -> None:
+    import tvm_ffi  # noqa: F401  it prints the stack of a segmentation fault
+
+    desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    crash(desk)
+
+
+def say_nothing(_: Desk) -> None:
+    os._exit(3)
+
+
+def send_program(_: Desk) -> Any:
+    return os.system
+
+
+def hang(_: Desk, note: Path) -> None:
+    note.write_text(str(os.getpid()))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def hang_in_sandbox(desk: Desk, folder: Path) -> None:
+    """For a worker."""
+    from farm import sandbox
+
+    policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
+    sandbox.run(policy, folder, hang, folder / "process", note=desk.note, what="hanging")

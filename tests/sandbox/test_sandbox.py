@@ -1,0 +1,276 @@
+"""A sandboxed process does its work, and nothing else, whatever it tries."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sandboxed_tasks as tasks
+from waiting import LIMIT_S, wait_until
+
+from farm import sandbox
+from farm.deadline import Deadline
+from farm.errors import DeadlineError, FarmError, ModelError
+from farm.sandbox import exchange, landlock, seccomp, system_calls
+from farm.types import Progress, Stage
+from farm.workers import Crew, Kind
+
+needs_sandbox = pytest.mark.skipif(not sandbox.support().complete, reason=sandbox.support().missing or "never")
+_MEMORY = 2 << 30
+_FILE = 1 << 20
+
+Attempt = Callable[..., Any]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    """Do a task in a sandbox that may read and write one folder."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    def run(task: Callable[..., Any], *arguments: Any, read: tuple[Path, ...] = (), types: tuple[type, ...] = ()) -> Any:
+        policy = sandbox.Policy(read, (scratch,), _MEMORY, _FILE)
+        return sandbox.run(policy, scratch, task, *arguments, types=types, note=run.notes.append, what="trying")
+
+    run.notes = []  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file of the user's, that no policy names."""
+    path = tmp_path / ".ssh" / "known_hosts"
+    path.parent.mkdir()
+    path.write_text("secret")
+    return path
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        yield server.getsockname()[1]
+        with pytest.raises(BlockingIOError):  # nobody has come
+            server.accept()
+
+
+@needs_sandbox
+def test_a_task_notes_writes_and_answers(attempt: Attempt, tmp_path: Path) -> None:
+    given = attempt(tasks.answer)
+    assert (given["folder"], given["set"]) == (tmp_path / "scratch", {1})
+    np.testing.assert_array_equal(given["array"], np.arange(3, dtype="float32"))
+    assert attempt.notes == ["on the way"]  # type: ignore[attr-defined]
+    assert (tmp_path / "scratch" / "file").read_text() == "x"
+
+
+@needs_sandbox
+def test_a_file_that_the_policy_names_can_be_read_and_not_written(attempt: Attempt, secret: Path) -> None:
+    assert attempt(tasks.read, secret, read=(secret,)) == "secret"
+    with pytest.raises(ModelError, match="PermissionError"):
+        attempt(tasks.write, secret, read=(secret,))
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "task",
+    [tasks.read, tasks.write, tasks.append, tasks.truncate, tasks.change_mode, tasks.touch, tasks.remove, tasks.link],
+)
+def test_a_file_of_the_user_is_neither_read_nor_changed(attempt: Attempt, secret: Path, task: Callable[..., Any]) -> None:
+    before = secret.stat()
+    with pytest.raises(ModelError) as raised:
+        attempt(task, secret)
+    error = raised.value
+    assert error.what.startswith("trying: PermissionError")
+    assert "sandbox" in error.why
+    assert "--trust" in error.fix
+    assert secret.read_text() == "secret"
+    assert (secret.stat().st_mode, secret.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+@needs_sandbox
+def test_a_file_of_the_user_gets_no_second_name(attempt: Attempt, secret: Path) -> None:
+    with pytest.raises(FarmError, match=r"Invalid cross-device link|PermissionError"):
+        attempt(tasks.hard_link, secret)
+    assert secret.stat().st_nlink == 1
+
+
+@needs_sandbox
+def test_no_socket_is_opened(attempt: Attempt, listener: int, tmp_path: Path) -> None:
+    for task, place in ((tasks.connect, listener), (tasks.connect_by_name, tmp_path / "scratch" / "socket")):
+        with pytest.raises(ModelError, match="PermissionError"):
+            attempt(task, place)
+
+
+@needs_sandbox
+@pytest.mark.parametrize("task", [tasks.start_program, tasks.become_program, tasks.fork, tasks.leave_group, tasks.kill_group])
+def test_no_program_is_started_and_no_group_left_or_ended(attempt: Attempt, task: Callable[..., Any]) -> None:
+    with pytest.raises(ModelError, match="PermissionError"):
+        attempt(task)
+
+
+@needs_sandbox
+@pytest.mark.parametrize("task", [tasks.kill, tasks.environment_of, tasks.trace])
+def test_other_processes_are_out_of_reach(attempt: Attempt, task: Callable[..., Any]) -> None:
+    with pytest.raises(ModelError, match="PermissionError"):
+        attempt(task, os.getpid())
+
+
+@needs_sandbox
+def test_memory_and_files_are_bounded(attempt: Attempt) -> None:
+    with pytest.raises(ModelError, match="MemoryError") as raised:
+        attempt(tasks.allocate, 2 * _MEMORY)
+    assert "2.1 GB" in raised.value.why
+    with pytest.raises(FarmError, match="File too large"):
+        attempt(tasks.fill_disk, 2 * _FILE)
+
+
+@needs_sandbox
+def test_a_process_that_dies_is_one_error_with_its_last_words(attempt: Attempt) -> None:
+    with pytest.raises(ModelError, match="trying: its process ended with signal 11") as raised:
+        attempt(tasks.crash)
+    assert "last words" in raised.value.why
+    with pytest.raises(ModelError, match="ended with exit code 3"):
+        attempt(tasks.say_nothing)
+
+
+@needs_sandbox
+def test_a_crash_is_an_error_that_names_the_step_and_shows_no_stack(attempt: Attempt) -> None:
+    with pytest.raises(ModelError) as raised:
+        attempt(tasks.crash_in_tvm)
+    assert raised.value.what == "trying: its process ended with signal 11 (Segmentation fault)"
+    assert raised.value.why == "it was checking the import on this machine\nlast words"
+
+
+@needs_sandbox
+def test_a_task_that_hangs_ends_at_its_deadline_with_its_process(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with Crew(tmp_path / "crew") as crew:
+        crew.assign("a", tasks.hang_in_sandbox, folder, deadline_s=LIMIT_S, task="hanging")
+        process = int(wait_until(lambda: (folder / "process").exists() and (folder / "process").read_text(), "the task"))
+        crew._workers["a"].deadline = Deadline(0)
+        messages: list[Any] = []
+        wait_until(lambda: messages.extend(crew.messages(0.1)) or messages, "the deadline")
+    assert [(message.kind, type(message.value)) for message in messages] == [(Kind.FAILED, DeadlineError)]
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the sandboxed process")
+
+
+@needs_sandbox
+def test_a_callable_does_not_pass_out(attempt: Attempt) -> None:
+    with pytest.raises(ModelError, match="no answer") as raised:
+        attempt(tasks.send_program)
+    assert "posix.system" in raised.value.why
+
+
+class _Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, ("touch hostile",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(_Hostile()),
+        pickle.dumps(Path.cwd),
+        pickle.dumps(np.dtype("float32")),
+        b"cfarm.types.fleet\nPath\n.",
+        b"cfarm.process\nrun\n(S'id'\ntR.",
+        exchange.dumps(exchange.array_of),
+    ],
+)  # fmt: skip
+def test_hostile_bytes_call_nothing(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content == exchange.dumps(exchange.array_of):
+        with pytest.raises(pickle.UnpicklingError, match="an array of O"):
+            exchange.array_of("O", (1,), bytes(8))
+        return
+    with pytest.raises(pickle.UnpicklingError, match="does not pass"):
+        exchange.loads(content)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_pass_as_they_are() -> None:
+    values = [Progress(Stage.IMPORTING, "x", 0.5), ModelError("a", "b", "c"), Path("/x"), {"a": (1, 2.5, None, frozenset({"y"}))}, b"z"]
+    assert [str(value) for value in exchange.loads(exchange.dumps(values))] == [str(value) for value in values]
+    arrays = [np.float32(1.5), np.ones((2, 3), "float16"), np.array([True]), np.array(1 + 2j)]
+    for given, array in zip(exchange.loads(exchange.dumps(arrays)), arrays, strict=True):
+        np.testing.assert_array_equal(given, array)
+
+
+def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:
+    access = landlock.Access
+    assert landlock.handled(1) == access.MAKE_SYM * 2 - 1
+    assert landlock.handled(2) & ~landlock.handled(1) == access.REFER
+    assert landlock.handled(4) & ~landlock.handled(2) == access.TRUNCATE
+    assert landlock.handled(7) & ~landlock.handled(4) == access.IOCTL_DEV
+    assert not landlock.WRITE & (access.MAKE_SYM | access.MAKE_SOCK | access.MAKE_FIFO | access.EXECUTE | access.REFER)
+
+
+@pytest.mark.parametrize(("machine", "folder"), [("x86_64", "x86-linux-any"), ("aarch64", "aarch64-linux-any")])
+def test_the_table_of_system_calls_is_that_of_the_headers(machine: str, folder: str) -> None:
+    import ziglang
+
+    header = Path(ziglang.__file__).parent / "lib" / "libc" / "include" / folder / "asm" / "unistd_64.h"
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
+    numbers = {name: int(number) for name, number in found}
+    architecture = seccomp.ARCHITECTURES[machine]
+    assert numbers["seccomp"] == architecture.seccomp
+    assert {name: architecture.number(name) for name in system_calls.NUMBERS} == {name: numbers.get(name) for name in system_calls.NUMBERS}
+
+
+ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
+_ME = 4711
+
+
+def decided(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+    """What a filter returns for a system call, by an interpreter of its few instructions."""
+    architecture = seccomp.ARCHITECTURES[machine]
+    words = {0: number, 4: architecture.audit if audit is None else audit}
+    for place, argument in enumerate((*arguments, 0, 0, 0)):
+        words[16 + 8 * place] = argument & 0xFFFFFFFF
+    code, place, value = seccomp.program(architecture, _ME), 0, 0
+    while True:
+        operation, if_true, if_false, constant = code[place]
+        place += 1
+        if operation == 0x20:
+            value = words[constant]
+        elif operation == 0x54:
+            value &= constant
+        elif operation == 0x06:
+            return constant
+        else:
+            true = {0x15: value == constant, 0x25: value > constant, 0x45: bool(value & constant)}[operation]
+            place += if_true if true else if_false
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
+    def call(name: str, *arguments: int) -> int:
+        number = seccomp.ARCHITECTURES[machine].number(name)
+        assert number is not None
+        return decided(machine, number, *arguments)
+
+    for name in ("socket", "connect", "execve", "execveat", "ptrace", "process_vm_writev", "bpf", "mount", "unshare", "keyctl"):
+        assert call(name) == EPERM, name
+    for name in ("userfaultfd", "open_by_handle_at", "io_uring_setup", "setsid", "fchmodat", "truncate", "shmget", "pidfd_send_signal"):
+        assert call(name) == EPERM, name
+    assert (call("clone3"), call("openat2")) == (ENOSYS, ENOSYS)
+    assert (call("clone", 0x00010F00), call("clone", 17)) == (ALLOW, EPERM)
+    assert (call("kill", _ME, 6), call("kill", 1, 9), call("kill", -1 & 0xFFFFFFFFFFFFFFFF, 9), call("kill", 0, 9)) == (ALLOW, *[EPERM] * 3)
+    assert (call("tgkill", _ME), call("tgkill", 1)) == (ALLOW, EPERM)
+    assert (call("prlimit64", 0), call("prlimit64", _ME), call("prlimit64", 1)) == (ALLOW, ALLOW, EPERM)
+    assert (call("prctl", 15), call("prctl", 1)) == (ALLOW, EPERM)  # a name; the signal at the parent's death
+    assert (call("fcntl", 3, 2), call("fcntl", 3, 8)) == (ALLOW, EPERM)
+    assert (call("ioctl", 0, 0x5401), call("ioctl", 0, 0x5412)) == (ALLOW, EPERM)
+    assert (call("openat", 0, 0, 0o1101), call("openat", 0, 0, 0o1000), call("openat", 0, 0, 0o1003)) == (ALLOW, EPERM, EPERM)
+    assert decided(machine, 0) == ALLOW
+    assert decided(machine, system_calls.LAST + 1) == ENOSYS
+    assert decided(machine, 0x40000000) == ENOSYS  # of the x32 ABI
+    assert decided(machine, 0, audit=0x40000003) == KILL  # 32-bit x86

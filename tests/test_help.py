@@ -1,0 +1,38 @@
+"""`farm --help` shows every command once, by what it is for, in whole clauses."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from farm.cli import GROUPS, cli, summary
+
+WITH_COMMANDS = [cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))]
+
+
+def shown(command: click.Command) -> str:
+    return command.get_help(click.Context(command, info_name="farm", terminal_width=80))
+
+
+def test_every_command_is_in_one_group() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(cli.commands)
+
+
+def test_the_help_has_the_groups_in_their_order() -> None:
+    assert re.findall(r"^(\w[\w ]+):$", shown(cli), re.MULTILINE) == ["Options", *GROUPS]
+
+
+@pytest.mark.parametrize("command", WITH_COMMANDS, ids=lambda one: one.name)
+def test_no_line_of_the_help_is_cut(command: click.Group) -> None:
+    _, _, listed = shown(command).partition("--help")
+    assert set(command.commands) <= set(listed.split())
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
+def test_a_summary_is_the_first_clause_of_the_help(command: click.Command) -> None:
+    assert 10 < len(summary(command)) < 140
+    assert " ".join((command.help or "").split()).startswith(summary(command))
+    assert summary(command) in " ".join(shown(cli).split())

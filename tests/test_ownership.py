@@ -1,0 +1,124 @@
+"""Whether other users could have written a file: modes, owners, sticky folders, links, groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from farm.ownership import foreign_writer, make_private, make_private_folder, open_private
+
+MALLORY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+
+
+def put(path: Path, mode: int = 0o644, owner: int | None = None) -> Path:
+    path.write_text("")
+    path.chmod(mode)
+    if owner is not None:
+        os.chown(path, owner, owner)
+    return path
+
+
+def folder(path: Path, mode: int = 0o755, owner: int | None = None) -> Path:
+    path.mkdir()
+    path.chmod(mode)
+    if owner is not None:
+        os.chown(path, owner, owner)
+    return path
+
+
+def test_what_is_ours_all_the_way_is_trusted(tmp_path: Path) -> None:
+    assert foreign_writer(put(tmp_path / "file")) == ""
+    assert foreign_writer(tmp_path / "missing") == ""
+
+
+def test_a_file_that_everybody_may_write_is_not(tmp_path: Path) -> None:
+    file = put(tmp_path / "file", 0o666)
+    assert foreign_writer(file) == f"every user may write to {file}"
+
+
+def test_a_folder_on_the_way_that_everybody_may_write_to_is_not(tmp_path: Path) -> None:
+    above = folder(tmp_path / "above")
+    file = put(folder(above / "below") / "file")
+    above.chmod(0o777)
+    assert foreign_writer(file) == f"every user may write to {above}"
+    above.chmod(0o1777)
+    assert foreign_writer(file) == "", "others cannot replace what is ours in a sticky folder"
+
+
+def test_a_sticky_folder_itself_is_no_place_to_take_any_file_from(tmp_path: Path) -> None:
+    shared = folder(tmp_path / "shared", 0o1777)
+    assert foreign_writer(shared) == f"every user may write to {shared}"
+
+
+@as_root
+def test_what_belongs_to_another_user_is_not_trusted(tmp_path: Path) -> None:
+    shared = folder(tmp_path / "shared", 0o1777)
+    file = put(shared / "file", owner=MALLORY)
+    assert foreign_writer(file).startswith(f"{file} belongs to the user ")
+    theirs = folder(tmp_path / "theirs", owner=MALLORY)
+    assert foreign_writer(put(theirs / "file")).startswith(f"{theirs} belongs to the user ")
+
+
+@as_root
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    shared, file = folder(tmp_path / "shared", 0o1777), put(tmp_path / "file")
+    link = shared / "link"
+    link.symlink_to(file)
+    assert foreign_writer(link) == ""
+    os.lchown(link, MALLORY, MALLORY)
+    assert "is a symbolic link of the user" in foreign_writer(link)
+
+
+def test_a_link_is_as_good_as_where_it_leads(tmp_path: Path) -> None:
+    bad = folder(tmp_path / "bad")
+    put(bad / "file")
+    bad.chmod(0o777)
+    (tmp_path / "to-folder").symlink_to("bad")
+    (tmp_path / "up").symlink_to("to-folder/../bad/file")
+    assert foreign_writer(tmp_path / "to-folder" / "file") == f"every user may write to {bad}"
+    assert foreign_writer(tmp_path / "up") == f"every user may write to {bad}"
+
+
+def test_links_that_lead_to_each_other_come_to_an_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert "too many symbolic links" in foreign_writer(tmp_path / "a")
+
+
+@as_root
+def test_a_group_counts_where_it_has_other_members(tmp_path: Path) -> None:
+    file = put(tmp_path / "file", 0o664)
+    os.chown(file, 0, 0)
+    assert foreign_writer(file) == "", "root is alone in its group"
+    os.chown(file, 0, 2**20)
+    assert foreign_writer(file) == f"the group {2**20} may write to {file}"
+    assert foreign_writer(file, group_may=True) == ""
+
+
+def test_files_and_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_private_folder(tmp_path / "a" / "b")
+        os.close(open_private(tmp_path / "a" / "b" / "file"))
+    finally:
+        os.umask(before)
+    made = (tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/file")
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o600]
+
+
+def test_a_file_is_made_private_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    file = put(tmp_path / "file", 0o644)
+    make_private(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    team = put(tmp_path / "team", 0o664)
+    make_private(team)
+    assert team.stat().st_mode & 0o777 == 0o660
+    other = put(tmp_path / "other", 0o644)
+    (tmp_path / "link").symlink_to(other)
+    with pytest.raises(OSError):
+        make_private(tmp_path / "link")
+    assert other.stat().st_mode & 0o777 == 0o644
+    make_private(tmp_path / "missing")

@@ -1,0 +1,202 @@
+"""What an agent says of itself and of its releases has the form that farm relies on, or is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.transports import agent_answers, manifests
+from farm.transports.agent_answers import AgentAnswerError
+
+FACTS: dict[str, Any] = {
+    "agent": "0.1.0",
+    "protocol": 5,
+    "tvm": "0.27.0",
+    "machine": "x86_64",
+    "hostname": None,
+    "cores": 4,
+    "big_cores": "0,2-3",
+    "little_cores": None,
+    "threads": 4,
+    "thread_cores": "",
+    "threads_pinned": False,
+    "memory_total_bytes": 16e9,
+    "time_s": 1732000000.123,
+    "frequency_khz": [1e6, None],
+    "temperatures_c": {"cpu": 41.5},
+    "throttled": 0x50000,
+    "gpu_slowed_by": ["its power cap"],
+    "something_new": {"a": 1, "b": "c"},
+}
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_facts_become_texts() -> None:
+    facts = agent_answers.facts(json.dumps(FACTS))
+    assert facts["threads"] == "4" and facts["temperatures_c"] == '{"cpu": 41.5}' and facts["threads_pinned"] == "false"
+    assert "hostname" not in facts
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        7,
+        b"{}",
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        '"text"',
+        DEEP,
+        '{"a":' * 40 + "1" + "}" * 40,
+        '{"time_s": NaN}',
+        '{"time_s": Infinity}',
+        '{"time_s": 1e999}',
+        '{"time_s": ' + "9" * 5000 + "}",
+        '{"time_s": 1e300}',
+        '{"cpu": "\\ud800"}',
+        json.dumps({"cpu": "x" * (1 << 17)}),
+        json.dumps({str(number): "x" * 1000 for number in range(2000)}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_are_no_facts_are_refused(answer: object) -> None:
+    with pytest.raises(AgentAnswerError) as caught:
+        agent_answers.facts(answer)
+    assert len(str(caught.value)) < 300
+
+
+WRONG = (None, 7, -1, 1.5, True, "text", "0-99999999999", "9" * 100, [], ["x"], [[]], {}, {"a": "b"}, {"a": {"b": 1}}, [True], 1e30)
+
+
+@pytest.mark.parametrize("name", agent_answers._FORMS)
+def test_a_fact_that_passes_can_be_computed_with(name: str) -> None:
+    for value in WRONG:
+        try:
+            text = agent_answers.facts(json.dumps({name: value})).get(name)
+        except AgentAnswerError:
+            continue
+        if text is None:
+            continue
+        form = agent_answers._FORMS[name]
+        if form in (agent_answers._is_count, agent_answers._is_number, agent_answers._is_flags):
+            assert math.isfinite(float(text))
+        elif form is agent_answers._is_text:
+            assert isinstance(value, str)
+        elif form is agent_answers._are_cores:
+            from farm.executor.threads import numbers_of
+
+            assert text == "" or len(numbers_of(text)) < 1 << 16
+        else:
+            content = json.loads(text)
+            values = content.values() if isinstance(content, dict) else content if isinstance(content, list) else [content]
+            assert all(isinstance(one, (int, float, str)) or one is None for one in values)
+
+
+SCALARS = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5)
+NAMES = st.sampled_from([*sorted(agent_answers._FORMS), "current", "releases", "name"])
+
+
+@settings(max_examples=50)
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6))
+def test_any_document_is_judged(content: Any) -> None:
+    text = json.dumps(content)
+    for read in (agent_answers.facts, lambda text: manifests.listed(agent_answers.document("it", text))):
+        try:
+            read(text)
+        except AgentAnswerError as error:
+            assert str(error)
+
+
+MANIFEST: dict[str, Any] = {
+    "name": "digits",
+    "release": 2,
+    "artifact": "a" * 12,
+    "profile": "x86",
+    "target": "llvm",
+    "files": {"library.so": "0" * 64},
+    "inputs": [{"name": "x", "shape": [1, 1, 28, 28], "dtype": "float32", "open": False, "scale": 0.0, "zero": 0}],
+    "outputs": [{"name": "y", "shape": [1, 10], "dtype": "float32"}],
+    "preprocess": {"mean": [0], "std": [1.0], "layout": "NCHW", "channels": "L", "crop": None, "stated": True},
+    "labels": ["0", "1"],
+    "installed_at": "2026-01-01T00:00:00",
+    "versions": {"farm": "0.1.0"},
+}
+
+
+def test_a_manifest_becomes_a_release() -> None:
+    found = manifests.release(MANIFEST, current=True)
+    assert (found.name, found.number, found.current, found.on_gpu) == ("digits", 2, True, False)
+    assert found.inputs[0].shape == (1, 1, 28, 28) and found.preprocess.mean == (0.0,) and found.labels == ("0", "1")
+    older = {key: value for key, value in MANIFEST.items() if key not in ("target", "labels")}
+    (listed,) = manifests.listed([{"name": "digits", "current": 2, "releases": [{**older, "preprocess": {"mean": [0.0], "std": [1.0]}}]}])
+    assert listed.current and listed.labels == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 7},
+        {"release": "2"},
+        {"release": 0},
+        {"release": True},
+        {"files": []},
+        {"files": {"a": 1}},
+        {"inputs": {}},
+        {"inputs": [{"name": "x", "shape": [-1], "dtype": "float32"}]},
+        {"inputs": [{"name": "x", "shape": [1 << 40], "dtype": "float32"}]},
+        {"inputs": [{"name": "x", "shape": [1 << 20, 1 << 20, 0], "dtype": "float32"}]},
+        {"inputs": [{"name": "x", "shape": [1] * 40, "dtype": "float32"}]},
+        {"inputs": [{"name": "x", "shape": [1], "dtype": "V99999999999"}]},
+        {"inputs": [{"name": "x", "shape": [1], "dtype": "object"}]},
+        {"preprocess": None},
+        {"preprocess": {"layout": "../.."}},
+        {"preprocess": {"mean": []}},
+        {"labels": [1]},
+        {"labels": "0"},
+        {"versions": None},
+        {"installed_at": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
+    body = {**MANIFEST, **change}
+    with pytest.raises(AgentAnswerError):
+        manifests.release(body, current=True)
+    with pytest.raises(AgentAnswerError):
+        manifests.listed([{"name": "digits", "current": 2, "releases": [body]}])
+
+
+@pytest.mark.parametrize(
+    "content", [None, 7, {}, [7], [{}], [{"current": 1}], [{"current": "1", "releases": []}], [{"current": 1, "releases": 7}]]
+)
+def test_what_is_no_list_of_deployments_is_refused(content: object) -> None:
+    with pytest.raises(AgentAnswerError):
+        manifests.listed(content)
+
+
+@pytest.mark.parametrize("answer", [None, "5", 1.0, True, -2, 11, 1 << 70])
+def test_a_number_is_one_within_its_bounds(answer: object) -> None:
+    assert agent_answers.number("it", 10, -1, 10) == 10
+    with pytest.raises(AgentAnswerError, match="from -1 to 10"):
+        agent_answers.number("it", answer, -1, 10)
+
+
+@pytest.mark.parametrize("answers", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, -1e-9], [1.0, 1.0, 1.0]])
+def test_times_are_as_many_as_were_asked_for_and_possible(answers: list[float]) -> None:
+    assert agent_answers.seconds("it", [0.0, 1.0], 2) == [0.0, 1.0]
+    with pytest.raises(AgentAnswerError):
+        agent_answers.seconds("it", answers, 2)
+
+
+def test_bytes_are_bytes() -> None:
+    assert agent_answers.content("it", bytearray(b"x")) == b"x"
+    with pytest.raises(AgentAnswerError):
+        agent_answers.content("it", 1 << 40)

@@ -1,0 +1,275 @@
+"""Boards and trackers that attack their client: nothing of theirs is carried out, and one error says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hostile_board
+import paramiko
+import pytest
+
+from farm import transports
+from farm.config import load
+from farm.errors import DeadlineError, DeviceError
+from farm.transports import rpc_relay, tracker
+from farm.tvm_import import tvm_rpc
+from farm.types import Device
+
+MAGIC, TRACKER_MAGIC = 0xFF271, 0x2F271
+OPEN_SESSION = hostile_board.packet(struct.pack("<iQ5si", hostile_board.INIT_SERVER, 5, b"0.8.0", 0))
+OPENED = hostile_board.packet(struct.pack("<iii", hostile_board.RETURN, 1, hostile_board.NONE))
+LOUD = sorted(set(hostile_board.ATTACKS) - {"silent"})
+
+
+def device(folder: Path, url: str, options: str = "") -> Device:
+    file = folder / "devices.toml"
+    file.write_text(f'[devices.board]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {options} }}\n')
+    return load(file).devices["board"]
+
+
+@contextlib.contextmanager
+def hostile(mode: str, marker: Path) -> Iterator[int]:
+    """A hostile board that serves, in a process of its own; gives its port."""
+    command = [sys.executable, "-I", "-S", hostile_board.__file__, mode, str(marker)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            yield int(child.stdout.readline().split()[1])
+        finally:
+            child.kill()
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A server that treats each connection in its own way; gives its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as open_ones:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection = open_ones.enter_context(listener.accept()[0])
+                    with contextlib.suppress(OSError, struct.error):  # it has hung up: a probe
+                        answer(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def refusal(board: Device, folder: Path, agent: Path | None = None, greeting_s: float | None = None) -> DeviceError:
+    """The error with which a session with a device is refused."""
+    tvm_rpc()
+    begin = time.monotonic()
+    with pytest.raises(DeviceError) as caught, transports.open(board, agent, folder, 60, greeting_s=greeting_s) as link:
+        link.call("farm.agent.facts")
+    assert time.monotonic() - begin < 30, "it does not wait for the session's own end"
+    assert caught.value.why and caught.value.fix
+    return caught.value
+
+
+@pytest.mark.parametrize("mode", LOUD)
+def test_a_board_that_sends_anything_but_answers_is_cut_off(mode: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    with hostile(mode, marker) as port:
+        error = refusal(device(tmp_path, f"rpc://127.0.0.1:{port}"), tmp_path)
+    assert error.what.startswith("board sent what no agent sends: "), error
+    assert not marker.exists()
+
+
+def test_a_board_behind_a_tracker_is_cut_off(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    with hostile("popen", marker) as board, answering(lambda sock: track(sock, [0, ["127.0.0.1", board, "key"]])) as port:
+        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
+    assert error.what.startswith("board sent what no agent sends: a request"), error
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("mode", ["popen", "huge", "garbage", "module"])
+def test_an_agent_on_this_machine_is_cut_off(mode: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    launcher = f"{sys.executable} -I -S {hostile_board.__file__} {mode} {marker}"
+    board = device(tmp_path, "local:", f'launcher = "{launcher}"')
+    error = refusal(board, tmp_path, Path("/bin/true"))
+    assert error.what.startswith("board sent what no agent sends: "), error
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_board_that_greets_and_does_not_open_the_session_is_given_up(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_relay, "OPENING_S", 0.3)
+    client, ours = socket.socketpair()
+    board, theirs = socket.socketpair()
+    with client, ours, board, theirs:
+        relay = rpc_relay.Relay(ours, theirs, lambda: theirs.shutdown(socket.SHUT_RDWR))
+        relay.start()
+        client.sendall(OPEN_SESSION)
+        board.recv(100)
+        if opens:
+            board.sendall(OPENED)
+            assert client.recv(100) == OPENED
+        for _ in range(4):
+            relay.tick(0.1)
+        assert relay.broke_off == ("" if opens else "nothing for 0 s after its greeting")
+        client.shutdown(socket.SHUT_WR)
+        assert relay.ended.wait(30)
+
+
+def test_what_comes_with_an_attack_passes_not_at_all() -> None:
+    client, ours = socket.socketpair()
+    board, theirs = socket.socketpair()
+    with client, ours, board, theirs:
+        client.sendall(OPEN_SESSION)
+        relay = rpc_relay.Relay(ours, theirs, lambda: theirs.shutdown(socket.SHUT_RDWR))
+        relay.start()
+        board.recv(100)
+        board.sendall(OPENED + hostile_board.popen("marker"))
+        assert relay.ended.wait(30)
+        assert relay.broke_off.startswith("a packet of") or "request" in relay.broke_off
+        ours.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
+
+
+class _AnySession(paramiko.ServerInterface):
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off() -> None:
+    one, other = socket.socketpair()
+    client, ours = socket.socketpair()
+    with client, ours, paramiko.Transport(one) as there, paramiko.Transport(other) as here:
+        there.add_server_key(paramiko.ECDSAKey.generate())
+        there.start_server(event=threading.Event(), server=_AnySession())
+        here.start_client(timeout=30)
+        here.auth_none("anybody")
+        channel = here.open_session(timeout=30)
+        board = there.accept(30)
+        relay = rpc_relay.Relay(ours, channel, channel.shutdown_write)
+        relay.start()
+        client.sendall(OPEN_SESSION)
+        assert board.recv(100) == OPEN_SESSION
+        board.sendall(OPENED)
+        assert client.recv(100) == OPENED
+        client.sendall(OPEN_SESSION)
+        assert board.recv(100) == OPEN_SESSION
+        board.sendall(hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0)))
+        assert relay.ended.wait(30)
+        assert relay.broke_off == "a request to be carried out on this machine (kInitServer)"
+        ours.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
+
+
+@pytest.mark.parametrize("drip", [False, True], ids=["silent", "byte by byte"])
+def test_a_server_that_accepts_and_does_not_greet_is_given_up(drip: bool, tmp_path: Path) -> None:
+    def answer(sock: socket.socket) -> None:
+        if drip:
+            sock.sendall(struct.pack("<ii", MAGIC, 4096))
+            for _ in range(4096):
+                sock.sendall(b"x")
+                time.sleep(0.05)
+
+    with answering(answer) as port:
+        error = refusal(device(tmp_path, f"rpc://127.0.0.1:{port}"), tmp_path, greeting_s=0.5)
+    assert isinstance(error, DeadlineError)
+    assert "accepted the connection but did not greet" in error.what
+
+
+SUMMARY = {"server_info": [{"key": "server:board", "addr": ["127.0.0.1", 1]}], "queue_info": {}}
+
+
+def track(sock: socket.socket, *answers: object) -> None:
+    """Speak as a tracker: greet, tell the summary, and give the answers, which are bytes or JSON."""
+    with sock.makefile("rwb") as stream:
+        stream.read(4)
+        stream.write(struct.pack("<i", TRACKER_MAGIC))
+        stream.flush()
+        for answer in ([0, SUMMARY], *answers):
+            (length,) = struct.unpack("<i", stream.read(4))
+            stream.read(length)
+            content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            stream.write(content if isinstance(answer, bytes) else struct.pack("<i", len(content)) + content)
+            stream.flush()
+
+
+def sized(content: bytes) -> bytes:
+    return struct.pack("<i", len(content)) + content
+
+
+HANDED_OUT = {
+    "a length beyond all bounds": struct.pack("<i", (1 << 31) - 1),
+    "a negative length": struct.pack("<i", -1),
+    "no JSON": sized(b"{"),
+    "no text": sized(b"\xff\xfe"),
+    "nested too deeply": sized(b"[" * 200_000),
+    "a number too long": sized(b"[0, " + b"9" * 100_000 + b"]"),
+    "no list": sized(b"0"),
+    "a failure": sized(b'[-1, "no"]'),
+    "no address": sized(b"[0, []]"),
+    "an address of other types": sized(b'[0, [1, "2", 3]]'),
+    "no port": sized(b'[0, ["127.0.0.1", 99999, "key"]]'),
+    "a host that is an option": sized(b'[0, ["a b;c", 9, "key"]]'),
+    "a key with lines": sized(json.dumps([0, ["127.0.0.1", 9, "key\r\nFLUSHALL\r\n"]]).encode()),
+    "it hangs up": b"",
+}
+
+
+@pytest.mark.parametrize("answer", HANDED_OUT.values(), ids=HANDED_OUT)
+def test_a_tracker_that_hands_out_what_is_no_device(answer: bytes, tmp_path: Path) -> None:
+    def serve(sock: socket.socket) -> None:
+        track(sock, answer)
+        sock.shutdown(socket.SHUT_RDWR)
+
+    with answering(serve) as port:
+        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
+    assert error.what == f"what listens at 127.0.0.1:{port} is no TVM tracker"
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [None, 7, [], {}, {"server_info": {}}, {"server_info": 7}, {"server_info": [7]}, {"server_info": [{"key": 7}]}],
+)
+def test_a_tracker_whose_list_is_none(summary: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SUMMARY", summary)
+    with answering(track) as port:
+        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
+    assert "tracker" in error.what
+
+
+@pytest.mark.parametrize("endless", [False, True], ids=["silent", "endless"])
+def test_a_tracker_that_never_gets_done(endless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "_ANSWER_S", 0.5)
+
+    def serve(sock: socket.socket) -> None:
+        if endless:
+            sock.sendall(struct.pack("<ii", TRACKER_MAGIC, 4 << 20))
+            for _ in range(600):
+                sock.sendall(b" ")
+                time.sleep(0.05)
+
+    with answering(serve) as port:
+        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
+    assert error.what == f"what listens at 127.0.0.1:{port} is no TVM tracker"
+    assert "did not answer" in error.why
+
+
+def test_a_tracker_without_a_free_device_is_asked_no_longer_than_wanted(tmp_path: Path) -> None:
+    def serve(sock: socket.socket) -> None:
+        track(sock, b"")
+        sock.recv(1)
+
+    with answering(serve) as port:
+        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path, greeting_s=0.5)
+    assert isinstance(error, DeadlineError) and "has no free device 'board'" in error.what

@@ -1,0 +1,109 @@
+"""Scripts for boards, run by this machine's sh: folders with odd names stay names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from farm.config import load
+from farm.config.locate import SHIPPED
+from farm.deadline import Deadline
+from farm.transports.ssh import board_scripts, systemd_scripts
+from farm.transports.ssh.board import Board
+from farm.types import Device
+
+ODD = [
+    "a b",
+    "b$(touch PWNED)",
+    "b`touch PWNED`",
+    'b"; touch PWNED; "',
+    "b'; touch PWNED; '",
+    "b\\",
+    "$HOME",
+]
+PROGRAM = b'#!/bin/sh\nprintf \'%s\\n\' "$0" "$@"\n'
+
+
+def run_script(home: Path, script: str, *words: str, given: bytes = b"") -> str:
+    """Run a script as a board's shell would; what it printed."""
+    command = ["sh", "-c", board_scripts.HEAD + script, "farm", *words]
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, input=given, capture_output=True, cwd=home, env=env, check=True)
+    return done.stdout.decode()
+
+
+def wrapper(store: str, base: Path) -> str:
+    """The wrapper that farm writes for a board whose option `store` is this."""
+    options = {"store": store}
+    device = Device("pi", load(SHIPPED).profiles["x86"], "ssh://pi@pi", options=options)
+    digest = sha256(PROGRAM).hexdigest()
+    seen = {"base": str(base), "store": str(base), "work": str(base / "work")}
+    seen["agent"] = f"{base}/agents/{digest}/farm-agent"
+    return Board(None, device, Deadline(1))._wrapper(seen)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_agent_is_put_and_started_in_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
+    base, digest = tmp_path / name, sha256(PROGRAM).hexdigest()
+    script = board_scripts.PUT
+    said = run_script(tmp_path, script, name, "", str(len(PROGRAM)), digest, given=PROGRAM)
+    agent = base / "agents" / digest / "farm-agent"
+    assert f"farm:placed={base}/agents/{digest}/.part-" in said
+    assert agent.read_bytes() == PROGRAM
+    assert [path.name for path in agent.parent.iterdir()] == ["farm-agent"]
+    run_script(tmp_path, board_scripts.WRAP, name, "", wrapper(name, base))
+    shown = subprocess.run([base / "farm-agent", "list"], capture_output=True, cwd=tmp_path)
+    assert shown.stdout.decode().splitlines() == [str(agent), "list", "--store", str(base)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name], "nothing was run"
+
+
+@pytest.mark.parametrize("script", [board_scripts.PUT, systemd_scripts.INSTALL])
+def test_no_trap_runs_what_a_path_says(script: str) -> None:
+    lines = [line.strip() for line in script.splitlines()]
+    traps = [line for line in lines if line.startswith("trap") and "$part" in line]
+    assert traps and all(r"\$part" in line for line in traps)
+
+
+# What the script asks a systemd of; it takes note of every word that it, or ps, could have seen.
+SYSTEMCTL = """#!/bin/sh
+cat /proc/[0-9]*/cmdline | tr "\\000" " " >>"$HOME/seen"
+case "$*" in *restart*) echo 9090 >"$HOME/b/service/port";; esac
+"""
+
+
+def install(home: Path, how: str, key: str) -> str:
+    """Run the script that installs a service; the key that the board has then."""
+    (home / "bin").mkdir(exist_ok=True)
+    (home / "bin" / "systemctl").write_text(SYSTEMCTL)
+    (home / "bin" / "systemctl").chmod(0o755)
+    agent = home / "b" / "agents" / "d" / "farm-agent"
+    agent.parent.mkdir(parents=True, exist_ok=True)
+    agent.write_bytes(PROGRAM)
+    script = systemd_scripts.INSTALL.replace("/etc/systemd/system", f"{home}/units")
+    command = ["sh", "-c", board_scripts.HEAD + script, "farm", "b", "", "d", "unit", how, ""]
+    env = {"HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}"}
+    given = f"FARM_AGENT_KEY={key}\n".encode()
+    done = subprocess.run(command, input=given, capture_output=True, cwd=home, env=env, check=True)
+    assert b"farm:listens=9090" in done.stdout, done
+    kept = home / "b" / "service" / "key"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    return kept.read_text().removeprefix("FARM_AGENT_KEY=").strip()
+
+
+def test_the_key_of_a_service_is_on_no_command_line_of_the_board(tmp_path: Path) -> None:
+    assert install(tmp_path, "given", "s3cret-key") == "s3cret-key"
+    seen = (tmp_path / "seen").read_text()
+    assert "systemctl" in seen and "s3cret-key" not in seen
+
+
+def test_a_board_makes_a_key_for_its_service_once(tmp_path: Path) -> None:
+    made = install(tmp_path, "random", "")
+    assert re.fullmatch("[0-9a-f]{48}", made)
+    assert install(tmp_path, "random", "") == made
+    assert install(tmp_path, "given", "") == "", "as --no-key wants it"
+    assert install(tmp_path, "random", "") != made
