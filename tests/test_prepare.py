@@ -21,6 +21,22 @@ from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
 from farm.workers import Desk
 
 CLASSES = 8
+# The file that holds the factor is named by a variable.
+CHOOSING_NET = """
+import os
+from pathlib import Path
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor([factor]))
+    def forward(self, x):
+        return x * self.factor
+
+def net():
+    return Net(float(Path(os.environ["CHOSEN"]).read_text())), (torch.ones(2),)
+"""
 
 
 @pytest.fixture
@@ -224,6 +240,20 @@ def test_a_model_that_changes_while_it_is_read_is_an_error(run, model, cache, mo
     with pytest.raises(ModelError, match="changed while it was read"):
         run(model)
     assert kept(cache) == []
+
+
+def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, cache, monkeypatch):
+    """Other limits have the source run again, and its record is of the run before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("choosing_net.py").write_text(CHOOSING_NET)
+    desk, model = Desk(tmp_path / "scratch"), Model("model", "python:choosing_net:net")
+    for name, max_abs in (("first", 0.1), ("second", 0.5)):
+        Path(name).write_text("2.0")
+        monkeypatch.setenv("CHOSEN", name)
+        limits = {precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()}
+        assert not prepare.prepare(desk, replace(model, limits=limits), HOST, cache).cached
+    assert len(kept(cache)) == 2
 
 
 def test_results_are_flattened_in_order():

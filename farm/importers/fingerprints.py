@@ -68,11 +68,14 @@ def fingerprint_tflite(model: Model, _: Path) -> str:
 def fingerprint_python(model: Model, cache: Path) -> str | None:
     """Return the digest of the files and packages of the last recorded run.
 
-    Returns None if there is no record, or if one of its files has changed or is missing.
+    Returns None if there is no record, if other importers than these wrote it, which may have
+    recorded other files, or if one of its files has changed or is missing.
     """
     record = _record(model.source, cache)
     try:
         known = json.loads(record.read_text())
+        if known["importers"] != _importers_digest():
+            return None
         files: dict[str, str] = known["files"]
         packages: list[str] = known["packages"]
         if any(file_digest(Path(file)) != digest for file, digest in files.items()):
@@ -91,7 +94,9 @@ def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
     handle, name = tempfile.mkstemp(dir=record.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump({"source": source, "files": digests, "packages": _packages(map(Path, digests))}, file, indent=1)
+            packages = _packages(map(Path, digests))
+            content = {"source": source, "importers": _importers_digest(), "files": digests, "packages": packages}
+            json.dump(content, file, indent=1)
         Path(name).replace(record)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -197,6 +198,16 @@ def test_a_damaged_record_asks_for_a_new_load(project, cache, load):
     load(f"python:{project}:net")
     (record,) = (cache / "python-sources").iterdir()
     record.write_text(record.read_text()[:-5])
+    assert key_of(project, cache) is None
+
+
+def test_a_record_of_other_importers_asks_for_a_new_load(project, cache, load):
+    load(f"python:{project}:net")
+    (record,) = (cache / "python-sources").iterdir()
+    written = json.loads(record.read_text())
+    record.write_text(json.dumps({**written, "importers": "0" * 64, "files": {}}))
+    assert key_of(project, cache) is None
+    record.write_text(json.dumps({name: value for name, value in written.items() if name != "importers"}))
     assert key_of(project, cache) is None
 
 
