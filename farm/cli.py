@@ -22,6 +22,7 @@ from farm.commands import (
     baseline,
     bench,
     bisect,
+    cache,
     check,
     compare,
     completion,
@@ -44,7 +45,7 @@ from farm.commands import (
 )
 from farm.commands.compile import compile_
 from farm.commands.completion import VARIABLE
-from farm.commands.output import echo_json, echo_text, guarded, show_error
+from farm.commands.output import echo_json, echo_text, guarded, show_error, warnings_at_end
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.tvm_import import leave_torch_out
 
@@ -52,7 +53,7 @@ from farm.tvm_import import leave_torch_out
 GROUPS = {
     "Measure": ("deploy", "run", "bench", "profile", "accuracy", "bisect", "tune"),
     "Judge and show": ("history", "compare", "baseline", "report", "runs", "records"),
-    "Models": ("check", "compile", "quantize", "export"),
+    "Models": ("check", "compile", "quantize", "export", "cache"),
     "Devices": ("devices", "doctor", "provision", "deployments", "rollback", "undeploy"),
     "Servers": ("agent", "tracker"),
     "For programs": ("schema", "completion"),
@@ -123,6 +124,7 @@ for command in (
     compile_,
     export.export,
     quantize.quantize,
+    cache.cache,
     tune.tune,
     records.records,
     history.history,
@@ -141,7 +143,7 @@ def main() -> NoReturn:
     signals.catch()
     leave_torch_out()
     try:
-        with guarded():
+        with guarded(), warnings_at_end():
             code = _run()
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports it while it exits

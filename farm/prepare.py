@@ -20,7 +20,7 @@ from farm.compiler.build import compiling
 from farm.compiler.fingerprint import compiler_digest, versions
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, with_fixed_shapes
-from farm.store import Store, digest_of
+from farm.store import Store, Upstream, digest_of
 from farm.time_ledger import timed
 from farm.types import Agreement, Limits, Model, Prepared, Profile, Progress, Stage
 from farm.workers import Desk
@@ -41,14 +41,15 @@ Maker = Callable[[Desk, Model, Profile, Path, Path], None]
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
-def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker | None = None) -> Prepared:
+def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker | None = None, upstream: Upstream | None = None) -> Prepared:
     """Return the prepared model from the store, or prepare and store it.
 
     `host` is the profile of this machine. `maker` replaces `make`, for example to run it in a
-    sandbox; the files that it leaves are trusted for their content only. Raises ModelError if the
+    sandbox; the files that it leaves are trusted for their content only. `upstream` is where others' prepared models
+    are fetched from. Raises ModelError if the
     model cannot be imported, and WrongAnswer if our build of it does not agree with the reference.
     """
-    store = Store(cache)
+    store = Store(cache, upstream)
     before = _digest(model, cache)
     if before and (kept := store.find(KIND, before)):
         return load(model.name, kept, cached=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import pickle
 import signal
@@ -30,14 +31,15 @@ TASK, ANSWER = "task.pickle", "answer.pickle"
 class Kind(StrEnum):
     """The kind of a message from a worker.
 
-    QUIET and ASK are exchanged between worker and crew only.
+    QUIET, ASK and WARNING are exchanged between worker and crew only.
     """
 
     NOTE = "note"
     DONE = "done"
     FAILED = "failed"
-    QUIET = "quiet"  # between worker and crew only, as is ASK
+    QUIET = "quiet"  # between worker and crew only, as are ASK and WARNING
     ASK = "ask"
+    WARNING = "warning"
 
 
 class Desk:
@@ -75,6 +77,19 @@ class Desk:
             yield
         finally:
             self._connection.send((Kind.QUIET, False))
+
+
+class _Warnings(logging.Handler):
+    """Passes the warnings of farm's log to the crew, which logs them in its own process."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send the text of a record."""
+        with contextlib.suppress(OSError):  # the crew is gone
+            self._connection.send((Kind.WARNING, record.getMessage()))
 
 
 def _work(connection: Connection, desk: Desk) -> None:
@@ -119,6 +134,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave_torch_out()
     connection = Connection(int(sys.argv[1]))
+    logging.getLogger("farm").addHandler(_Warnings(connection))
     with contextlib.suppress(BrokenPipeError):
         _work(connection, Desk(Path(sys.argv[2]), connection))
     os._exit(0)  # TVM's and torch's threads need no cleanup

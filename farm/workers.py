@@ -9,12 +9,13 @@ call that hangs cannot be interrupted from within its process; therefore lanes a
 worker lives in a process group with everything that it starts, works in a scratch folder that is
 deleted with it, and dies with this process. `desk.quiet()` pauses every other lane on this machine,
 so that farm's own load does not disturb a latency measured here. `desk.ask(question)` asks the
-user.
+user. A warning that a worker logs to the logger "farm" is logged here, once for all workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import shutil
 import signal
@@ -83,6 +84,7 @@ class Crew:
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _quiet: str | None = None
     _wants_quiet: list[str] = field(default_factory=list)
+    _warnings: set[str] = field(default_factory=set)
     _heir: subprocesses.Heir = field(init=False)
 
     def __enter__(self) -> Crew:
@@ -185,6 +187,11 @@ class Crew:
         """Handle one message of a worker; return those that concern the caller."""
         if kind is Kind.QUIET:
             self._set_quiet(lane, value)
+            return []
+        if kind is Kind.WARNING:
+            if value not in self._warnings:  # several lanes may meet the same fault
+                self._warnings.add(value)
+                logging.getLogger("farm").warning("%s", value)
             return []
         worker = self._workers[lane]
         if kind is Kind.ASK:

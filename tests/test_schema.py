@@ -70,6 +70,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
         "records",
         "records export out.jsonl",
         "records remove --core nothing",
+        "cache",
+        "cache prune --days 1 --dry-run",
         "devices",
         "bench --all digits --dry-run --threads 1,2",
     ],

@@ -207,9 +207,9 @@ class Farm:
         """
         from farm import comparison, stats
         from farm.pipeline import compare as pipeline_compare
-        from farm.store import Store, cache_root
+        from farm.store import open_store
 
-        store, sure = Store(cache_root()), confidence or stats.CONFIDENCE
+        store, sure = open_store(self.fleet.cache), confidence or stats.CONFIDENCE
         contests = [pipeline_compare.contest(*pair, self.fleet, store) for pair in pairs]
         length = replace(until or Until(), confidence=1 - (1 - sure) / max(1, len(pairs)))
 
@@ -232,14 +232,14 @@ class Farm:
         A failed job is returned as a run with a failure.
         """
         from farm.pipeline import execute
-        from farm.store import Store, cache_root
+        from farm.store import open_store
 
         record = self.record
         record.ready()
         return execute(
             jobs,
             host=host_profile(self.fleet),
-            store=Store(cache_root()),
+            store=open_store(self.fleet.cache),
             keep=record,
             lanes=build_lanes(),
             show=show or (lambda _: None),
@@ -263,9 +263,9 @@ class Farm:
         """
         from farm import pipeline
         from farm.inputs import read
-        from farm.store import Store, cache_root
+        from farm.store import open_store
 
-        store, said = Store(cache_root()), show or (lambda _: None)
+        store, said = open_store(self.fleet.cache), show or (lambda _: None)
         if isinstance(model, str) and not (build or self.fleet.names_source(model)):
             found = pipeline.infer_deployed(model, device, source, store=store, deadline_s=deadline_s, show=said)
             if found:

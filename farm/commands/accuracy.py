@@ -97,7 +97,7 @@ def _count(
     from farm import dashboard, signals
     from farm.pipeline.accuracy import Counting
     from farm.pipeline.accuracy import accuracy as measure
-    from farm.store import AnswerStore, Store, cache_root
+    from farm.store import AnswerStore
 
     fleet = session.fleet()
     last: list[Counting] = []
@@ -113,7 +113,7 @@ def _count(
                 devices,
                 path,
                 host=host_profile(fleet),
-                store=Store(cache_root()),
+                store=session.artifacts(),
                 keep=AnswerStore.of_user(),
                 deadlines_s={device.name: fleet.deadline_s(device, deadline_s) for device in devices},
                 count=count,

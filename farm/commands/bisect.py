@@ -54,7 +54,6 @@ def bisect(
     """
     from farm.commands.progress import Spinner
     from farm.pipeline.bisect import bisect as dissect
-    from farm.store import Store, cache_root
     from farm.views.bisecting import findings, layers_table
 
     fleet = session.fleet()
@@ -66,7 +65,7 @@ def bisect(
             device,
             source,
             host=host_profile(fleet),
-            store=Store(cache_root()),
+            store=session.artifacts(),
             least_db=min_snr,
             deadline_s=seconds,
             show=spinner.show,

@@ -36,13 +36,12 @@ def check(session: Session, model: str, profile_name: str, described: Described)
     from farm.commands.progress import Spinner
     from farm.importers.capabilities import capability_of
     from farm.pipeline.check import check as check_model
-    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         capability = capability_of(chosen)
-        report = check_model(chosen, profile, store=Store(cache_root()), show=spinner.show)
+        report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
     if session.as_json:
         format_of = None if capability is None else asdict(capability)
         session.document("check", {"model": chosen.name, "profile": profile.name, "format": format_of, **_body(report)})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from farm.api import Farm
     from farm.config import Fleet
-    from farm.store import RunStore
+    from farm.store import RunStore, Store
 
 
 @dataclass
@@ -51,6 +51,15 @@ class Session:
     def record(self) -> RunStore:
         """Return the database of runs."""
         return self.farm().record
+
+    def artifacts(self) -> Store:
+        """Return the store of builds, with the shared cache behind it if one is configured.
+
+        Raises ConfigError with all mistakes in the configuration.
+        """
+        from farm.store import open_store
+
+        return open_store(self.fleet().cache)
 
     def out(self) -> Console:
         """Return the console for tables (stdout)."""

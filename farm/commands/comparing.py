@@ -83,12 +83,11 @@ def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -
     with are checked.
     """
     from farm.pipeline.compare import contest
-    from farm.store import Store, cache_root
 
     asked = {(job.device.name, job.title) for job in jobs if not job.device.emulated}
     for run in before:
         if (run.device, run.title) in asked:
-            contest(run, run, session.fleet(), Store(cache_root()))
+            contest(run, run, session.fleet(), session.artifacts())
 
 
 def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool, deadline_s: float | None) -> list[Pair]:

@@ -38,7 +38,6 @@ def compile_(session: Session, model: str, profile_name: str, described: Describ
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
     from farm.pipeline import compile_model
-    from farm.store import Store, cache_root
     from farm.types import batch_in_words
 
     fleet = session.fleet()
@@ -46,7 +45,7 @@ def compile_(session: Session, model: str, profile_name: str, described: Describ
     if output and output.exists():
         raise UsageError(f"{output} exists already", "an artifact is never mixed with other files", "name a new folder, or remove it")
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        prepared, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+        prepared, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
     if output:
         shutil.copytree(artifact.library.parent, output)
     if session.as_json:

@@ -87,11 +87,10 @@ def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Cal
     """Return the devices' answers or errors, in the order of `chosen`."""
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
-    from farm.store import Store, cache_root
 
     with Spinner(session, title) as spinner:
         lanes = max(len(chosen), build_lanes())
-        found = ask(chosen, question, *arguments, store=Store(cache_root()), lanes=lanes, timeout_s=_SESSION_S, show=spinner.show)
+        found = ask(chosen, question, *arguments, store=session.artifacts(), lanes=lanes, timeout_s=_SESSION_S, show=spinner.show)
     return {device.name: found[device.name] for device in chosen}
 
 

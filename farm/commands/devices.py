@@ -61,10 +61,9 @@ def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
     from farm.pipeline.worker_tasks import FACTS_S, facts_task
-    from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices") as spinner:
-        return ask(chosen, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
+        return ask(chosen, facts_task, store=session.artifacts(), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
 
 
 def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:

@@ -37,12 +37,11 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     from farm.config import load
     from farm.pipeline.doctor.board import examine
     from farm.pipeline.doctor.host import examine_host
-    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
     model = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
-    store = Store(cache_root())
+    store = session.artifacts()
     found: dict[str, list[Finding]] = {_HERE: examine_host(store)}
     if not session.as_json:
         _print(_HERE, found[_HERE])

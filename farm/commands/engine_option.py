@@ -37,13 +37,12 @@ def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tup
     from farm.commands.common import host_profile
     from farm.commands.progress import Spinner
     from farm.pipeline.other_engines import against
-    from farm.store import Store, cache_root
     from farm.types import Verdict
 
     right = {(run.device, run.title) for run in outcome.runs if run.samples and run.verdict is not Verdict.WRONG}
     chosen = [job for job in jobs if (job.device.name, job.title) in right]
     with Spinner(session, f"against {', '.join(names)}") as spinner:
-        return against(chosen, names, host=host_profile(session.fleet()), store=Store(cache_root()), show=spinner.show)
+        return against(chosen, names, host=host_profile(session.fleet()), store=session.artifacts(), show=spinner.show)
 
 
 def show(session: Session, found: Sequence[Contest]) -> None:

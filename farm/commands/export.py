@@ -41,7 +41,6 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
     from farm.pipeline import compile_model
-    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
@@ -53,7 +52,7 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
             f"{profile.name} is for GPUs, and the runtime of the folder for CPUs", "its runner would not find the kernels", fix
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        _, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+        _, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
     written = [output]
     if kind == FOLDER:
         out.write(chosen, artifact, output)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -103,6 +104,32 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def warnings_at_end() -> Iterator[None]:
+    """Print the warnings of farm's log on stderr when the block ends, below what is shown live."""
+    log, kept = logging.getLogger("farm"), _Kept()
+    propagates, log.propagate = log.propagate, False
+    log.addHandler(kept)
+    try:
+        yield
+    finally:
+        log.removeHandler(kept)
+        log.propagate = propagates
+        for text in dict.fromkeys(kept.texts):
+            echo(Styled("warning", "yellow", bold=True), f": {text}", err=True)
+
+
+class _Kept(logging.Handler):
+    """Keeps the texts of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 class _Guarded:

@@ -54,7 +54,6 @@ def profile(
     from farm import views
     from farm.commands.progress import Spinner
     from farm.pipeline.profile import profile as profile_on
-    from farm.store import Store, cache_root
     from farm.views.profiling import profile_table, profile_to_json, trace_of
 
     check_writable(trace)
@@ -67,7 +66,7 @@ def profile(
             chosen,
             device,
             host=host_profile(fleet),
-            store=Store(cache_root()),
+            store=session.artifacts(),
             seconds=seconds,
             deadline_s=deadline_s,
             show=spinner.show,

@@ -50,7 +50,6 @@ def provision(
     from farm.commands.progress import Spinner
     from farm.config import load
     from farm.pipeline import provision as work
-    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere)
@@ -64,7 +63,7 @@ def provision(
                 for line in doctor_output.lines(finding, name if names else ""):
                     spinner.say(*line)
 
-        common: dict[str, Any] = {"host": host_profile(fleet), "store": Store(cache_root()), "lanes": build_lanes(), "show": spinner.show}
+        common: dict[str, Any] = {"host": host_profile(fleet), "store": session.artifacts(), "lanes": build_lanes(), "show": spinner.show}
         if away:
             found = work.remove(chosen, tell=tell, **common)
         else:

@@ -91,7 +91,6 @@ def quantize(
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
     from farm.pipeline.quantize import quantize as run
-    from farm.store import Store, cache_root
 
     fleet = session.fleet()
     chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
@@ -111,7 +110,7 @@ def quantize(
     check_writable(output)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:
-        report = run(asked, profile, output, host=host_profile(fleet), store=Store(cache_root()), show=spinner.show)
+        report = run(asked, profile, output, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
     if session.as_json:
         session.document("quantize", _body(report, output))
     else:

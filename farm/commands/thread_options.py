@@ -83,10 +83,9 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.executor.threads import numbers_of
     from farm.pipeline import ask
     from farm.pipeline.worker_tasks import FACTS_S, facts_task
-    from farm.store import Store, cache_root
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = ask(devices, facts_task, store=Store(cache_root()), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
+        answers = ask(devices, facts_task, store=session.artifacts(), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
     found = []
     for device in devices:
         facts = answers[device.name]

@@ -40,7 +40,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     from farm import dashboard, signals
     from farm.errors import FarmError
     from farm.pipeline.tuning.tune import tune as search
-    from farm.store import RecordStore, Store, cache_root
+    from farm.store import RecordStore
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
@@ -58,7 +58,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
                 chosen,
                 boards,
                 host=host_profile(fleet),
-                store=Store(cache_root()),
+                store=session.artifacts(),
                 records=RecordStore.of_user(),
                 minutes=minutes,
                 show=show,

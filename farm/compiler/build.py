@@ -13,7 +13,7 @@ from farm.compiler import tensor_cache
 from farm.compiler.artifact import GRAPH, KIND, LIBRARY, METADATA, PARAMETERS, load
 from farm.compiler.fingerprint import artifact_digest, versions
 from farm.errors import BuildError, FarmError
-from farm.store import RecordStore, Store, digest_of, file_digest
+from farm.store import RecordStore, Store, Upstream, digest_of, file_digest
 from farm.time_ledger import timed
 from farm.types import Artifact, Prepared, Profile, Progress, Stage
 from farm.workers import Desk
@@ -28,14 +28,21 @@ RawChoices = Mapping[str, Mapping[str, object]]  # by workload, as records have 
 ASKED, WORKLOADS = "workloads", "workloads.json"
 
 
-def build(desk: Desk, prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None) -> Artifact:
+def build(
+    desk: Desk,
+    prepared: Prepared,
+    profile: Profile,
+    cache: Path,
+    records: RecordStore | None = None,
+    upstream: Upstream | None = None,
+) -> Artifact:
     """Return the artifact of a model for a profile: from the store, or built and published there.
 
     Only the records for the profile's CPU model and for workloads of this model affect the build. The
     first build stores the keys of these workloads, so the digest depends on their records and on no
-    others. Raises BuildError.
+    others. `upstream` is where others' builds are fetched from. Raises BuildError.
     """
-    store, base = Store(cache), artifact_digest(prepared, profile)
+    store, base = Store(cache, upstream), artifact_digest(prepared, profile)
     if asked := store.find(ASKED, base):
         content = json.loads((asked / WORKLOADS).read_text())
         choices = records.choices(content["core"]) if records else {}

@@ -39,7 +39,8 @@ class Fleet:
     """A whole configuration.
 
     `path` is its file, None for the built-in one. `store` is where runs are kept, a path or a
-    postgresql:// URL; None for the user's own record.
+    postgresql:// URL; None for the user's own record. `cache` is the URL of the shared cache of
+    builds, None for none.
     """
 
     path: Path | None
@@ -50,6 +51,7 @@ class Fleet:
     tracker: TrackerSettings
     limits: Mapping[str, Limits]  # for models that are not configured
     store: str | None = field(default=None, repr=False)  # may contain a password
+    cache: str | None = None
 
     def deadline_s(self, device: Device, asked: float | None = None) -> float:
         """Return the limit of a job on a device, in seconds.

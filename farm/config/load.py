@@ -88,6 +88,7 @@ def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> 
         limits=every,
         tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
         store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
+        cache=document.cache,
     )
 
 

@@ -22,7 +22,7 @@ from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Quantize
+from farm.types import DTYPES, Quantize, check_cache_url
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 from farm.types.python_source import python_source
 
@@ -340,6 +340,9 @@ class Document(Table):
 
     store: Annotated[Text, AfterValidator(_store)] | None = None
     """The place of the record of runs: a file, or the URL of a PostgreSQL server."""
+    cache: Annotated[Text, AfterValidator(check_cache_url)] | None = None
+    """The shared cache of builds: a bucket, as `s3://BUCKET/PREFIX`, or a folder, as
+    `file:///FOLDER`."""
     devices: dict[Name, DeviceTable] = Field(default_factory=dict)
     """The devices by name."""
     profiles: dict[Name, ProfileTable] = Field(default_factory=dict)

@@ -160,7 +160,7 @@ def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: St
     Returns the model in that form and the prepared model.
     """
     model = for_profile(model, profile)
-    prepared: Prepared = do(crew, prepare_task, (model, host, store.root), show, PREPARE_S, f"importing {model.name}")
+    prepared: Prepared = do(crew, prepare_task, (model, host, store), show, PREPARE_S, f"importing {model.name}")
     return model, prepared
 
 
@@ -188,7 +188,7 @@ def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, sto
 def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
-    artifact: Artifact = do(crew, build_task, (prepared, profile, store.root), show, BUILD_S, task)
+    artifact: Artifact = do(crew, build_task, (prepared, profile, store), show, BUILD_S, task)
     return artifact
 
 

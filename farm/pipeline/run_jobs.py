@@ -231,17 +231,18 @@ class _Story:
         return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
 
     def _start_build(self, lane: str, key: Key) -> None:
-        cache = self.store.root
         self._running[lane] = (key, time.monotonic())
         if key[0] == "agent":
-            self.crew.assign(lane, agent_task, key[1], cache, AGENT_S, deadline_s=AGENT_S, task=f"building the agent for {key[1]}")
+            self.crew.assign(
+                lane, agent_task, key[1], self.store.root, AGENT_S, deadline_s=AGENT_S, task=f"building the agent for {key[1]}"
+            )
         elif key[0] == "prepare":
             model = self._models[key[1]]
-            self.crew.assign(lane, prepare_task, model, self.host, cache, deadline_s=PREPARE_S, task=f"importing {model.name}")
+            self.crew.assign(lane, prepare_task, model, self.host, self.store, deadline_s=PREPARE_S, task=f"importing {model.name}")
         else:
             prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
             task = f"compiling {key[1]} for {key[2]}"
-            self.crew.assign(lane, build_task, prepared, profile, cache, deadline_s=BUILD_S, task=task)
+            self.crew.assign(lane, build_task, prepared, profile, self.store, deadline_s=BUILD_S, task=task)
 
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._made.get(("agent", job.device.profile.agent or ""))

@@ -83,21 +83,21 @@ def agent_there(machine: str, cache: Path) -> Path | None:
     return None
 
 
-def prepare_task(desk: Desk, model: Model, host: Profile, cache: Path) -> Prepared:
+def prepare_task(desk: Desk, model: Model, host: Profile, store: Store) -> Prepared:
     """Import and check a model, in a sandbox if the model needs one."""
     from farm.prepare import make, prepare
 
     def maker(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> None:
         confined(desk, model, make, model, host, cache, folder, write=(folder,))
 
-    return prepare(desk, model, host, cache, maker)
+    return prepare(desk, model, host, store.root, maker, store.upstream)
 
 
-def build_task(desk: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact:
+def build_task(desk: Desk, prepared: Prepared, profile: Profile, store: Store) -> Artifact:
     """Build a prepared model for a profile, with this user's tuning records."""
     from farm.compiler.build import build
 
-    return build(desk, prepared, profile, cache, RecordStore.of_user())
+    return build(desk, prepared, profile, store.root, RecordStore.of_user(), store.upstream)
 
 
 def measure_task(desk: Desk, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:

@@ -2,41 +2,49 @@
 
     artifact_store   Store: folders by kind and digest, published atomically; digest_of, file_digest
     backends         the two kinds of database: a SQLite file, a PostgreSQL server
+    folder_archive   a stored folder as one file that can be checked
     database         Database: transactions, creation and migration of tables, retries, errors
     predictions      AnswerStore: the predicted classes of each sample, to resume an accuracy run
     records          RecordStore: the fastest kernel configurations measured, by CPU and workload
     run_json         runs as strict JSON and back
     runs             RunStore: the table of runs and the baselines, which are named sets of runs
     samples          compact lossless encoding of latency samples
+    shared_cache     SharedCache: a bucket from which machines fetch what others have built
     sources          source_digest: a digest of farm's own source files
     upsert           INSERT ... ON CONFLICT in the database's dialect
 
 Every write is atomic: a folder, a run or a record is stored as a whole or not at all. A caller
-imports the stores from this package and opens them with `Store(cache_root())`, `RunStore.at()`,
+imports the stores from this package and opens them with `open_store()`, `RunStore.at()`,
 `RecordStore.of_user()` or `AnswerStore.of_user()`.
 """
 
-from farm.store.artifact_store import Store, cache_root, data_root, digest_of, file_digest
+from farm.store.artifact_store import KINDS, Entry, Store, Upstream, cache_root, data_root, digest_of, file_digest
 from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA
 from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
 from farm.store.run_json import SCHEMA as RUN_SCHEMA
 from farm.store.run_json import run_from_json, run_to_json, strict
 from farm.store.runs import RunStore
+from farm.store.shared_cache import SharedCache, open_store
 from farm.store.sources import source_digest
 
 __all__ = [
+    "KINDS",
     "RECORD_SCHEMA",
     "RUN_SCHEMA",
     "AnswerStore",
+    "Entry",
     "Merged",
     "RecordStore",
     "RunStore",
+    "SharedCache",
     "Store",
+    "Upstream",
     "cache_root",
     "data_root",
     "digest_of",
     "file_digest",
+    "open_store",
     "read_records",
     "record_to_json",
     "run_from_json",

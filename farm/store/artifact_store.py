@@ -15,16 +15,24 @@ import re
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from farm import ownership
 from farm.errors import BuildError
 
+KINDS = ("models", "workloads", "artifacts")  # what imports and builds leave
 _TMP = "tmp"
 _LOCK = ".lock"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _CHUNK = 1 << 20
+
+
+class _NotThere(Exception):
+    """Upstream does not have a folder."""
 
 
 def cache_root() -> Path:
@@ -57,22 +65,60 @@ def _root(own: str, xdg: str, home: str) -> Path:
     return (base if base.is_absolute() else Path.home() / home) / "farm"
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored folder. `nbytes` is its size, `used` when it was written or last used."""
+
+    kind: str
+    digest: str
+    nbytes: int
+    used: datetime
+
+
+class Upstream(Protocol):
+    """A second store, from which folders are fetched, and to which they are sent."""
+
+    def fetch(self, kind: str, digest: str, folder: Path) -> bool:
+        """Fill an empty folder with what is stored under a digest; return whether it was there."""
+
+    def send(self, kind: str, digest: str, folder: Path) -> None:
+        """Store a folder under its digest."""
+
+
 class Store:
     """Store of folders by kind and digest; any number of processes may use one root concurrently.
 
-    Its methods raise BuildError if the disk is full or the root cannot be written.
+    What is not there is looked for `upstream`, and what is published goes there too. Its methods
+    raise BuildError if the disk is full or the root cannot be written.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, upstream: Upstream | None = None) -> None:
         self.root = root
+        self.upstream = upstream
 
     def find(self, kind: str, digest: str) -> Path | None:
         """Return the complete folder stored under this digest, or None if there is none.
 
-        The caller must not change its content.
+        The caller must not change its content. Its time of modification is that of its last use.
         """
         place = self._place(kind, digest)
-        return place if place.is_dir() else None
+        if not place.is_dir() and not self.fetch(kind, digest):
+            return None
+        with contextlib.suppress(OSError):  # a root that may only be read
+            os.utime(place)
+        return place
+
+    def fetch(self, kind: str, digest: str) -> bool:
+        """Copy a folder from upstream; return whether it was there."""
+        if self.upstream is None:
+            return False
+        try:
+            with self._published(kind, digest) as folder:
+                if not self.upstream.fetch(kind, digest, folder):
+                    raise _NotThere
+        except _NotThere:
+            return False
+        return True
 
     @contextlib.contextmanager
     def publish(self, kind: str, digest: str) -> Iterator[Path]:
@@ -81,6 +127,13 @@ class Store:
         An error in the block leaves nothing behind. If another process has published the same
         digest in the meantime, its folder stays and this one is deleted: the two are equal.
         """
+        with self._published(kind, digest) as folder:
+            yield folder
+        if self.upstream is not None:
+            self.upstream.send(kind, digest, self._place(kind, digest))
+
+    @contextlib.contextmanager
+    def _published(self, kind: str, digest: str) -> Iterator[Path]:
         place = self._place(kind, digest)
         with self.scratch() as scratch, self._errors():
             work = scratch / digest
@@ -94,6 +147,23 @@ class Store:
                 if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not place.is_dir():
                     raise
             _sync_one(place.parent)
+
+    def entries(self) -> list[Entry]:
+        """Return what imports and builds have left here, the kinds in order."""
+        found = []
+        for kind in KINDS:
+            with contextlib.suppress(FileNotFoundError):
+                for place in sorted((self.root / kind).iterdir()):
+                    nbytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+                    found.append(Entry(kind, place.name, nbytes, datetime.fromtimestamp(place.stat().st_mtime, UTC)))
+        return found
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Remove stored folders; those that are gone already are no error."""
+        with self.scratch() as scratch, self._errors():
+            for one in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    self._place(one.kind, one.digest).rename(scratch / f"{one.kind}-{one.digest}")
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:

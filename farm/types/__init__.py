@@ -3,6 +3,7 @@
     accuracy        Accuracy, Answered: classification accuracy over labelled samples
     artifacts       Prepared, Artifact, Release and so on: a model imported, built, installed
     bisect          Dissection, Layer, Likeness: outputs of single kernels on a device
+    cache_location  CacheLocation: where the shared cache lies, and the check of its URL
     fleet           Profile, Device, Model, TensorSpec and so on: the content of devices.toml
     layers          names of source operators, encoded in variables' names
     pairing         Side, Until, Paired: two builds measured interleaved
@@ -21,6 +22,7 @@ Values passed between packages have these types. Callers import them from this p
 from farm.types.accuracy import Accuracy, Answered
 from farm.types.artifacts import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.bisect import Dissection, Layer, Likeness
+from farm.types.cache_location import CacheLocation, check_cache_url
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -56,6 +58,7 @@ __all__ = [
     "Answered",
     "Artifact",
     "Batch",
+    "CacheLocation",
     "Candidate",
     "Contest",
     "Device",
@@ -100,5 +103,6 @@ __all__ = [
     "Verdict",
     "Wrong",
     "batch_in_words",
+    "check_cache_url",
     "shape_in_words",
 ]

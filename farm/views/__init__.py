@@ -55,6 +55,16 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheRow:
+    """A cache, and the numbers of imported models, builds and bytes in it."""
+
+    place: str
+    models: int
+    builds: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """One of the largest scores: its class's index and label, and the score itself.
 
@@ -143,6 +153,17 @@ def records_table(records: Sequence[Record], width: int) -> Table:
         Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
     ]
     return table_of(columns, records, width)
+
+
+def cache_table(rows: Sequence[CacheRow], width: int) -> Table:
+    """Return a table of caches of builds."""
+    columns: list[Column[CacheRow]] = [
+        Column("cache", lambda row: row.place, style="bold"),
+        Column("models", lambda row: str(row.models), right=True),
+        Column("builds", lambda row: str(row.builds), right=True),
+        Column("MB", lambda row: f"{row.nbytes / 1e6:.1f}", right=True),
+    ]
+    return table_of(columns, rows, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:

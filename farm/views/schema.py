@@ -127,6 +127,7 @@ _KERNEL = {
     "candidates": Maybe(int),
     "skipped": Any,
 }
+_KEPT: dict[str, Any] = {"models": int, "builds": int, "nbytes": int}
 _NEWEST = {"device": str, "model": str, "run": str, "verdict": Verdict, "reason": str, "p50_ms": Maybe(float)}
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -198,6 +199,9 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "exported": {"records": int, "file": str},
     "imported": {"new": int, "faster": int, "left": int},
     "removed": {"records": int},
+    "cache": {"places": [{"place": str, **_KEPT}]},
+    "fetched": _KEPT,
+    "pruned": {**_KEPT, "dry_run": bool},
     "history": {"runs": [RUN]},
     "report": {
         "path": str,
