@@ -102,6 +102,10 @@ class SharedCache:
 
         self._attempt("written", f"{kind}/{digest[:12]}", store)
 
+    def reach(self) -> None:
+        """Ask the bucket for one object. Raises UsageError if it does not answer."""
+        self._asked(lambda: self._has(KINDS[0], "0" * 64))
+
     def entries(self) -> list[Entry]:
         """Return what is stored. Raises UsageError if the bucket cannot be listed."""
         return self._asked(lambda: list(self._entries()))
@@ -145,6 +149,8 @@ class SharedCache:
     def _asked(self, question: Callable[[], Answer]) -> Answer:
         try:
             return question()
+        except ModuleNotFoundError as exc:
+            raise UsageError("the shared cache needs obstore", str(exc), "pip install 'tvm-farm[cache]'") from exc
         except Exception as exc:
             fix = "correct `cache` in devices.toml, the variables of its credentials, or its rights"
             raise UsageError(f"the shared cache {self.location.url} does not answer", _cause(exc), fix) from exc

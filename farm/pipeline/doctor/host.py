@@ -1,4 +1,7 @@
-"""Check what farm needs of this machine: Python, packages, cache, toolchain, emulators, sandbox."""
+"""Check what farm needs of this machine.
+
+Python, packages, cache, toolchain, emulators, sandbox, and the shared cache if there is one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from farm import sandbox, subprocesses
 from farm.deadline import Deadline
 from farm.errors import BuildError, FarmError
 from farm.pipeline.doctor.board import Finding
-from farm.store import Store
+from farm.store import SharedCache, Store
 
 _LINK_S = 120.0
 _ROOM_BYTES = 2 << 30  # free space for the cache: zig's libraries, agents, a few models
@@ -33,6 +36,8 @@ def examine_host(store: Store) -> list[Finding]:
         "emulators": _emulators,
         "sandbox": _sandbox,
     }
+    if isinstance(shared := store.upstream, SharedCache):
+        checks["shared cache"] = lambda: _shared_cache(shared)
     found = []
     for layer, check in checks.items():
         try:
@@ -108,6 +113,11 @@ def _cache(store: Store) -> Finding:
         raise FarmError(f"the cache {store.root} cannot be written", str(exc), "keep it elsewhere: export FARM_CACHE=/path") from exc
     advice = "" if free >= _ROOM_BYTES else "it will want 2 GiB; free space, or keep it elsewhere: export FARM_CACHE=/path"
     return Finding("cache", f"{store.root}, {free / 2**30:.1f} GiB free", advice=advice)
+
+
+def _shared_cache(shared: SharedCache) -> Finding:
+    shared.reach()
+    return Finding("shared cache", f"{shared.location.url} answers{', and is only read' if shared.location.read_only else ''}")
 
 
 def _sandbox() -> Finding:

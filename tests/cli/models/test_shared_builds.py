@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def s3() -> Iterator[dict[str, str]]:
         Bucket="lab"
     )
     yield {"AWS_ENDPOINT_URL": url, **keys}
+    urllib.request.urlopen(f"{url}/moto-api/reset", data=b"").close()  # all servers of a process share their buckets
     server.stop()
 
 
@@ -48,6 +50,7 @@ def test_the_second_farm_builds_nothing(fresh: Farm, s3: dict[str, str], tmp_pat
     assert first.code == 0 and not first.json["cached"] and "warning" not in first.err, first.err
     second = two.run(*NET)
     assert second.code == 0 and second.json["cached"] and "warning" not in second.err, second.err
+    assert "shared cache: s3://lab/farm answers" in " ".join(two.run("doctor").out.split())
     assert second.json["digest"] == first.json["digest"]
     assert second.json["library_digest"] == first.json["library_digest"]
     assert "machine code" not in second.err and "importing" not in second.err.replace("importing net", "")
@@ -71,6 +74,7 @@ def test_a_bucket_that_is_away_costs_one_warning(fresh: Farm, s3: dict[str, str]
     refused = lonely.run("cache")
     assert refused.code == 2 and "does not answer" in refused.error["error"]
     assert lonely.run("cache", "prune", "--shared", "--days", "1").code == 2
+    assert "the shared cache s3://lab/farm does not answer" in " ".join(lonely.run("doctor").out.split())
 
 
 def test_strangers_builds_read_and_do_not_write(fresh: Farm, s3: dict[str, str], tmp_path: Path) -> None:
