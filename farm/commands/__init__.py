@@ -7,7 +7,7 @@
 
     common                the session that every command receives, its options, writing files
     options               options shared by several commands, and their types
-    model_options         --shape, --dtype, --module, --trust
+    model_options         --shape, --value, --dtype, --module, --trust
     thread_options        --threads, --cores, --pinned
     engine_option         --against
     comparing             shared by compare, bench and report: baselines, comparisons, regressions

@@ -1,7 +1,8 @@
-"""--shape, --dtype, --module and --trust: properties of a model that its file does not state."""
+"""--shape, --value, --dtype, --module and --trust: properties of a model that its file does not state."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -11,14 +12,14 @@ import click
 from farm.commands.options import gathered
 
 if TYPE_CHECKING:
-    from farm.types import Model
+    from farm.types import Model, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
     """Properties of a model given on the command line.
 
-    Shapes and element types of inputs by name, the function that makes the module, and whether the
+    Shapes, element types and constant values of inputs by name, the function that makes the module, and whether the
     file is trusted. It is false if none is given.
     """
 
@@ -26,22 +27,26 @@ class Described:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     module: str | None = None
     trust: bool = False
+    values: Mapping[str, Value] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.shapes or self.dtypes or self.module or self.trust)
+        return bool(self.shapes or self.dtypes or self.module or self.trust or self.values)
 
     def of(self, model: Model) -> Model:
         """Return the model with these properties added."""
         shapes, dtypes = {**model.shapes, **self.shapes}, {**model.dtypes, **self.dtypes}
-        return replace(model, shapes=shapes, dtypes=dtypes, module=self.module or model.module, trust=self.trust or model.trust)
+        module, trust, values = self.module or model.module, self.trust or model.trust, {**model.values, **self.values}
+        return replace(model, shapes=shapes, dtypes=dtypes, module=module, trust=trust, values=values)
 
 
-def _described(shapes: tuple[str, ...], dtypes: tuple[str, ...], module: str | None, trust: bool) -> Described:
+def _described(shapes: tuple[str, ...], values: tuple[str, ...], dtypes: tuple[str, ...], module: str | None, trust: bool) -> Described:
     """Return the values of the options.
 
-    Raises UsageError for a malformed shape, an unknown element type, or a malformed function name.
+    Raises UsageError for a malformed shape or value, an unknown element type, or a malformed
+    function name.
     """
-    return Described(dict(map(_shape, shapes)), dict(map(_dtype, dtypes)), None if module is None else _module(module), trust)
+    named = None if module is None else _module(module)
+    return Described(dict(map(_shape, shapes)), dict(map(_dtype, dtypes)), named, trust, dict(map(_value, values)))
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -55,6 +60,25 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not name or min(extents) < 1:
         raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
     return name, extents
+
+
+def _value(text: str) -> tuple[str, Value]:
+    """Return an input's name and value; a value is a number, true, false, or lists of these."""
+    from farm.errors import UsageError
+
+    name, _, written = text.partition("=")
+    try:
+        value = json.loads(written)
+    except ValueError:
+        value = None
+    if not name or not _is_numbers(value):
+        fix = "--value NAME=16000, or of a vector --value NAME=[1,2]"
+        raise UsageError(f"--value {text}: no input's name and value", "a value is a number, true, false, or lists of these", fix)
+    return name, value
+
+
+def _is_numbers(value: object) -> bool:
+    return all(map(_is_numbers, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
 
 
 def _dtype(text: str) -> tuple[str, str]:
@@ -88,6 +112,13 @@ with_description = gathered(
         multiple=True,
         metavar="NAME:1,3,224,224",
         help="The shape of an input that the model does not fix; may be repeated.",
+    ),
+    click.option(
+        "--value",
+        "values",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An input of an ONNX model that is a constant (sr=16000, flags=[1,0]); it is no longer fed. May be repeated.",
     ),
     click.option(
         "--dtype",

@@ -105,6 +105,7 @@ def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
         name=name,
         source=table.source,
         shapes={name: tuple(shape) for name, shape in table.shapes.items()},
+        values=table.values,
         preprocess=table.preprocess.made(),
         labels=Path(table.labels) if table.labels else None,
         dataset=Path(table.dataset) if table.dataset else None,

@@ -38,11 +38,27 @@ def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[s
     """
     if name == TORCH:
         return _torch(model, imported, inputs, threads)
-    return _onnx_runtime(Path(model.source) if imported is None else _as_onnx(imported, model, folder), inputs, threads)
+    if imported is None:
+        return _onnx_runtime(Path(model.source), inputs, threads, _constants(model))
+    return _onnx_runtime(_as_onnx(imported, model, folder), inputs, threads, {})
 
 
-def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
-    """Return ONNX Runtime's version, and a function that runs the file on these inputs."""
+def _constants(model: Model) -> Mapping[str, Array]:
+    """Return the inputs of an ONNX file whose values the user states."""
+    if not model.values:
+        return {}
+    import onnx
+
+    from farm.importers.onnx.constant_inputs import constants
+
+    return constants(onnx.load(model.source, load_external_data=False).graph, model.values, Path(model.source).name)
+
+
+def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int, known: Mapping[str, Array]) -> tuple[str, Run]:
+    """Return ONNX Runtime's version, and a function that runs the file on these inputs.
+
+    The `known` inputs are constants, by name.
+    """
     import onnxruntime
 
     from farm.importers.onnx.runtime import session
@@ -51,7 +67,8 @@ def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int) -> tupl
         running = session(path, threads, exact=False)
     except Exception as exc:
         raise ModelError(f"ONNX Runtime refuses {path.name}", one_line(exc)) from exc
-    fed = {given.name: value for given, value in zip(running.get_inputs(), inputs.values(), strict=True)}
+    names = [given.name for given in running.get_inputs() if given.name not in known]
+    fed = {**dict(zip(names, inputs.values(), strict=True)), **known}
     return onnxruntime.__version__, lambda: running.run(None, fed)
 
 

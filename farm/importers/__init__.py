@@ -82,6 +82,10 @@ def load(model: Model, cache: Path) -> Imported:
     sources, and records the files that it read in `cache/python-sources`.
     """
     loader = _chosen(_LOADERS, model)
+    if Path(model.source).suffix.lower() != ".onnx":
+        from farm.importers.model_file import refuse_values
+
+        refuse_values(model)
     imported: Imported = loader(model)
     if model.batch is not None:
         from farm.importers.fixed_batch import at_batch

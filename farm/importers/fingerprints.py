@@ -114,7 +114,7 @@ def _record(source: str, cache: Path) -> Path:
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
     """Return the digest of a model's content, its options, package versions and the importers."""
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
-    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module, "batch": model.batch}
+    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module, "batch": model.batch, "values": model.values}
     return digest_of({"content": content, **asked, "versions": versions, "importers": _importers_digest()})
 
 

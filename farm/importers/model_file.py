@@ -40,6 +40,14 @@ def refuse_dtypes(model: Model) -> None:
         )
 
 
+def refuse_values(model: Model) -> None:
+    """Raise ModelError if inputs of a format other than ONNX are stated to be constants."""
+    if model.values:
+        name = Path(model.source).name
+        fix = "leave it out, or export the model to ONNX, or without this input"
+        raise ModelError(f"{name}: {', '.join(model.values)} cannot be made a constant", "--value is for ONNX models", fix)
+
+
 def _missing(path: Path) -> ModelError:
     """Return the ModelError for a missing file, with a similar name as a hint."""
     if not path.parent.is_dir():

@@ -39,7 +39,7 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
         arguments = (model, host, store.root, output.absolute())
         found: Quantized = do(crew, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
-    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None)
+    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, values={}, module=None)
     profile = replace(profile, quantize=None)  # the float model must be built as float, too
     artifacts = [compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)]
     return Report(found, *artifacts)

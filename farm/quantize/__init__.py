@@ -144,6 +144,7 @@ def _recipe(
         source=model.source,
         shapes=model.shapes,
         dtypes=model.dtypes,
+        values=model.values,
         module=model.module,
         weights=_weights(floating),
         settings=settings,

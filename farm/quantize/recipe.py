@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.types import RECIPES, Model, Quantize, TensorSpec
+from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
 from farm.types.python_source import is_python
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +43,7 @@ class Recipe:
     source: str
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
+    values: Mapping[str, Value]
     module: str | None
     weights: str
     settings: Quantize
@@ -69,6 +70,7 @@ def write(path: Path, recipe: Recipe) -> None:
         "source": source,
         "shapes": {name: list(shape) for name, shape in recipe.shapes.items()},
         "dtypes": dict(recipe.dtypes),
+        "values": dict(recipe.values),
         "module": recipe.module,
         "weights": recipe.weights,
         "quantize": asdict(recipe.settings),
@@ -116,6 +118,7 @@ def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
         source=source if is_python(source) else str((folder / source).resolve()),
         shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
         dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
+        values=dict(content.get("values", {})),
         module=None if content["module"] is None else str(content["module"]),
         weights=str(content["weights"]),
         settings=Quantize(**content["quantize"]),
@@ -140,7 +143,7 @@ def _unpacked(text: str) -> dict[str, Array]:
 def float_model(model: Model, recipe: Recipe) -> Model:
     """Return the float model of a recipe's model."""
     shapes = {**recipe.shapes, **model.shapes}
-    plain = replace(model, quantize=None, calibration_data=None)
+    plain = replace(model, quantize=None, calibration_data=None, values={**recipe.values, **model.values})
     return replace(plain, source=recipe.source, shapes=shapes, dtypes={**recipe.dtypes, **model.dtypes}, module=recipe.module)
 
 

@@ -35,6 +35,7 @@ from farm.types.fleet import (
     Profile,
     Quantize,
     TensorSpec,
+    Value,
     batch_in_words,
     shape_in_words,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "TensorSpec",
     "Trying",
     "Until",
+    "Value",
     "Variant",
     "Verdict",
     "Wrong",

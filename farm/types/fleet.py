@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +213,24 @@ LIMITS: Mapping[str, Limits] = {
 }
 
 
+# A number, or rows of them in lists.
+Value: TypeAlias = bool | int | float | Sequence[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model as the user names it.
 
     `source` is an absolute path, or `python:package.module:function`. `shapes` overrides input
-    shapes by name. `dtypes` overrides element types (numpy's names) by name; "" stands for all
-    floating-point numbers of a module. `module` is the `python:` function that creates the module
-    for a file with weights only. `labels` is a text file with one label per line. `dataset` is
-    labelled samples: an .npz with `inputs` (N x one sample) and `labels` (N integers), or a folder
-    of images by class (see farm.data). With `quantize` the model is quantized; int8 uses the
-    samples of `calibration_data`. `limits` are those of its answer, by the type in which it
-    computes. With `batch`, it is built for this number of samples at once. With `trust`, its file
-    is treated as the user's own program and imported without a sandbox.
+    shapes by name. `values` holds the inputs that are constants, by name. `dtypes` overrides
+    element types (numpy's names) by name; "" stands for all floating-point numbers of a module.
+    `module` is the `python:` function that creates the module for a file with weights only.
+    `labels` is a text file with one label per line. `dataset` is labelled samples: an .npz with
+    `inputs` (N x one sample) and `labels` (N integers), or a folder of images by class (see
+    farm.data). With `quantize` the model is quantized; int8 uses the samples of `calibration_data`.
+    `limits` are those of its answer, by the type in which it computes. With `batch`, it is built
+    for this number of samples at once. With `trust`, its file is treated as the user's own program
+    and imported without a sandbox.
     """
 
     name: str
@@ -240,3 +246,4 @@ class Model:
     calibration_data: Path | None = None
     batch: int | None = None
     trust: bool = False
+    values: Mapping[str, Value] = field(default_factory=dict)

@@ -120,6 +120,7 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     [models.m]
     source = "m.onnx"
     shapes = { x = [1, 3, 8, 8], s = [] }
+    values = { sr = 16000, gain = 0.5, on = true, pads = [[1, 2]] }
     labels = "labels.txt"
     dataset = "data.npz"
     preprocess = { kind = "imagenet", layout = "NHWC", std = [2] }
@@ -131,6 +132,7 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     model = fleet.model("m")
     assert (model.source, model.labels, model.dataset) == (str(folder / "m.onnx"), folder / "labels.txt", folder / "data.npz")
     assert model.shapes == {"x": (1, 3, 8, 8), "s": ()}
+    assert model.values == {"sr": 16000, "gain": 0.5, "on": True, "pads": [[1, 2]]} and model.values["on"] is True
     assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875, True)
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]

@@ -45,6 +45,12 @@ def test_bytes_and_shapes_count(model, cache, tmp_path):
     assert importers.fingerprint(model, cache) != key
 
 
+def test_values_of_inputs_count(model, cache):
+    key = importers.fingerprint(model, cache)
+    one, two = (importers.fingerprint(replace(model, values={"x": value}), cache) for value in (1, 2))
+    assert len({key, one, two}) == 3
+
+
 def test_external_weights_count(external, cache, tmp_path):
     key = importers.fingerprint(external, cache)
     data = tmp_path / "weights.bin"

@@ -69,6 +69,15 @@ def input_specs(graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]]
     return tuple(TensorSpec(one.name, tuple(shapes[one.name] or ()), one.dtype, stays and one.name in batches) for one in inputs)
 
 
+def input_axes(value: onnx.ValueInfoProto, what: str) -> tuple[tuple[Axis, ...] | None, str]:
+    """Return the axes of an input (None if the rank is unknown) and its element type.
+
+    Raises ModelError for types that farm does not feed.
+    """
+    declared = _read(value, what)
+    return declared.axes, declared.dtype
+
+
 def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
     """Return an input as the file declares it; raise ModelError for unsupported types."""
     kind = value.type.WhichOneof("value")

@@ -18,6 +18,7 @@ from farm.errors import ModelError
 from farm.importers import custom_kernels, layer_names
 from farm.importers.imported_model import Imported, Reference, example_inputs, with_fixed_shapes
 from farm.importers.model_file import check_file, refuse_dtypes
+from farm.importers.onnx.constant_inputs import constants, with_constants
 from farm.importers.onnx.converters import installed
 from farm.importers.onnx.input_shapes import input_specs, user_inputs
 from farm.importers.onnx.layer_outputs import onnx_layers
@@ -36,6 +37,8 @@ _SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")
 def load(source: Model) -> Imported:
     """Import the ONNX file `source.source`, with `source.shapes` for its open axes.
 
+    Inputs in `source.values` are constants.
+
     An open batch may stay open. Raises ModelError for a file that is missing, damaged or invalid,
     for operators that TVM or ONNX Runtime does not support, and for open shapes.
     """
@@ -49,7 +52,8 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     """
     path = Path(source.source)
     what = path.name
-    _, model, inputs = opened(source)
+    written, model, inputs = opened(source)
+    known = constants(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
@@ -67,8 +71,8 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
-        reference=_reference(asked, outputs, what),
-        layers=lambda values: onnx_layers(onnx.load(path), values),
+        reference=_reference(asked, outputs, known, what),
+        layers=lambda values: onnx_layers(onnx.load(path), {**values, **known}),
     )
 
 
@@ -82,12 +86,13 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    inputs = input_specs(model.graph, source.shapes, path.name)
+    fed = with_constants(model, constants(model.graph, source.values, path.name))
+    inputs = input_specs(fed.graph, source.shapes, path.name)
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
             raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
-    return model, folded(plainly(model), inputs, has_converter), inputs
+    return model, folded(plainly(fed), inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -173,12 +178,12 @@ def _failing_node(error: Exception) -> onnx.NodeProto | None:
     return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
 
 
-def _reference(asked: Any, outputs: list[str], what: str) -> Reference:
-    """Return the function that runs the session `asked` on inputs by name."""
+def _reference(asked: Any, outputs: list[str], known: Mapping[str, np.ndarray], what: str) -> Reference:
+    """Return the function that runs the session `asked` on inputs by name, and the `known` ones."""
 
     def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            return [np.asarray(output) for output in asked.run(outputs, dict(inputs))]
+            return [np.asarray(output) for output in asked.run(outputs, {**inputs, **known})]
         except Exception as exc:
             fix = "check the shapes and values of the inputs"
             raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc

@@ -1,0 +1,95 @@
+"""An input whose value the user states is a constant: folded, gone from the inputs, and fed to the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import our_build
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+from farm import importers
+from farm.cli import cli
+from farm.errors import ModelError, UsageError
+from farm.types import Model
+
+node = helper.make_node
+SR = (TensorProto.INT64, [])
+
+
+@pytest.fixture
+def voice(onnx_file) -> Path:
+    """As voice models choose: Relu at 16000, Neg at any other rate."""
+    ends = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2, 3])]
+    branches = {
+        "then_branch": helper.make_graph([node("Relu", ["x"], ["inner"])], "then", [], ends),
+        "else_branch": helper.make_graph([node("Neg", ["x"], ["inner"])], "else", [], ends),
+    }
+    nodes = [node("Equal", ["sr", "rate"], ["yes"]), node("If", ["yes"], ["y"], **branches)]
+    return onnx_file(nodes, {"x": [2, 3], "sr": SR}, {"y": [2, 3]}, {"rate": np.array(16000, np.int64)})
+
+
+def imported(path: Path, **values: Any) -> importers.Imported:
+    return importers.load(Model("test", str(path), values=values), path.parent)
+
+
+@pytest.mark.parametrize(("rate", "operator"), [(16000, "relu"), (8000, "negative")])
+def test_an_if_on_a_constant_input_takes_one_branch(rate, operator, voice):
+    made = imported(voice, sr=rate)
+    assert [spec.name for spec in made.inputs] == ["x"]
+    script = made.module.script()
+    assert f"R.{'nn.' if operator == 'relu' else ''}{operator}(" in script and script.count("R.nn.relu(") + script.count("R.negative(") == 1
+    x = made.example["x"]
+    np.testing.assert_array_equal(made.reference({"x": x})[0], np.maximum(x, 0) if rate == 16000 else -x)
+    np.testing.assert_array_equal(our_build.answers(made)[0], made.reference({"x": x})[0])
+
+
+def test_layers_of_a_model_with_a_constant_input_are_computed(voice):
+    made = imported(voice, sr=16000)
+    assert made.layers is not None
+    assert [operator for _, operator, _ in made.layers(made.example)] == ["Equal", "If"]
+
+
+def test_a_number_fits_every_shape_of_one_element(onnx_file):
+    path = onnx_file([node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": [1, 1]}, {"y": [2, 3]})
+    made = imported(path, gain=3)
+    np.testing.assert_array_equal(our_build.answers(made)[0], made.example["x"] * 3)
+
+
+def test_lists_are_tensors(onnx_file):
+    path = onnx_file([node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": ["n"]}, {"y": [2, 3]})
+    made = imported(path, gain=[1, 2.5, 3])
+    np.testing.assert_array_equal(our_build.answers(made)[0], made.example["x"] * np.array([1, 2.5, 3], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"st": 16000}, "no input 'st'"),
+        ({"sr": 1.5}, "int64, which takes whole numbers"),
+        ({"sr": True}, "int64, which takes whole numbers"),
+        ({"sr": 2**70}, "is of another type"),
+        ({"sr": [1, 2]}, "of another shape"),
+        ({"x": 1}, "of another shape"),
+        ({"x": [[1, 2, 3], [1, 2]]}, "is no tensor"),
+        ({"sr": 1, "x": [[1, 2, 3], [4, 5, 6]]}, "no input left"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(values, words, voice):
+    with pytest.raises(ModelError) as refused:
+        imported(voice, **values)
+    assert words in f"{refused.value.what}: {refused.value.why}"
+
+
+def test_other_formats_refuse_values():
+    with pytest.raises(ModelError, match="cannot be made a constant"):
+        importers.load(Model("net", "net.tflite", values={"x": 1}), Path())
+
+
+@pytest.mark.parametrize("text", ["sr", "sr=", "=1", "sr=fast", 'sr="1"', 'sr={"a":1}', "sr=null", "sr=[1,null]"])
+def test_a_malformed_value_is_a_mistake_of_usage(text, voice):
+    result = CliRunner().invoke(cli, ["check", str(voice), "--value", text])
+    assert isinstance(result.exception, UsageError) and "no input's name and value" in result.exception.what
