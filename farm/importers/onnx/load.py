@@ -155,13 +155,15 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     """Return the Relax module of a model; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.onnx import from_onnx
 
+    from farm.importers.onnx.selections import as_dataflow
+
     fed = user_inputs(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
         with hushed(), installed(), layer_names.of_onnx() as names:
-            return custom_kernels.compiled(layer_names.named(from_onnx(model, shape_dict=shapes), names))
+            return custom_kernels.compiled(as_dataflow(layer_names.named(from_onnx(model, shape_dict=shapes), names)))
     except Exception as exc:
         node = _failing_node(exc)
         where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"

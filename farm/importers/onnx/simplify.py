@@ -141,9 +141,26 @@ class _Folder:
                     if name in outputs:
                         kept.append(onnx.helper.make_node("Identity", [place], [name]))
             else:
+                if node.op_type == "If":
+                    for attribute in node.attribute:
+                        self._fold_branch(attribute.g)
                 self._infer(node)
                 kept.append(node)
         return kept
+
+    def _fold_branch(self, branch: onnx.GraphProto) -> None:
+        """Fold the constants of a branch that may be taken; its names are known only within it."""
+        outer = self._values, self._types, self._shapes, self._added
+        own = {tensor.name: tensor for tensor in branch.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
+        stated = {tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in branch.initializer}
+        self._values, self._types, self._shapes, self._added = {**self._values, **own}, {**self._types, **stated}, dict(self._shapes), {}
+        outputs = {value.name for value in branch.output}
+        kept = self._nodes(branch.node, outputs)
+        used = {name for node in kept for name in _read(node)} | outputs
+        del branch.node[:]
+        branch.node.extend(kept)
+        branch.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
+        self._values, self._types, self._shapes, self._added = outer
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""
