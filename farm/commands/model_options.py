@@ -118,7 +118,7 @@ with_description = gathered(
         "values",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An input of an ONNX model that is a constant (sr=16000, flags=[1,0]); it is no longer fed. May be repeated.",
+        help="An input of ONNX, or a number that TorchScript takes, that is a constant (sr=16000, flags=[1,0]); may be repeated.",
     ),
     click.option(
         "--dtype",

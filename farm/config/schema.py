@@ -263,7 +263,8 @@ class ModelTable(Table):
     shapes: dict[str, list[Positive]] = Field(default_factory=dict)
     """The shapes of inputs that the model leaves open, by name."""
     values: dict[str, bool | int | float | list[Any]] = Field(default_factory=dict)
-    """Inputs of an ONNX model that are constants, by name: a number, or lists of numbers."""
+    """Inputs of ONNX models, and numbers that TorchScript takes, that are constants, by name: a
+    number, or lists of numbers."""
     preprocess: Annotated[PreprocessTable, BeforeValidator(_short_for("kind"))] = PreprocessTable()
     """How an image becomes an input. A text is short for `{ kind = TEXT }`."""
     labels: File | None = None

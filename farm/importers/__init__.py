@@ -82,7 +82,7 @@ def load(model: Model, cache: Path) -> Imported:
     sources, and records the files that it read in `cache/python-sources`.
     """
     loader = _chosen(_LOADERS, model)
-    if Path(model.source).suffix.lower() != ".onnx":
+    if Path(model.source).suffix.lower() != ".onnx" and not is_program(model):
         from farm.importers.model_file import refuse_values
 
         refuse_values(model)

@@ -45,7 +45,11 @@ def refuse_values(model: Model) -> None:
     if model.values:
         name = Path(model.source).name
         fix = "leave it out, or export the model to ONNX, or without this input"
-        raise ModelError(f"{name}: {', '.join(model.values)} cannot be made a constant", "--value is for ONNX models", fix)
+        raise ModelError(
+            f"{name}: {', '.join(model.values)} cannot be made a constant",
+            "--value is for ONNX models, and for plain numbers of TorchScript",
+            fix,
+        )
 
 
 def _missing(path: Path) -> ModelError:

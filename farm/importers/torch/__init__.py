@@ -4,6 +4,7 @@
     exported_program           .pt2 files of torch.export.save
     torchscript                TorchScript files
     torchscript_traced_inputs  the input shapes that a TorchScript file was traced with
+    torchscript_plain_values   arguments of a TorchScript file that are no tensors
     state_dict                 files of weights, for a module that a function returns
     python_function            functions that return a module and example inputs
     pickles                    names in a pickle that is not a file of weights

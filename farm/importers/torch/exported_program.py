@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported, example_inputs
-from farm.importers.model_file import refuse_dtypes
+from farm.importers.model_file import refuse_dtypes, refuse_values
 from farm.importers.relax_module import hushed, one_line
 from farm.importers.torch.convert import Arguments, convert, export, input_names, with_shapes
 from farm.importers.torch.converters.pt2e import known_to_torch
@@ -34,6 +34,7 @@ def load(source: Model) -> Imported:
     path = Path(source.source)
     what = path.name
     refuse_dtypes(source)
+    refuse_values(source)
     program = _read(path)
     _check_keys(program, what)
     placeholders = _placeholders(program, what)

@@ -25,6 +25,7 @@ from farm.importers.torch.convert import Arguments, convert, export, output_name
 from farm.importers.torch.dtypes import dtype_name, spec_of
 from farm.importers.torch.pickles import SAVE
 from farm.importers.torch.torchscript_check import check_graphs
+from farm.importers.torch.torchscript_plain_values import plain_values
 from farm.importers.torch.torchscript_traced_inputs import Spec, traced_inputs
 from farm.types import Model
 
@@ -43,9 +44,10 @@ def load(source: Model) -> Imported:
     what = path.name
     script = _read(path)
     check_graphs(script, what)
-    names = _fed(script, {*source.shapes, *source.dtypes} - {""}, what)
+    plain = plain_values(script, source.values, what)
+    names = _fed(script, {*source.shapes, *source.dtypes} - {""}, plain, what)
     inputs = _inputs(names, traced_inputs(path), source, what)
-    script = _of_tensors(script, names)
+    script = _of_tensors(script, names, plain)
     precision: dict[str, str] = {name: dtype for name, dtype in source.dtypes.items() if not name}
     module, (values, _) = with_dtypes(script, (tuple(inputs.values()), {}), precision, what)
     inputs = dict(zip(names, values, strict=True))
@@ -74,19 +76,22 @@ def _read(path: Path) -> Script:
         raise ModelError(f"{path} cannot be loaded as TorchScript", why, SAVE) from exc
 
 
-def _fed(script: Script, asked: set[str], what: str) -> list[str]:
+def _fed(script: Script, asked: set[str], plain: Mapping[str, str], what: str) -> list[str]:
     """Return the names of the arguments that are fed.
 
     These are the tensors without a default, and those for which the user gives a shape or type.
+    Arguments in `plain` are constants.
     Raises ModelError for unknown names and for arguments that are not tensors.
     """
     _, *arguments = script.forward.schema.arguments
     if unknown := sorted(asked - {argument.name for argument in arguments}):
         listed = [argument.name for argument in arguments]
         raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(listed)}", did_you_mean(unknown[0], listed))
-    fed = [argument for argument in arguments if not argument.has_default_value() or argument.name in asked]
+    fed = [
+        argument for argument in arguments if argument.name not in plain and (not argument.has_default_value() or argument.name in asked)
+    ]
     if others := [f"{argument.name} ({argument.type})" for argument in fed if str(argument.type) not in ("Tensor", "Optional[Tensor]")]:
-        fix = "trace or script a module that takes tensors and makes the rest of them"
+        fix = "state plain numbers with --value NAME=VALUE, or script a module that takes tensors and makes the rest of them"
         raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
     return [argument.name for argument in fed]
 
@@ -109,8 +114,11 @@ def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, 
     return {name: torch.from_numpy(array) for name, array in example_inputs(specs).items()}
 
 
-def _of_tensors(script: Script, names: Sequence[str]) -> Script:
-    """Return the script as a function of the fed arguments, with defaults for all others."""
+def _of_tensors(script: Script, names: Sequence[str], plain: Mapping[str, str]) -> Script:
+    """Return the script as a function of the fed arguments.
+
+    All others have the values of `plain`, or their defaults.
+    """
     _, *arguments = script.forward.schema.arguments
     if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(names) and len(arguments) == len(names):
         return script
@@ -118,7 +126,8 @@ def _of_tensors(script: Script, names: Sequence[str]) -> Script:
         outer = torch.nn.Module()
         outer.inner = script
         scripted: Script = torch.jit.script(outer.eval())
-        given, passed = (", ".join(form.format(name) for name in names) for form in ("{}: Tensor", "{0}={0}"))
+        given = ", ".join(f"{name}: Tensor" for name in names)
+        passed = ", ".join(f"{name}={value}" for name, value in {**{name: name for name in names}, **plain}.items())
         scripted.define(f"def forward(self, {given}):\n    return self.inner.forward({passed})\n")
     return scripted
 
