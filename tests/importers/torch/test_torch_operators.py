@@ -95,3 +95,34 @@ def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
     made = importers.load(model, tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
     np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=3e-3)
+
+
+QUOTIENTS = {
+    "truncated": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "truncated by a number": lambda a, b: torch.div(a, -3, rounding_mode="trunc"),
+    "rounded down": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "true": lambda a, b: a / b,
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_integers_are_divided_as_torch_does(name, tmp_path):
+    class Dividing(torch.nn.Module):
+        def forward(self, a, b):
+            return QUOTIENTS[name](a, b)
+
+    dividends, divisors = torch.arange(-8, 8).reshape(4, 4), torch.tensor([[-3, 3, 1, -1]]).repeat(4, 1)
+    torch.export.save(torch.export.export(Dividing(), (dividends, divisors)), tmp_path / "m.pt2")
+    imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    imported.example.update(zip(imported.example, (dividends.numpy(), divisors.numpy()), strict=True))
+    assert_agrees(imported)
+
+
+@pytest.mark.parametrize("operator", [torch.nn.functional.selu, torch.nn.functional.elu, lambda x: torch.nn.functional.celu(x, 0.7)])
+def test_exponential_units_have_all_their_factors(operator, tmp_path):
+    class Unit(torch.nn.Module):
+        def forward(self, x):
+            return operator(x)
+
+    torch.export.save(torch.export.export(Unit(), (torch.linspace(-4, 4, 24).reshape(4, 6),)), tmp_path / "m.pt2")
+    agree(tmp_path / "m.pt2", tmp_path)

@@ -36,6 +36,8 @@ def converters() -> dict[str, Converter]:
         "min.dim": _min_dim,
         "prod.dim_int": _prod_dim,
         "any.default": _any,
+        "elu.default": _elu,
+        "div.Tensor": _true_div,
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
         "scatter_add.default": _scatter_add,
@@ -143,6 +145,28 @@ def _any(node: torch.fx.Node, importer: Any) -> relax.Expr:
     return emit(relax.op.astype(emit(relax.op.max(emit(relax.op.astype(holds, "int8")))), "bool"))
 
 
+def _elu(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert elu with all its factors, as selu has them; TVM's converter takes the first alone."""
+    value, emit = importer.env[node.args[0]], importer.block_builder.emit
+    alpha, scale, input_scale = (
+        relax.const(float(node.args[place] if len(node.args) > place else node.kwargs.get(name, 1)), value.ty.dtype)
+        for place, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
+    )
+    zero, one = (relax.const(number, value.ty.dtype) for number in (0.0, 1.0))
+    power = emit(relax.op.exp(emit(relax.op.multiply(emit(relax.op.minimum(value, zero)), input_scale))))
+    low = emit(relax.op.multiply(emit(relax.op.subtract(power, one)), alpha))
+    chosen = emit(relax.op.where(emit(relax.op.greater(value, zero)), value, low))
+    return emit(relax.op.multiply(chosen, scale))
+
+
+def _true_div(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a division; that of integers gives floats, which TVM's converter does not."""
+    whole = [one.meta["val"].dtype for one in node.all_input_nodes]
+    if any(dtype.is_floating_point for dtype in whole):
+        return importer.create_convert_map()["div.Tensor"](node)
+    return _div(node, importer)
+
+
 def _div(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert a division by a tensor or number, with a rounding mode.
 
@@ -161,9 +185,22 @@ def _div(node: torch.fx.Node, importer: Any) -> relax.Expr:
     if mode == "floor":
         return emit(relax.op.floor_divide(data, number))
     if "float" not in wanted:
-        raise NotImplementedError("the division of integers that rounds towards zero")
+        return _truncated(data, number, emit)
     quotient = emit(relax.op.divide(data, number))
     return emit(relax.op.trunc(quotient)) if mode == "trunc" else quotient
+
+
+def _truncated(data: relax.Expr, number: relax.Expr, emit: Callable[[Any], Any]) -> relax.Expr:
+    """Return the quotient of integers, rounded towards zero.
+
+    It is one more than that rounded down, if that is not exact and the signs differ.
+    """
+    dtype = data.ty.dtype
+    zero = relax.const(0, dtype)
+    down = emit(relax.op.floor_divide(data, number))
+    inexact = emit(relax.op.not_equal(emit(relax.op.multiply(down, number)), data))
+    differ = emit(relax.op.logical_xor(emit(relax.op.less(data, zero)), emit(relax.op.less(number, zero))))
+    return emit(relax.op.add(down, emit(relax.op.astype(emit(relax.op.logical_and(inexact, differ)), dtype))))
 
 
 def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
