@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, compile_model, do
@@ -39,7 +40,8 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
         arguments = (model, host, store.root, output.absolute())
         found: Quantized = do(crew, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
-    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, values={}, module=None)
+    trust = plain.trust or importers.python_source(plain) is not None  # then the recipe names the user's own code
+    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None, trust=trust, values={})
     profile = replace(profile, quantize=None)  # the float model must be built as float, too
     artifacts = [compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)]
     return Report(found, *artifacts)
@@ -55,7 +57,7 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
     if recipe.is_recipe(model):
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
     found, made = confined(desk, model, _quantize, model, host, cache, types=(recipe.Recipe,))
-    recipe.write(output, made)
+    recipe.write(output, replace(made, source=model.source, module=model.module))  # as asked, whatever a hostile model says
     quantized: Quantized = found
     return quantized
 

@@ -141,7 +141,18 @@ def _unpacked(text: str) -> dict[str, Array]:
 
 
 def float_model(model: Model, recipe: Recipe) -> Model:
-    """Return the float model of a recipe's model."""
+    """Return the float model of a recipe's model.
+
+    Raises ModelError for a recipe that names code if the model is not trusted: whoever wrote the
+    file would choose what runs, where a user who names `python:` chooses it.
+    """
+    code = recipe.source if is_python(recipe.source) else recipe.module
+    if code and not model.trust:
+        raise ModelError(
+            f"{Path(model.source).name} names code that makes its float model",
+            f"{code}, which would run with all of your rights",
+            "where you trust whoever made the file: --trust, or `trust = true` in devices.toml",
+        )
     shapes = {**recipe.shapes, **model.shapes}
     plain = replace(model, quantize=None, calibration_data=None, values={**recipe.values, **model.values})
     return replace(plain, source=recipe.source, shapes=shapes, dtypes={**recipe.dtypes, **model.dtypes}, module=recipe.module)

@@ -2,15 +2,17 @@
 
 A process that a model has taken over can send any bytes. Accepted are builtin values, paths, numpy
 arrays of numbers, farm's own errors, the value types of `farm.types`, and types that the caller
-names.
+names. Values are made by their constructors alone: pickle's BUILD, which sets attributes, could set
+those of a class or of a function.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Collection
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -46,6 +48,8 @@ def loads(content: bytes, types: Collection[type] = ()) -> Any:
     `types` are accepted in addition to the known ones. Raises pickle.UnpicklingError, or any other
     exception that damaged content causes.
     """
+    if any(code.name == "BUILD" for code, _, _ in pickletools.genops(content)):
+        raise pickle.UnpicklingError("attributes that are set do not pass out of a sandbox")
     return _Unpickler(io.BytesIO(content), types).load()
 
 
@@ -64,6 +68,8 @@ def array_of(dtype: str, shape: tuple[int, ...], content: bytes) -> Any:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return (type(value), tuple(getattr(value, field.name) for field in fields(value)))
         if type(value).__module__ != "numpy":
             return NotImplemented
         import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,11 @@ from farm.errors import FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
 from farm.pipeline.confinement import confined, may_run_here
-from farm.types import Model
+from farm.quantize.recipe import Recipe
+from farm.quantize.recipe import _packed as packed
+from farm.quantize.recipe import read as read_recipe
+from farm.store import Store
+from farm.types import Model, Quantize
 from farm.workers import Desk
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
@@ -84,9 +89,9 @@ def where(_: Desk) -> int:
 @pytest.mark.parametrize("make", [onnx_file, onnx_with_external_data, exported_program, torchscript, lambda _: TFLITE])
 def test_a_file_is_imported_and_checked_in_the_sandbox(make: Callable[[Path], Path], tmp_path: Path, desk: Desk) -> None:
     model = Model("net", str(make(tmp_path)))
-    prepared = worker_tasks.prepare_task(desk, model, HOST, tmp_path / "cache")
+    prepared = worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache"))
     assert prepared.check.right
-    assert worker_tasks.prepare_task(desk, model, HOST, tmp_path / "cache") == replace(prepared, cached=True)
+    assert worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache")) == replace(prepared, cached=True)
     assert confined(desk, model, where) != os.getpid()
 
 
@@ -94,7 +99,7 @@ def test_a_file_is_imported_and_checked_in_the_sandbox(make: Callable[[Path], Pa
 def test_the_users_own_code_is_not_confined(make: Callable[[Path], Path] | None, tmp_path: Path, desk: Desk) -> None:
     function = f"python:{__name__}:net"
     model = Model("net", str(make(tmp_path)), module=function) if make else Model("net", function)
-    assert worker_tasks.prepare_task(desk, model, HOST, tmp_path / "cache").check.right
+    assert worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache")).check.right
     assert confined(desk, model, where) == os.getpid()
 
 
@@ -116,7 +121,7 @@ def read(_: Desk, path: Path) -> bytes:
 def entries(desk: Desk, model: Model, cache: Path) -> dict[str, Callable[[], Any]]:
     """All that imports a model."""
     return {
-        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(desk, model, HOST, cache),
+        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(desk, model, HOST, Store(cache)),
         "check": lambda: check.check_task(desk, model, HOST, cache),
         "quantize": lambda: quantize.quantize_task(desk, model, HOST, cache, cache / "net.int8"),
         "bisect": lambda: bisect.layers_task(desk, model, None, {}, cache),  # type: ignore[arg-type]
@@ -134,6 +139,33 @@ def test_without_a_sandbox_a_program_is_refused_by_every_command(
         entries(desk, Model("net", str(tmp_path / "net.pt2")), tmp_path / "cache")[entry]()
     assert raised.value.why == NONE.missing
     assert "--trust" in raised.value.fix
+
+
+@pytest.mark.parametrize("named", [{"source": "python:planted:net"}, {"source": "net.pth", "module": "python:planted:net"}])
+@pytest.mark.parametrize("entry", [name for name in entries(Desk(Path()), Model("", ""), Path()) if name != "quantize"])
+def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
+    named: dict[str, str], entry: str, tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever names `python:` chooses what runs; here the author of a file would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("planted.py").write_text("from pathlib import Path\nPath('PWNED').touch()\n")
+    empty = {"shapes": {}, "dtypes": {}, "module": None, "weights": "", "quantize": {"dtype": "float16"}, "data": "", "tensors": []}
+    recipe = {"schema": "farm/float16/1", "example": packed({}), **empty, **named}
+    Path("net.float16").write_text(json.dumps(recipe))
+    model = Model("net", str(tmp_path / "net.float16"))
+    with pytest.raises(ModelError, match=r"net\.float16 names code") as raised:
+        entries(desk, model, tmp_path / "cache")[entry]()
+    assert "--trust" in raised.value.fix and not Path("PWNED").exists()
+
+
+def test_a_hostile_model_does_not_choose_what_its_recipe_names(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model("net", str(onnx_file(tmp_path)), quantize=Quantize(dtype="float16"))
+    made = Recipe("python:planted:net", {}, {}, "python:planted:net", "", Quantize(dtype="float16"), "", (), (), {})
+    monkeypatch.setattr(quantize, "confined", lambda *_, **__: (None, made))
+    quantize.quantize_task(desk, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
+    written = read_recipe(tmp_path / "net.float16")
+    assert (written.source, written.module) == (model.source, None)
 
 
 def test_without_a_sandbox_data_is_imported_and_it_is_said(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +232,6 @@ def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(tmp_path: Path,
     path.write_bytes(path.read_bytes().replace(b"net.weights", b"../elsewher"))
     (tmp_path / "elsewhere").rename(tmp_path / "elsewher")
     with pytest.raises(FarmError):
-        worker_tasks.prepare_task(desk, Model("net", str(path)), HOST, tmp_path / "cache")
+        worker_tasks.prepare_task(desk, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
     with pytest.raises(ModelError, match="PermissionError"):
         confined(desk, Model("net", str(path)), read, tmp_path / "elsewher")

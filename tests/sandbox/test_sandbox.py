@@ -191,9 +191,28 @@ def test_hostile_bytes_call_nothing(content: bytes, tmp_path: Path, monkeypatch:
         with pytest.raises(pickle.UnpicklingError, match="an array of O"):
             exchange.array_of("O", (1,), bytes(8))
         return
-    with pytest.raises(pickle.UnpicklingError, match="does not pass"):
+    with pytest.raises(pickle.UnpicklingError, match="pass out of a sandbox"):
         exchange.loads(content)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cfarm.errors\nFarmError\n(dS'exit_code'\nI0\nsb.",
+        b"cfarm.errors\nFarmError\n(N(dS'exit_code'\nI0\nstb.",
+        b"cfarm.sandbox.exchange\narray_of\n(N(dS'__defaults__'\n(S'f4'\ntstb.",
+        pickle.dumps(Path, protocol=2)[:-1] + b"}(X\x01\x00\x00\x00xK\x01ub.",
+        b"cfarm.types.fleet\nPreprocess\n)R(N(dS'mean'\nI1\nstb.",
+    ],
+)  # fmt: skip
+def test_hostile_bytes_set_no_attributes(content: bytes) -> None:
+    from farm.errors import FarmError
+
+    before = vars(FarmError).copy(), exchange.array_of.__defaults__
+    with pytest.raises(pickle.UnpicklingError, match="attributes that are set"):
+        exchange.loads(content)
+    assert (vars(FarmError), exchange.array_of.__defaults__) == before
 
 
 def test_values_pass_as_they_are() -> None:

@@ -11,6 +11,7 @@ from farm.commands.common import host_profile
 from farm.compiler.codegen import nvrtc
 from farm.config import load
 from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
+from farm.store import Store
 from farm.workers import Desk
 
 _KERNEL = 'extern "C" __global__'
@@ -30,8 +31,8 @@ def main() -> None:
     fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))
-        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), cache)
-        build_task(desk, prepared, fleet.profile("cuda-sm80"), cache)
+        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), Store(cache))
+        build_task(desk, prepared, fleet.profile("cuda-sm80"), Store(cache))
         probe_task(desk, fleet.profile("cuda-sm80"), cache)
 
 
