@@ -44,7 +44,7 @@ def import_(session: Session, source: str) -> None:
     If a line is wrong, none of the runs is stored. A run that is stored already is not added again.
     """
     from farm.errors import FarmError, UsageError
-    from farm.store import run_from_json
+    from farm.store import strangers_run
 
     found, number = [], 0
     try:
@@ -52,7 +52,7 @@ def import_(session: Session, source: str) -> None:
             for line in lines:
                 number += 1
                 if line.strip():
-                    found.append(run_from_json(json.loads(line)))
+                    found.append(strangers_run(line))
     except OSError as exc:
         raise UsageError(f"{source} cannot be read", exc.strerror or str(exc), "give a file that farm runs export wrote") from exc
     except (ValueError, AttributeError, FarmError) as exc:

@@ -23,7 +23,7 @@ from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA
 from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
 from farm.store.run_json import SCHEMA as RUN_SCHEMA
-from farm.store.run_json import run_from_json, run_to_json, strict
+from farm.store.run_json import run_from_json, run_to_json, strangers_run, strict
 from farm.store.runs import RunStore
 from farm.store.shared_cache import SharedCache, open_store
 from farm.store.sources import source_digest
@@ -50,6 +50,7 @@ __all__ = [
     "run_from_json",
     "run_to_json",
     "source_digest",
+    "strangers_run",
     "strict",
     "write_records",
 ]

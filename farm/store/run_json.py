@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -17,6 +20,8 @@ from farm.errors import FarmError
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
 SCHEMA = "farm/run/1"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_LONGEST = 10_000  # characters of a text, such as the reason of a failure
 _WHOLE = ("count", "block")
 _MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
 
@@ -51,6 +56,65 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise FarmError("a run cannot be read", f"{type(exc).__name__}: {exc}", "") from exc
+
+
+def strangers_run(line: str) -> Run:
+    """Return the run in a line of JSON that anyone may have written.
+
+    In addition to `run_from_json`, every value has the type of its field, names and texts have a
+    length that tables and pages can show, and times are times: one run that is none of these would
+    be met by every later `farm history`. Raises FarmError.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise FarmError("a run cannot be read", f"it is no JSON: {exc}", "") from exc
+    if not isinstance(body, dict):
+        raise FarmError("a run cannot be read", "it is no JSON object", "")
+    run = run_from_json(body)
+    try:
+        # None of the values is converted: a text that holds a number is a mistake, too.
+        TypeAdapter(Run).validate_json(json.dumps(dataclasses.asdict(run)), strict=True)
+    except (ValidationError, RecursionError, TypeError) as exc:
+        found = exc.errors(include_url=False)[0] if isinstance(exc, ValidationError) else {"loc": (), "msg": type(exc).__name__}
+        raise FarmError("a run cannot be read", f"{'.'.join(map(str, found['loc']))}: {found['msg']}", "") from exc
+    if why := _unusable(run):
+        raise FarmError("a run cannot be read", why, "")
+    return run
+
+
+def _unusable(run: Run) -> str:
+    """Return why a run of the right types cannot be one of farm's; empty if it can."""
+    for name in ("id", "artifact_digest", "model_digest"):
+        if (value := getattr(run, name)) is not None and not _ID.fullmatch(value):
+            return f"{name} is {value!r:.60}"
+    if long := [text for text in _texts(strict(run)) if len(text) > _LONGEST]:
+        return f"it has a text of {len(long[0])} characters"
+    if not run.device or not run.model:
+        return "it names no device or no model"
+    try:
+        if datetime.fromisoformat(run.started_at).utcoffset() is None:
+            return f"started_at has no time zone: {run.started_at!r:.60}"
+    except ValueError:
+        return f"started_at is {run.started_at!r:.60}"
+    times = run.samples.seconds if run.samples else ()
+    if not all(0 < seconds < math.inf for seconds in times):
+        return "its samples are no times above 0"
+    return ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _samples(body: Mapping[str, Any]) -> Samples:
