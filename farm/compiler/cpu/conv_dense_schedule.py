@@ -11,9 +11,8 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.sym import Analyzer
 
-from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, INPUTS, PRODUCT
+from farm.compiler.cpu.conv_dense import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
 from farm.compiler.cpu.general_schedule import contiguous_axis, inline_elementwise, is_function, parallelize, schedule_block
 from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
 from farm.compiler.cpu.kernel_config import CHANNELS
@@ -30,7 +29,7 @@ from farm.compiler.ir.annotations import (
     annotate_fence,
 )
 from farm.compiler.ir.blocks import extent, has_reduction, is_open_loop, name_of
-from farm.compiler.ir.dynamic_extents import Extent, is_open, same
+from farm.compiler.ir.dynamic_extents import is_open, same
 from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
@@ -246,10 +245,12 @@ def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
 
 
 def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -> bool:
-    """Return whether each element of a block needs one element of its producer only.
+    """Return whether a block computes one element of each of its producer's, and only from that.
 
-    That element must exist. TVM's `reverse_compute_at` computes a block wherever one of its
-    operands is computed, and nowhere else.
+    TVM's `reverse_compute_at` computes a block wherever one of its operands is computed, and
+    nowhere else: a block with more elements, such as a padding, would lack some, and one with
+    fewer, such as a slice, would be written beyond its end. Of farm's own crop, which only leaves
+    out what fills the last tiles, the tiles' bounds are known.
     """
     block, source = sch.get(consumer), sch.get(producer).writes[0].source
     extents = {axis.var: axis.dom.extent for axis in block.iter_vars}
@@ -263,7 +264,7 @@ def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -
         if any(is_open(extents[variable]) or int(extents[variable]) != 1 for variable in missing):
             return False
         places = zip(indices, source.shape, strict=True)
-        if not all(_at_most(extents.get(index, 1), extent) for index, extent in places if isinstance(index, tirx.Var)):
+        if name_of(sch, consumer) != CROP and not all(same([extents.get(index, 1)], [extent]) for index, extent in places):
             return False
     return True
 
@@ -278,12 +279,6 @@ def _loads(statement: tirx.Stmt, buffer: Any) -> list[Sequence[Any]]:
 
     tvm_ffi.structural_walk(statement, [(TensorLoad, collect)])
     return found
-
-
-def _at_most(extent: Extent, limit: Extent) -> bool:
-    if is_open(extent) or is_open(limit):
-        return same([extent], [limit]) or bool(Analyzer().can_prove(extent <= limit))
-    return int(extent) <= int(limit)
 
 
 def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
