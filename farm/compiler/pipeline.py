@@ -27,6 +27,7 @@ from farm.compiler.graph.round_clamp import rounding
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
 from farm.compiler.graph.transposed_conv import by_phases
 from farm.compiler.graph.trim_padding_taps import UsedTaps
+from farm.compiler.graph.whole_groups import whole_groups
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import constant, view
 from farm.compiler.ir.relax_rewriter import main_parameters, op_name, rewriting, rewritten
@@ -122,6 +123,7 @@ def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRM
     legalize = [
         *([rounding(selector.cpu), transform.DeadCodeElimination()] if selector else []),
         by_phases(selector.cpu.lanes if selector else schedule.LANES),
+        *([whole_groups(selector.cpu.vector_widths)] if selector else []),
         transform.LegalizeOps(legalization(selector) if selector else schedule.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),

@@ -105,10 +105,12 @@ def steps_of(inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: 
                 totals[key] += own
             else:
                 others_s, others = others_s + own, others + 1
+    calls = Counter(name for name, _ in totals)  # a kernel's operations are those of all its calls
     steps = []
     for key, seconds in totals.items():
         kernel, (nbytes, layer) = known[key[0]], described.get(key, (None, ""))
-        steps.append(Step(kernel.name, seconds / len(typical), kernel.operations, nbytes, layer, kernel.rule))
+        operations = kernel.operations // calls[kernel.name]
+        steps.append(Step(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule))
     return steps, others_s / len(typical), round(others / len(typical))
 
 

@@ -99,7 +99,8 @@ class Kernel:
     """A fused kernel in a build.
 
     `rule` is the rule that scheduled it (`none` if all failed), and `note` the reason for a
-    fallback. `operations` counts a multiplication and an addition as two. `workload` is the key of
+    fallback. `operations` are those of all its calls in an inference; a multiplication and an
+    addition count as two. `workload` is the key of
     the workload whose configuration was chosen, empty if there was nothing to choose; `choice`
     describes the configuration, and `recorded` is whether a tuning record determined it. `halves`
     is where its weights are converted from float16 to float32: "in the kernel" or "when loaded".

@@ -161,7 +161,19 @@ def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
 
 def test_a_hostile_model_does_not_choose_what_its_recipe_names(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model("net", str(onnx_file(tmp_path)), quantize=Quantize(dtype="float16"))
-    made = Recipe("python:planted:net", {}, {}, "python:planted:net", "", Quantize(dtype="float16"), "", (), (), {})
+    made = Recipe(
+        source="python:planted:net",
+        module="python:planted:net",
+        settings=Quantize(dtype="float16"),
+        weights="",
+        data="",
+        shapes={},
+        dtypes={},
+        values={},
+        names=(),
+        scales=(),
+        example={},
+    )
     monkeypatch.setattr(quantize, "confined", lambda *_, **__: (None, made))
     quantize.quantize_task(desk, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
     written = read_recipe(tmp_path / "net.float16")

@@ -21,6 +21,7 @@ from farm.compiler.codegen.executable import compiled
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import schedule
 from farm.compiler.cpu.register_tiles import product_tiles
+from farm.compiler.graph.whole_groups import whole_channels
 from farm.compiler.target.cpu_model import cpu_model_of
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
@@ -124,12 +125,27 @@ def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
     [
         Convolution(channels=8, outputs=24, groups=8, then="relu"),
         Convolution(channels=8, outputs=12, groups=2, padding=(1, 0, 0, 1)),
+        Convolution(channels=136, outputs=136, groups=4, size=(7, 6), kernel=(1, 1), then="residual"),  # ShuffleNet's
+        Convolution(channels=51, outputs=66, groups=3, size=(9, 5), strides=(2, 1), dilation=(1, 2), then="silu", batch=2),
+        Convolution(channels=6, outputs=6, groups=3, padding=(1, 1, 1, 1), then="bias"),
+        Convolution(channels=10, outputs=10, groups=2, then="two results"),
     ],
     ids=str,
 )
-def test_a_convolution_whose_groups_fill_no_vectors_is_right_by_the_general_rule(case, cpu):
+def test_a_convolution_whose_groups_fill_no_vectors_is_filled_up_with_channels_and_gets_the_rule(case, cpu):
     answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_convolution_with_one_channel_a_group_is_right_by_the_general_rule(cpu):
+    answer = check(Convolution(channels=16, outputs=8, groups=8, then="relu"), cpu)
     assert (answer.rules, answer.notes) == ([], [])
+
+
+def test_a_group_gets_the_channels_that_fill_the_fewest_vectors():
+    assert [whole_channels(channels, (16, 8)) for channels in (34, 2, 3, 6, 17, 20, 68)] == [48, 4, 4, 8, 32, 20, 68]
+    assert [whole_channels(channels, (4,)) for channels in (34, 2, 6, 20)] == [36, 4, 8, 20]
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
