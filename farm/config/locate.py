@@ -31,6 +31,7 @@ from pathlib import Path
 from farm import ownership
 from farm.config.sources import PACKAGE, is_file
 from farm.errors import ConfigError
+from farm.regular_files import check_regular
 
 NAME = "devices.toml"
 SHIPPED = PACKAGE / NAME
@@ -88,6 +89,7 @@ def read(path: Path) -> str:
     """Return the text of a configuration file. Raises ConfigError if it cannot be read as UTF-8."""
     fix = "name another file with --config FILE or $FARM_CONFIG"
     try:
+        check_regular(path)
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as exc:
         raise ConfigError(f"no configuration file {path}", "", fix) from exc

@@ -17,6 +17,7 @@ from farm.data.classes import Classes, check_numbers
 from farm.data.contract import DataSet
 from farm.errors import ModelError
 from farm.inputs.read import ARRAY_ERRORS, cast, only, unreadable
+from farm.regular_files import check_regular
 from farm.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Arrays(DataSet):
     def __init__(self, path: Path, inputs: Sequence[TensorSpec], classes: Classes | None) -> None:
         self._specs = {spec.name: spec for spec in inputs}
         try:
+            check_regular(path)
             labels = self._open(path, inputs)
             super().__init__(path, None if labels is None else check_numbers(path, labels, classes))
             there = path.stat()

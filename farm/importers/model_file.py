@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from farm.errors import ModelError, did_you_mean
+from farm.regular_files import check_regular
 from farm.types import Model
 
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -14,17 +15,20 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 def check_file(path: Path) -> None:
     """Raise ModelError unless `path` is a readable model file.
 
-    Missing files, folders, empty files and Git LFS pointers are refused.
+    Missing files, folders, pipes, devices, empty files and Git LFS pointers are refused.
     """
     if not path.exists():
         raise _missing(path)
-    if not path.is_file():
+    if path.is_dir():
         raise ModelError(f"{path} is a folder, not a model", "a model is one file", f"name the file: {path}/...")
     try:
+        check_regular(path)
         with path.open("rb") as file:
             head = file.read(len(_LFS))
     except OSError as exc:
-        raise ModelError(f"{path} cannot be read", str(exc), f"look at its permissions: ls -l {shlex.quote(str(path))}") from exc
+        raise ModelError(
+            f"{path} cannot be read", exc.strerror or str(exc), f"look at its permissions: ls -l {shlex.quote(str(path))}"
+        ) from exc
     if not head:
         raise ModelError(f"{path} is empty", "it has 0 bytes", "copy or export the model again")
     if head == _LFS:

@@ -11,6 +11,7 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.inputs.quantize import quantized
+from farm.regular_files import check_regular
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def _open_image(path: Path, mode: str, size: tuple[int, int], crop: float | None
     from PIL import Image, ImageOps
 
     try:
+        check_regular(path)
         with Image.open(path) as image:
             if 0 in image.size:
                 raise ValueError("it has no pixels")

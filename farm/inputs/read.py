@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ import numpy as np
 from farm.errors import ModelError, did_you_mean
 from farm.inputs.images import Tell, read_image
 from farm.inputs.quantize import quantized
+from farm.regular_files import check_regular
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-ARRAY_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+ARRAY_ERRORS = (OSError, MemoryError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, tell: Tell | None = None) -> dict[str, Array]:
@@ -51,6 +53,7 @@ def read_labels(path: Path) -> list[str]:
     Raises ModelError if the file cannot be read or is empty.
     """
     try:
+        check_regular(path)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise ModelError(f"{path} cannot be read as labels", str(exc), "name a text file with a label a line") from exc
@@ -125,6 +128,7 @@ def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
 def _load(path: Path) -> Array:
     """Load the array of an `.npy` file."""
     try:
+        check_regular(path)
         array = np.load(path, allow_pickle=False)
     except ARRAY_ERRORS as exc:
         raise unreadable(path, exc) from exc
@@ -137,11 +141,20 @@ def _load(path: Path) -> Array:
 def _load_all(path: Path) -> dict[str, Array]:
     """Load all arrays of an `.npz` file by name."""
     try:
+        check_regular(path)
         with np.load(path, allow_pickle=False) as archive:
+            _check_size(archive)
             return {name: archive[name] for name in archive.files}
     # AttributeError and TypeError: a single array is not an archive.
     except (*ARRAY_ERRORS, AttributeError, TypeError) as exc:
         raise unreadable(path, exc) from exc
+
+
+def _check_size(archive: Any) -> None:
+    """Raise ValueError if the arrays of an `.npz` file would take more than half of the memory."""
+    total = sum(member.file_size for member in archive.zip.infolist())
+    if total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2:
+        raise ValueError(f"its arrays take {total / 2**30:.1f} GiB, more than half of this machine's memory")
 
 
 def unreadable(path: Path, error: Exception) -> ModelError:

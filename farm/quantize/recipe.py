@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError
+from farm.regular_files import check_regular
 from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
 from farm.types.python_source import is_python
 
@@ -92,6 +93,7 @@ def read(path: Path) -> Recipe:
     dtype = path.suffix.lower().removeprefix(".")
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
+        check_regular(path)
         content = json.loads(path.read_text())
         if content["schema"] != expected:
             raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {expected}", again)

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from farm import ownership
 from farm.errors import BuildError
+from farm.regular_files import check_regular
 
 KINDS = ("models", "workloads", "artifacts")  # what imports and builds leave
 _TMP = "tmp"
@@ -312,7 +313,11 @@ def _plain(value: object) -> object:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal.
+
+    Raises OSError for a pipe or a device, too.
+    """
+    check_regular(path)
     total = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -21,6 +21,7 @@ from farm.importers.model_file import check_file
 from farm.importers.torch.exported_program_check import check_exported_program
 from farm.importers.torch.pickles import SAVE, pickled_objects
 from farm.importers.torch.torchscript_check import check_torchscript
+from farm.regular_files import check_regular
 from farm.types import Model
 
 _WITH_MODULE = "name a function that returns the module with --module pkg.mod:function (or `module` in devices.toml)"
@@ -78,6 +79,7 @@ def _begins(path: Path) -> bytes:
 
 def kind_of(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes or its archive's names; None if unknown."""
+    check_regular(path)
     if not zipfile.is_zipfile(path):
         old = path.suffix.lower() != ".pt2" and _begins(path) in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
         return FileKind.PICKLE if old else None  # torch.save before 1.6
