@@ -39,7 +39,8 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
 
     The first case has no predicate; the second is the remainder at the end. The start of the
     remainder is computed as for the other tiles: TVM then sees that a tile's sums fit the buffer of
-    a tile.
+    a tile. A tile may begin behind the last channel, if the block takes the first channels of a
+    wider product only. Nothing is written there; TVM removes the condition where it always holds.
     """
     channels, vectors, lanes = int(loop.annotations[VECTOR_TAIL]), loop.body, loop.body.body
     realize, block = lanes.body, int(vectors.extent) * int(lanes.extent)
@@ -51,7 +52,8 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
         lane = tirx.Var(lanes.loop_var.name, lanes.loop_var.ty.dtype)  # a new variable: TVM keeps one extent for each
         place = _block_at(realize, [*_at(vectors, lanes, realize.iter_values[:-1], 0, 0), first + at + lane], asked)
         end.append(_around(loop, tirx.For(lane, lanes.min, width, lanes.kind, place)))
-    return tirx.IfThenElse(first + block <= channels, whole, tirx.stmt_seq(*end)) if channels > block else tirx.stmt_seq(*end)
+    tail = tirx.IfThenElse(first < channels, tirx.stmt_seq(*end), None)
+    return tirx.IfThenElse(first + block <= channels, whole, tail) if channels > block else tail
 
 
 def _at(vectors: tirx.For, lanes: tirx.For, values: Sequence[Any], vector: int, lane: int) -> list[Any]:
