@@ -15,17 +15,25 @@ _ERRORS_ONLY = 3
 # VNNI. By default it uses an instruction there that saturates sums of two products at 16 bits
 # (onnxruntime_session_options_config_keys.h).
 _EXACT_INT8 = ("session.x64quantprecision", "1")
+# Moves a padding with zeros into the pool after it, where a maximum ignores what is padded.
+_WRONG_OPTIMIZERS = ["Pad_Fusion"]
 
 
 def session(model: Path | bytes, threads: int = 1, *, exact: bool = True) -> Any:
     """Return a session of a model, given as a file or its content, with `threads` threads.
 
-    If `exact`, integers are multiplied without saturation, as the reference requires; otherwise the
-    session is as fast as ONNX Runtime is by default. Raises any exception that ONNX Runtime raises.
+    If `exact`, integers are multiplied without saturation, and optimizers that change results are
+    off, as the reference requires; otherwise the session is as fast as ONNX Runtime is by default.
+    Raises any exception that ONNX Runtime raises.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = threads
     if exact:
         options.add_session_config_entry(*_EXACT_INT8)
-    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model if isinstance(model, bytes) else str(model),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=_WRONG_OPTIMIZERS if exact else None,
+    )
