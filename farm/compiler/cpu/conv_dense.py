@@ -29,9 +29,12 @@ PADDING, PACKING, CROP = "padding", "packing", "crop"
 INPUTS = "inputs"
 
 
-def convolution(workload: Workload, config: KernelConfig, grouped_loads: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def convolution(
+    workload: Workload, config: KernelConfig, grouped_loads: bool, turned: bool, data: te.Tensor, weight: te.Tensor
+) -> te.Tensor:
     """Define a convolution; with several groups, each output reads the channels of its own group.
 
+    `turned`: height and width of the workload are swapped, those of `data` and of the result are not.
     `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
     If the packed weight has one column and the kernel several, that column is a contiguous run of
     the values of all columns and channels, padded with zeros.
@@ -41,7 +44,7 @@ def convolution(workload: Workload, config: KernelConfig, grouped_loads: bool, d
     runs = kernel_w < columns
     beyond = up_to_multiple(depth, channels) // channels - columns if runs else 0
     (top, left, bottom, right) = workload.padding
-    source = padded(data, (top, left, bottom, right + beyond))
+    source = padded(data, (top, left, bottom, right + beyond), turned=turned)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
@@ -61,7 +64,9 @@ def convolution(workload: Workload, config: KernelConfig, grouped_loads: bool, d
     if not grouped_loads and not runs and padding_taps.used_tap_fraction(workload, config.tile.pixels) < 1:
         attrs[SKIP_PADDING_TAPS] = padding_taps.padding_annotation(workload)
     main = te.compute(shape, value, name=CONVOLUTION, attrs=attrs)
-    return cropped(main, (count, out_h, out_w, workload.channels))
+    if not turned:
+        return cropped(main, (count, out_h, out_w, workload.channels))
+    return te.compute((count, out_w, out_h, workload.channels), lambda n, y, x, c: main[n, x, y, c], name=CROP)
 
 
 def dense(workload: Workload, config: KernelConfig, grouped_loads: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -136,16 +141,24 @@ def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0) -> te.Tensor:
-    """Return an NHWC tensor with padding: top, left, bottom, right, filled with `outside`."""
-    if not any(padding):
+def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0, turned: bool = False) -> te.Tensor:
+    """Return an NHWC tensor with padding: top, left, bottom, right, filled with `outside`.
+
+    `turned`: height and width of the tensor are swapped first.
+    """
+    if not any(padding) and not turned:
         return data
     count, height, width, channels = plain(data.shape)
+    if turned:
+        height, width = width, height
     top, left, bottom, right = padding
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        value = data[n, x - left, y - top, c] if turned else data[n, y - top, x - left, c]
+        if not any(padding):
+            return value
         inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
-        return tvm.tirx.if_then_else(inside, data[n, y - top, x - left, c], tvm.tirx.const(outside, data.dtype))
+        return tvm.tirx.if_then_else(inside, value, tvm.tirx.const(outside, data.dtype))
 
     return te.compute((count, height + top + bottom, width + left + right, channels), value, name=PADDING)
 

@@ -318,13 +318,24 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
     channels = int(sch.get(last).writes[0].source.shape[-1])
     sums = next((read for read in sch.get(last).reads if read.source.same_as(sch.get(main).writes[0].source)), None)
     by_channels = contiguous_axis(sch, last, sums) == len(sch.get(last).iter_vars) - 1
+    turned = _is_turned(sch, main, last)
     sch.reverse_compute_at(last, place, preserve_unit_loops=True)
+    if turned:
+        *_, pixels, row, column = sch.get_loops(last)
+        sch.reorder(row, pixels)
     *_, pixels, column = sch.get_loops(last)
     tailed = by_channels and channels % tile.lanes > 0 and extent(sch, column) == min(channels, tile.block)
     vectors, lanes = sch.split(column, [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)])
     _unroll_vectorize(sch, [pixels, vectors], lanes)
     if tailed:
         sch.annotate(pixels, VECTOR_TAIL, channels)
+
+
+def _is_turned(sch: Schedule, main: SBlockRV, last: SBlockRV) -> bool:
+    """Return whether the last block swaps rows and columns of the images of the main block."""
+    axes = [axis.var for axis in sch.get(last).iter_vars]
+    reads = _loads(sch.get(last).body, sch.get(main).writes[0].source)
+    return any(len(axes) == len(read) == 4 and axes[1].same_as(read[2]) and not axes[2].same_as(read[2]) for read in reads)
 
 
 def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:

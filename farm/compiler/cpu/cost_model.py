@@ -6,7 +6,7 @@ import math
 
 from farm.compiler.cpu import padding_taps
 from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
-from farm.compiler.cpu.kernel_config import CHANNELS, DIRECT, PIXELS, KernelConfig, Workload
+from farm.compiler.cpu.kernel_config import CHANNELS, DIRECT, PIXELS, Candidates, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, can_group_loads, grouped_tile, product_tiles, up_to_multiple
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -15,6 +15,9 @@ _INPUT_BYTES_A_CYCLE = 32  # from memory, overlapped with the arithmetic on them
 _OTHERS_BYTES_A_CYCLE = 8  # of the input, from the cache of the core that wrote it
 _PIECES_BYTES_A_CYCLE = 6  # to memory, one block of channels at a time
 _ENOUGH_TASKS = 8  # rows of tiles: fewer do not balance among threads
+_NARROW = 4  # pixels in a row at most: wider rows fill tiles
+_TURN_CYCLES = 1  # of an element of an image that is turned
+_GAIN = 0.8  # of the cycles at most, because the prediction is not exact
 _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 
@@ -41,6 +44,18 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
             (KernelConfig(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
         ]
     return found
+
+
+def pays_to_turn(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
+    """Return whether a convolution is faster if tiles run along the height of its narrow images.
+
+    `candidates` are those of the workload as it is. The images are turned by a copy.
+    """
+    if workload.output(1) > _NARROW or workload.output(0) <= workload.output(1):
+        return False
+    copied = math.prod(workload.data) * _TURN_CYCLES
+    turned = [cycles for _, cycles in product_candidates(workload.turned, cpu)]
+    return bool(candidates and turned) and min(turned) + copied < _GAIN * min(cycles for _, cycles in candidates)
 
 
 def memory_cycles(cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:

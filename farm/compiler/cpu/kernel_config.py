@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +53,21 @@ class Workload:
         data, weight = ("x".join(map(str, shape)) for shape in (self.data, self.weight))
         strides, padding, dilation = (",".join(map(str, numbers)) for numbers in (self.strides, self.padding, self.dilation))
         return f"{self.operator} {data} {weight} s{strides} p{padding} d{dilation} g{self.groups}{' f16' if self.half else ''}"
+
+    @property
+    def turned(self) -> Workload:
+        """Return the same convolution of images whose height and width are swapped."""
+        count, height, width, *depth = self.data
+        kernel_h, kernel_w, *channels = self.weight
+        top, left, bottom, right = self.padding
+        return replace(
+            self,
+            data=(count, width, height, *depth),
+            weight=(kernel_w, kernel_h, *channels),
+            strides=self.strides[::-1],
+            padding=(left, top, right, bottom),
+            dilation=self.dilation[::-1],
+        )
 
     @property
     def channels(self) -> int:

@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.cpu import conv_dense, depthwise_pool, softmax_layer_norm
-from farm.compiler.cpu.cost_model import groups_loads, product_candidates, run_length
+from farm.compiler.cpu.cost_model import groups_loads, pays_to_turn, product_candidates, run_length
 from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import ConfigSelector, Workload
 from farm.compiler.cpu.register_tiles import can_group_loads, divisor, up_to_multiple
@@ -80,6 +80,10 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, selector: Config
     candidates = [*product_candidates(workload, selector.cpu), *cost_model.candidates(workload, selector.cpu)]
     if not candidates:
         return None
+    if turn := pays_to_turn(workload, candidates, selector.cpu):
+        workload, weight = workload.turned, weight.transpose(1, 0, 2, 3)
+        candidates = product_candidates(workload, selector.cpu)
+        kernel_h = weight.shape[0]
     config = selector.best(workload, candidates)
     if config.method in cost_model.SIZES:
         plan = cost_model.best_plan(workload, config, selector.cpu)
@@ -90,7 +94,7 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, selector: Config
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    body = partial(conv_dense.convolution, workload, config, groups_loads(workload, selector.cpu))
+    body = partial(conv_dense.convolution, workload, config, groups_loads(workload, selector.cpu), turn)
     return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION)
 
 

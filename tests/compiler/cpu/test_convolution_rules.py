@@ -19,7 +19,7 @@ from tvm import relax
 
 from farm.compiler.codegen.executable import compiled
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
-from farm.compiler.cpu import schedule
+from farm.compiler.cpu import legalize, schedule
 from farm.compiler.cpu.register_tiles import product_tiles
 from farm.compiler.graph.whole_groups import whole_channels
 from farm.compiler.target.cpu_model import cpu_model_of
@@ -95,6 +95,44 @@ def test_taps_of_weights_that_are_computed_are_left_out_too():
 def test_a_convolution_gets_the_convolution_rule(case, cpu):
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == (["convolution"], [])
+
+
+NARROW = Convolution(channels=16, outputs=48, size=(40, 1), kernel=(5, 1), padding=(2, 0, 2, 0))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        NARROW,
+        replace(NARROW, then="relu", outputs=58, size=(41, 1)),
+        replace(NARROW, then="residual", batch=2, strides=(2, 1), padding=(0, 0, 3, 0)),
+        replace(NARROW, then="silu", size=(37, 2), kernel=(3, 2), padding=(1, 1, 1, 0), dilation=(2, 1)),
+        replace(NARROW, then="bias", channels=3, outputs=27, size=(50, 2), kernel=(3, 3), padding=(1, 1, 1, 1)),
+        replace(NARROW, then="two results", channels=32, outputs=68, groups=2),
+        replace(NARROW, then="relu", size=(29, 2), kernel=(1, 1), padding=(0, 0, 0, 0)),
+        replace(NARROW, then="both", size=(6, 9), kernel=(3, 3), padding=(1, 0, 2, 1)),
+        replace(NARROW, channels=20, outputs=136, groups=4, size=(8, 7), kernel=(1, 1), padding=(0, 0, 0, 0), then="relu"),
+    ],
+    ids=str,
+)
+def test_a_convolution_of_turned_images_is_right(case, cpu, monkeypatch):
+    monkeypatch.setattr(legalize, "pays_to_turn", lambda *_: True)
+    answer = check(case, cpu)
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+    assert is_turned(answer, case)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_tiles_run_along_the_height_of_narrow_images_only(cpu):
+    assert is_turned(check(NARROW, cpu), NARROW)
+    wide = replace(NARROW, size=(40, 16))
+    assert not is_turned(check(wide, cpu), wide)
+
+
+def is_turned(answer, case):
+    (workload,) = (kernel.workload for kernel in answer.lowered.kernels if kernel.rule == "convolution")
+    return workload.startswith(f"convolution {case.batch}x{case.size[1]}x{case.size[0]}x{case.channels} ")
 
 
 @pytest.mark.parametrize("cpu", CPUS)
