@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 URL, READ_ONLY, KEY = "FARM_SHARED_CACHE", "FARM_SHARED_CACHE_READ_ONLY", "FARM_SHARED_CACHE_KEY"
 _OFF = ("", "none")  # of FARM_SHARED_CACHE
 Answer = TypeVar("Answer")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".tar"
 _CHUNK = 1 << 20
 # An endpoint with http:// is the user's own choice; the default ones have https.
@@ -112,9 +114,14 @@ class SharedCache:
 
     def remove(self, entries: list[Entry]) -> None:
         """Remove what is stored under some digests. Raises UsageError if that is not possible."""
-        import obstore
 
-        self._asked(lambda: obstore.delete(self._opened(), [_name(one.kind, one.digest) for one in entries]) if entries else None)
+        def delete() -> None:
+            import obstore
+
+            if entries:
+                obstore.delete(self._opened(), [_name(one.kind, one.digest) for one in entries])
+
+        self._asked(delete)
 
     def _entries(self) -> Iterator[Entry]:
         import obstore
@@ -123,7 +130,7 @@ class SharedCache:
             for chunk in obstore.list(self._opened(), prefix=kind):
                 for one in chunk:
                     name = Path(one["path"])
-                    if name.suffix == _SUFFIX and name.parent == Path(kind):
+                    if name.suffix == _SUFFIX and name.parent == Path(kind) and _DIGEST.fullmatch(name.stem):
                         yield Entry(kind, name.stem, one["size"], one["last_modified"])
 
     def _has(self, kind: str, digest: str) -> bool:

@@ -268,6 +268,13 @@ def test_both_places_list_and_remove_what_they_hold(opened: Opened) -> None:
     assert one.find("artifacts", DIGEST) is None
 
 
+def test_what_farm_did_not_store_in_the_bucket_is_not_listed(opened: Opened, bucket: S3Store) -> None:
+    for name in ("artifacts/..tar", "artifacts/-x.tar", "artifacts/deep/" + NAME, "artifacts/" + "D" * 64 + ".tar", "readme.txt"):
+        obstore.put(bucket, name, b"x")
+    shared = opened("one").upstream
+    assert isinstance(shared, SharedCache) and shared.entries() == []
+
+
 def test_a_use_counts_as_the_last_one(tmp_path: Path) -> None:
     store = Store(tmp_path)
     os.utime(publish(store), (0, 0))
