@@ -126,3 +126,19 @@ def test_exponential_units_have_all_their_factors(operator, tmp_path):
 
     torch.export.save(torch.export.export(Unit(), (torch.linspace(-4, 4, 24).reshape(4, 6),)), tmp_path / "m.pt2")
     agree(tmp_path / "m.pt2", tmp_path)
+
+
+@pytest.mark.parametrize("align_corners", [True, False], ids=["corners", "edges"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_images_are_sampled_at_the_places_of_a_grid(mode, padding, align_corners, tmp_path):
+    class Sampling(torch.nn.Module):
+        def forward(self, image, grid):
+            return torch.nn.functional.grid_sample(image, grid, mode, padding, align_corners)
+
+    numbers = torch.Generator().manual_seed(4)
+    image, grid = torch.randn(2, 3, 7, 4, generator=numbers), 2.6 * torch.rand(2, 5, 6, 2, generator=numbers) - 1.3
+    torch.export.save(torch.export.export(Sampling(), (image, grid)), tmp_path / "m.pt2")
+    imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    imported.example.update(zip(imported.example, (image.numpy(), grid.numpy()), strict=True))
+    assert_agrees(imported)

@@ -16,6 +16,8 @@ from tvm import relax
 # TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 _PRODUCTS = ("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "matmul.default", "linear.default", "convolution.default")
+# TVM's names of torch's numbers, in the order of at::native's enumerations.
+_SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
 
@@ -40,6 +42,7 @@ def converters() -> dict[str, Converter]:
         "div.Tensor": _true_div,
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
+        "grid_sampler_2d.default": _grid_sampler,
         "scatter_add.default": _scatter_add,
         "scatter_reduce.two": _scatter_reduce,
         "unfold.default": _unfold,
@@ -296,6 +299,17 @@ def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
         return relax.Tuple([emit(relax.op.divide(gathered(rows, columns, "add"), sizes))])
     most = gathered(rows, columns, "max", _changes_nothing("amax", kind))
     return relax.Tuple([emit(relax.op.where(emit(relax.op.greater(sizes, relax.const(0, kind))), most, relax.const(0, kind)))])
+
+
+def _grid_sampler(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a sampling of images [N, C, H, W] at the places of a grid [N, H, W, 2].
+
+    TVM's kernel has the two coordinates in the second axis, which its own converter does not heed.
+    """
+    image, grid, method, padding, align_corners = importer.retrieve_args(node)
+    emit = importer.block_builder.emit
+    places = emit(relax.op.permute_dims(grid, [0, 3, 1, 2]))
+    return emit(relax.op.image.grid_sample(image, places, _SAMPLINGS[method], "NCHW", _OUTSIDE[padding], bool(align_corners)))
 
 
 def _pad(mode: str) -> Converter:
