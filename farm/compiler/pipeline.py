@@ -16,6 +16,7 @@ from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.legalize import legalization
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
+from farm.compiler.graph.booleans import LogicOfBooleans
 from farm.compiler.graph.clamp_indices import BoundedIndices
 from farm.compiler.graph.constant_folding import FoldConstants
 from farm.compiler.graph.conv1d_conv3d import Planes
@@ -105,6 +106,7 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
         rewriting("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
         rewriting("farm.Simplify", _Simplifier),
+        rewriting("farm.LogicOfBooleans", LogicOfBooleans),
         rewriting("farm.BoundedIndices", BoundedIndices),
         FoldConstants(),
         rewriting("farm.UsedTaps", UsedTaps),

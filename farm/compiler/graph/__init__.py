@@ -2,6 +2,7 @@
 
 Constants and shapes:
     constant_folding      compute constant expressions and shape arithmetic in numpy
+    booleans              rewrite comparisons and arithmetic of booleans as logic
     clamp_indices         keep indices that come from an input within their tensor
 
 Convolutions:

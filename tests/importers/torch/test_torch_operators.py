@@ -142,3 +142,30 @@ def test_images_are_sampled_at_the_places_of_a_grid(mode, padding, align_corners
     imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
     imported.example.update(zip(imported.example, (image.numpy(), grid.numpy()), strict=True))
     assert_agrees(imported)
+
+
+LOGIC = {
+    "equal": lambda a, b: a == b,
+    "not equal": lambda a, b: a != b,
+    "less": lambda a, b: a < b,
+    "less or equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater or equal": lambda a, b: a >= b,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "sum": lambda a, b: a + b,
+    "product": lambda a, b: a * b,
+    "equal to a constant": lambda a, b: (a == torch.tensor([True, False, True, False, True])) | b,
+}
+
+
+@pytest.mark.parametrize("name", LOGIC)
+def test_booleans_are_compared_and_added_as_torch_does(name, tmp_path):
+    class Comparing(torch.nn.Module):
+        def forward(self, x, y):
+            return LOGIC[name](x > 0, y > 0)
+
+    numbers = torch.Generator().manual_seed(5)
+    pair = torch.randn(4, 5, generator=numbers), torch.randn(4, 5, generator=numbers)
+    torch.export.save(torch.export.export(Comparing(), pair), tmp_path / "m.pt2")
+    agree(tmp_path / "m.pt2", tmp_path)
