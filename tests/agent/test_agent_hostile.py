@@ -163,6 +163,29 @@ def test_a_client_that_gets_the_device_and_says_nothing_loses_it(start: Start) -
     assert "the client said nothing" in agent.log
 
 
+def test_clients_that_trickle_their_greeting_keep_nobody_waiting_and_lose_their_place(start: Start) -> None:
+    agent, long = start(), struct.pack("<ii", MAGIC, 1000) + b"client:"
+    with contextlib.ExitStack() as crowd:
+        tricklers = [crowd.enter_context(connected(agent)) for _ in range(30)]
+        for byte in long:
+            for trickler in tricklers:
+                trickler.sendall(bytes([byte]))
+        assert client("list_files", port=agent.port) == ""
+        first = tricklers[0]
+        first.settimeout(0.5)
+
+        def is_closed() -> bool:
+            try:
+                first.sendall(b"x")
+                return first.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(is_closed, "the agent closes a connection on which a byte came every half second", WAIT_S)
+
+
 def test_a_crowd_does_not_change_an_answer_and_leaves_no_trace(start: Start, models: Models) -> None:
     model = {name: str(path) for name, path in dataclasses.asdict(models("x86_64")).items()}
     agent = start("x86_64", "--threads", "1")
