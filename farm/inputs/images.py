@@ -115,7 +115,7 @@ def _open_image(path: Path, mode: str, size: tuple[int, int], crop: float | None
     from PIL import Image, ImageOps
 
     try:
-        check_regular(path)
+        check_regular(path, or_pipe=True)  # from a camera, say
         with Image.open(path) as image:
             if 0 in image.size:
                 raise ValueError("it has no pixels")

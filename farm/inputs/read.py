@@ -128,7 +128,7 @@ def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
 def _load(path: Path) -> Array:
     """Load the array of an `.npy` file."""
     try:
-        check_regular(path)
+        check_regular(path, or_pipe=True)
         array = np.load(path, allow_pickle=False)
     except ARRAY_ERRORS as exc:
         raise unreadable(path, exc) from exc
@@ -141,7 +141,7 @@ def _load(path: Path) -> Array:
 def _load_all(path: Path) -> dict[str, Array]:
     """Load all arrays of an `.npz` file by name."""
     try:
-        check_regular(path)
+        check_regular(path, or_pipe=True)
         with np.load(path, allow_pickle=False) as archive:
             _check_size(archive)
             return {name: archive[name] for name in archive.files}
