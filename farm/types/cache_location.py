@@ -1,4 +1,4 @@
-"""Where the shared cache lies."""
+"""Define where the shared cache lies, and check its URL."""
 
 from __future__ import annotations
 
