@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from waiting import wait_until
 
 
 def write_heavy_model(path: Path, *then: str) -> int:
@@ -19,3 +20,22 @@ def write_heavy_model(path: Path, *then: str) -> int:
     graph = helper.make_graph(nodes, path.stem, ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return weights.nbytes
+
+
+def arrives(folder: Path, count: int) -> int:
+    """Wait until a file that is uploaded into the folder has that many bytes; return how many it has.
+
+    Other uploads end meanwhile: a small part may be gone between its listing and its look-up.
+    """
+
+    def size(part: Path) -> int:
+        try:
+            return part.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def largest() -> int:
+        found = max(map(size, folder.rglob("*.part")), default=0)
+        return found if found >= count else 0
+
+    return int(wait_until(largest, f"{count} bytes in {folder}"))

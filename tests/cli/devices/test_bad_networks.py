@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from farm_running import Farm, Running
-from heavy_models import write_heavy_model
+from heavy_models import arrives, write_heavy_model
 from lossy_network import BOARD, Network, inside, lossy_network
 from ssh_boards import assert_nothing_is_left, configure
 from ssh_server import SshServer, ssh_server
@@ -84,9 +84,9 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network
     provision(farm, network)
     network.be(bytes_per_s=LINE)
     running = start(farm, network, "deploy", "--device", "board", "heavy.onnx", "--json")
-    grows_to(server, size // 3)
+    arrives(server.folder, size // 3)
     network.be(bytes_per_s=LINE, delay_s=LATE_S, loss=LOSS)
-    arrived = grows_to(server, parts(server)[0].stat().st_size + 200_000)
+    arrived = arrives(server.folder, arrives(server.folder, 1) + 200_000)
     network.be(cut=True)
     running.says("the SSH connection to .* broke; trying again in 1 s", NOTICE_S)
     network.be(delay_s=LATE_S)
@@ -98,10 +98,6 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network
     network.be()
     assert_nothing_is_left(farm, server)
     assert parts(server) == []
-
-
-def grows_to(server: SshServer, count: int) -> int:
-    return int(wait_until(lambda: max((size for part in parts(server) if (size := part.stat().st_size) >= count), default=0), f"{count} B"))
 
 
 def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Network, server: SshServer, emulators: None) -> None:

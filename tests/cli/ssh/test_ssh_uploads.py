@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from farm_running import Done, Farm, command
 from farm_running import server as program
-from heavy_models import write_heavy_model
+from heavy_models import arrives, write_heavy_model
 from slow_relay import Relay, slow_relay
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
-from waiting import patient, wait_until
+from waiting import patient
 
 SPEED = 4e6  # bytes per second of a slow way
 
@@ -65,7 +64,7 @@ def test_an_upload_that_breaks_goes_on_where_it_was(farm: Farm, server: SshServe
     with slow_relay(server.port, SPEED) as relay:
         configure(farm, through(relay, server))
         running = farm.start("deploy", "--device", "board", "heavy.onnx", "--json")
-        arrived = wait_for_part(server.folder, size // 2)
+        arrived = arrives(server.folder, size // 2)
         breaks(farm, relay)
         running.says("; trying again in 1 s")
         assert size <= uploaded(running.end()) < size + (size - arrived), running.said
@@ -81,23 +80,13 @@ def through(relay: Relay, server: SshServer) -> str:
     return server.url.replace(there, here)
 
 
-def wait_for_part(folder: Path, count: int) -> int:
-    """Until that many bytes have arrived; returns how many there are."""
-
-    def arrived() -> int:
-        sizes = (path.stat().st_size for path in folder.rglob("*.part"))
-        return max((size for size in sizes if size >= count), default=0)
-
-    return int(wait_until(arrived, f"{count} bytes"))
-
-
 def test_a_board_that_does_not_come_back_is_told(farm: Farm, server: SshServer) -> None:
     size = write_heavy_model(farm.folder / "heavy.onnx")
     with slow_relay(server.port, SPEED) as relay:
         port = relay.port
         configure(farm, through(relay, server), options=f"deadline_s = {patient(15)}")
         running = farm.start("deploy", "--device", "board", "heavy.onnx")
-        wait_for_part(server.folder, size // 3)
+        arrives(server.folder, size // 3)
         relay.close()
         assert_failed(running.end(), 5, f"nobody listens at 127.0.0.1:{port}|the SSH connection to .*:{port} broke")
     assert_nothing_is_left(farm, server)
@@ -109,7 +98,7 @@ def test_an_upload_to_an_agent_at_an_address_goes_on_too(farm: Farm) -> None:
     with program(farm.folder, *words, says=r"listening on [^:]*:(\d+)", env=env) as port, slow_relay(int(port), SPEED) as relay:
         configure(farm, f"rpc://127.0.0.1:{relay.port}")
         running = farm.start("deploy", "--device", "board", "heavy.onnx", "--json")
-        arrived = wait_for_part(store, size // 2)
+        arrived = arrives(store, size // 2)
         relay.cut()
         running.says("; trying again in 1 s")
         assert size <= uploaded(running.end()) < size + (size - arrived), running.said
