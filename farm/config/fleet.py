@@ -40,7 +40,8 @@ class Fleet:
 
     `path` is its file, None for the built-in one. `store` is where runs are kept, a path or a
     postgresql:// URL; None for the user's own record. `cache` is the URL of the shared cache of
-    builds, None for none.
+    builds, None for none. `built_in_models` are found by name in every fleet, unless a model of its
+    file has the name.
     """
 
     path: Path | None
@@ -52,6 +53,7 @@ class Fleet:
     limits: Mapping[str, Limits]  # for models that are not configured
     store: str | None = field(default=None, repr=False)  # may contain a password
     cache: str | None = None
+    built_in_models: Mapping[str, Model] = field(default_factory=dict)
 
     def deadline_s(self, device: Device, asked: float | None = None) -> float:
         """Return the limit of a job on a device, in seconds.
@@ -76,7 +78,7 @@ class Fleet:
         return word not in self.models and sources.names_a_source(word)
 
     def model(self, name_or_source: str) -> Model:
-        """Return the configured model with this name, or a model created from a source.
+        """Return the configured or built-in model with this name, or one created from a source.
 
         A source is a file or `python:package.module:function`. Raises UsageError for an unknown
         name, ModelError for a file that does not exist.
@@ -85,7 +87,7 @@ class Fleet:
             made = sources.model_from(name_or_source, self.models)
             return made if made.name in self.models else replace(made, limits=self.limits)
         fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
-        return _lookup("model", name_or_source, self.models, fix)
+        return _lookup("model", name_or_source, {**self.built_in_models, **self.models}, fix)
 
     def models_together(self, names_or_sources: Iterable[str]) -> list[Model]:
         """Return the models that one command works with, each once, as by `model`.
@@ -95,9 +97,9 @@ class Fleet:
         one model.
         """
         found = list({(one.name, one.source): one for one in map(self.model, names_or_sources)}.values())
-        alike = _of_one_name(found)
+        alike, named = _of_one_name(found), {**self.built_in_models, **self.models}
         made = [
-            replace(one, name=sources.in_full(one.source)) if one.name in alike and one.name not in self.models else one for one in found
+            replace(one, name=sources.in_full(one.source)) if one.name in alike and named.get(one.name) != one else one for one in found
         ]
         for name, (first, second, *_) in _of_one_name(made).items():
             fix = f"give each a name: [models.NAME] with source = ... in {self._file()}"

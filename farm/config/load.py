@@ -26,27 +26,42 @@ def load(path: Path | None = None) -> Fleet:
     The file is `path`, else the one that `locate.find` finds, else the built-in one. Raises
     ConfigError that lists every mistake in the file with its line and key.
     """
+    shipped = built_in()
     found = locate.find(path)
     parsed = parse(locate.read(found or locate.SHIPPED))
     known = profiles.shipped()
     own, mistakes = profiles.resolve(parsed.data.get("profiles"), known)
     document = None
     if parsed.sound:
-        document, more = _checked(parsed, {**known, **own}, (found or locate.SHIPPED).parent)
+        document, more = _checked(parsed, {**known, **own}, frozenset(shipped.models), (found or locate.SHIPPED).parent)
         mistakes += more
     located = parsed.mistakes + [Mistake(parsed.line(key), key, message) for key, message in mistakes if not parsed.is_broken(key)]
     if document is None or located:
         raise _error(found, located)
-    return _fleet(found, document, {name: profiles.made(name, table) for name, table in {**known, **own}.items()})
+    return _fleet(found, document, {name: profiles.made(name, table) for name, table in {**known, **own}.items()}, shipped)
 
 
-def _checked(parsed: Parsed, known: Mapping[str, profiles.Raw], folder: Path) -> tuple[Document | None, list[tuple[Key, str]]]:
-    """Return the checked document, or None, and the mistakes found."""
+def built_in() -> Document:
+    """Return the checked built-in devices.toml, whose models are found by name in every fleet."""
+    parsed = parse(locate.read(locate.SHIPPED))
+    document, mistakes = _checked(parsed, profiles.shipped(), frozenset(), locate.SHIPPED.parent)
+    assert document is not None, mistakes
+    return document
+
+
+def _checked(
+    parsed: Parsed, known: Mapping[str, profiles.Raw], built_in_models: frozenset[str], folder: Path
+) -> tuple[Document | None, list[tuple[Key, str]]]:
+    """Return the checked document, or None, and the mistakes found.
+
+    `known` are the profiles and `built_in_models` the models that the file may name without having
+    a table for them.
+    """
     # imported here because pydantic takes a tenth of a second to import
     from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
-    document, mistakes = schema.check(parsed.data, schema.Surroundings(names, frozenset(parsed.names("models")), folder))
+    document, mistakes = schema.check(parsed.data, schema.Surroundings(names, built_in_models | parsed.names("models"), folder))
     devices = parsed.data.get("devices")
     for name, device in devices.items() if isinstance(devices, dict) else ():
         profile = device.get("profile") if isinstance(device, dict) else None
@@ -73,22 +88,24 @@ def _dotted(path: Key) -> str:
     return f"{text.removeprefix('.')}: " if text else ""
 
 
-def _fleet(path: Path | None, document: Document, known: dict[str, Profile]) -> Fleet:
+def _fleet(path: Path | None, document: Document, known: dict[str, Profile], shipped: Document) -> Fleet:
     folder = (path or locate.SHIPPED).parent
     every = document.limits.made()
     models = {name: _model(name, table, every) for name, table in document.models.items()}
     bench = document.bench
+    benched = bench.models if bench.models is not None else list(models) or shipped.bench.models or []
     plan = Plan(bench.warmup, bench.count, bench.minimum_s, bench.maximum_s, bench.deadline_s, bench.dataset_limit)
     return Fleet(
         path=path,
         devices={name: _device(name, table, known, folder) for name, table in document.devices.items()},
         profiles=known,
         models=models,
-        bench=BenchSettings(tuple(models if bench.models is None else dict.fromkeys(bench.models)), plan),
+        bench=BenchSettings(tuple(dict.fromkeys(benched)), plan),
         limits=every,
         tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
         store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
         cache=document.cache,
+        built_in_models={name: _model(name, table, every) for name, table in shipped.models.items()},
     )
 
 

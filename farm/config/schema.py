@@ -296,7 +296,8 @@ class BenchTable(Table):
     """The table `[bench]`."""
 
     models: list[KnownModel] | None = None
-    """The models that `farm bench` runs if none are named. The default is all of them."""
+    """The models that `farm bench` runs if none are named. The default is all models of the file,
+    or the built-in ones if it has none."""
     warmup: Count = 3
     """The smallest number of inferences before the first sample."""
     count: Positive = 50

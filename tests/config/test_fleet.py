@@ -8,6 +8,7 @@ import pytest
 
 from farm import config
 from farm.config import Fleet
+from farm.config.locate import SHIPPED
 from farm.errors import ModelError, UsageError
 from farm.types import Limits, Plan, Preprocess
 
@@ -216,6 +217,27 @@ def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
     assert digits.labels is not None
     assert digits.dataset is not None
     assert digits.preprocess.channels == "L"
+
+
+def test_built_in_models_are_found_by_name_in_a_fleet_of_ones_own(load: Load, folder: Path) -> None:
+    fleet = load(BOARDS + "[limits.float32]\nmax_abs = 1e-3\n")
+    digits = fleet.model("digits")
+    assert digits.source == config.load(SHIPPED).model("digits").source and digits.labels is not None
+    assert digits.limits["float32"] == Limits(max_abs=1e-3)  # those of the file
+    assert fleet.bench.models == ("digits", "mobilenet_v2", "resnet18")
+    with pytest.raises(UsageError, match="unknown model 'digit'") as caught:
+        fleet.model("digit")
+    assert "did you mean 'digits'" in caught.value.why
+
+
+def test_a_model_of_the_file_comes_before_a_built_in_one(load: Load, folder: Path) -> None:
+    (folder / "digits.onnx").touch()
+    fleet = load("[models.resnet18]\nsource = 'python:a.b:c'\n[models.net]\nsource = 'python:a.b:d'\n[bench]\nmodels = ['net', 'digits']\n")
+    assert fleet.model("resnet18").source == "python:a.b:c"
+    assert fleet.bench.models == ("net", "digits")
+    # a file keeps its short name, unless it is worked with beside the built-in model of that name
+    assert fleet.model("digits.onnx").name == "digits"
+    assert [model.name for model in fleet.models_together(["digits", "digits.onnx"])] == ["digits", "digits.onnx"]
 
 
 def test_limits_are_those_of_all_models_with_the_models_own_above_them(load: Load) -> None:

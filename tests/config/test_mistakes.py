@@ -106,7 +106,7 @@ def test_every_mistake_is_reported_at_once_each_with_file_line_and_key(mistakes:
         (PI3 + "options.key = ''", "4: devices.pi3.options.key: expected text, got an empty text"),
         (PI3 + "[bench]\nwarmup = -1", "5: bench.warmup: must be at least 0, got the number -1"),
         (PI3 + "[bench]\nmaximum_s = 0.5", "4: bench: minimum_s (1) is more than maximum_s (0.5)"),
-        (PI3 + "[bench]\nmodels = ['x']", "5: bench.models[0]: unknown model 'x', there are none"),
+        (PI3 + "[bench]\nmodels = ['x']", "5: bench.models[0]: unknown model 'x', known: digits, mobilenet_v2, resnet18, resnet50"),
         ("[tracker]\nport = 9200\nport_end = 9100", "1: tracker: port_end (9100) must be more than port (9200)"),
         ("devices = 1979-05-27", "1: devices: expected a table, got a date or time"),
         ("[[devices.a]]", "1: devices.a: expected a table, got a list"),
