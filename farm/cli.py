@@ -19,6 +19,7 @@ import click
 from farm import __version__, ownership, signals
 from farm.commands import (
     accuracy,
+    add,
     baseline,
     bench,
     bisect,
@@ -54,7 +55,7 @@ GROUPS = {
     "Measure": ("deploy", "run", "bench", "profile", "accuracy", "bisect", "tune"),
     "Judge and show": ("history", "compare", "baseline", "report", "runs", "records"),
     "Models": ("check", "compile", "quantize", "export", "cache"),
-    "Devices": ("devices", "doctor", "provision", "deployments", "rollback", "undeploy"),
+    "Devices": ("devices", "add", "remove", "doctor", "provision", "deployments", "rollback", "undeploy"),
     "Servers": ("agent", "tracker"),
     "For programs": ("schema", "completion"),
 }
@@ -114,6 +115,7 @@ def cli(context: click.Context) -> None:
 
 for command in (
     devices.devices,
+    *(add.add, add.remove),
     deploy.deploy,
     bench.bench,
     run.run,

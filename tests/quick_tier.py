@@ -14,6 +14,7 @@ from types import ModuleType
 
 TESTS = Path(__file__).parent
 PATHS = (
+    "config/test_edit.py",
     "config/test_fleet.py",
     "config/test_locate.py",
     "config/test_mistakes.py",

@@ -22,7 +22,7 @@ LAYERS = """
     workers formatting metrics sandbox
     comparison
     config store kernels
-    importers zoo compiler transports agent
+    importers zoo compiler transports agent boards
     inputs
     data
     quantize
@@ -79,7 +79,7 @@ INSIDE_TABLES = {
         worker_tasks
         operations
         run_jobs
-        accuracy bisect check compare doctor other_engines profile quantize tuning
+        accuracy bisect check compare doctor other_engines profile quantize tuning discover identify
         provision __init__
     """,
 }

@@ -44,6 +44,12 @@ class Session:
             self._farm = Farm.load(self.config, store=self.store)
         return self._farm
 
+    def use(self, fleet: Fleet) -> None:
+        """Use a fleet whose configuration file does not exist yet."""
+        from farm.api import Farm
+
+        self._farm = Farm(fleet, self.store)
+
     def fleet(self) -> Fleet:
         """Return the configuration. Raises ConfigError with all mistakes in it."""
         return self.farm().fleet
@@ -113,11 +119,14 @@ def check_writable(path: Path | None) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically. Raises UsageError if it cannot be written."""
+    """Write a file atomically; its permissions stay. Raises UsageError if it cannot be written."""
     from farm.errors import UsageError
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        beside.touch()
+        if path.exists():  # it may hold keys, and be closed to others
+            beside.chmod(path.stat().st_mode & 0o777)
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as exc:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -57,9 +57,15 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
         from farm.config import load
 
         try:
-            return [name for name in getattr(load(context.params.get("config")), kind) if name.startswith(incomplete)]
+            fleet = load(context.params.get("config"))
         except FarmError:
             return []
+        tables: dict[str, Iterable[str]] = {
+            "devices": fleet.devices,
+            "profiles": fleet.profiles,
+            "models": {**fleet.built_in_models, **fleet.models},
+        }
+        return [name for name in tables[kind] if name.startswith(incomplete)]
 
     return names
 

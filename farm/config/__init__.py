@@ -1,5 +1,6 @@
 """The configuration: devices.toml and the built-in profiles.toml, checked and made into a Fleet.
 
+    edit         add devices to the text of a devices.toml, and remove them
     fleet        Fleet: devices, profiles and models by name; BenchSettings, TrackerSettings
     limits       the tables `limits`: the largest differences of answers from the reference's
     load         load(): a configuration file to a Fleet
@@ -19,7 +20,7 @@
 from __future__ import annotations
 
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
-from farm.config.load import load
+from farm.config.load import fleet_of, load
 from farm.config.urls import Url, parse_url
 
-__all__ = ["BenchSettings", "Fleet", "TrackerSettings", "Url", "load", "parse_url"]
+__all__ = ["BenchSettings", "Fleet", "TrackerSettings", "Url", "fleet_of", "load", "parse_url"]

@@ -26,9 +26,17 @@ def load(path: Path | None = None) -> Fleet:
     The file is `path`, else the one that `locate.find` finds, else the built-in one. Raises
     ConfigError that lists every mistake in the file with its line and key.
     """
-    shipped = built_in()
     found = locate.find(path)
-    parsed = parse(locate.read(found or locate.SHIPPED))
+    return fleet_of(locate.read(found or locate.SHIPPED), found)
+
+
+def fleet_of(text: str, found: Path | None) -> Fleet:
+    """Return the fleet of the text of a configuration file, which is or will be at a path.
+
+    `found` is None for the built-in file. Raises ConfigError as `load` does.
+    """
+    shipped = built_in()
+    parsed = parse(text)
     known = profiles.shipped()
     own, mistakes = profiles.resolve(parsed.data.get("profiles"), known)
     document = None

@@ -84,6 +84,16 @@ def loads(text: str) -> dict[str, Any]:
     return data
 
 
+def statements(text: str) -> list[Statement]:
+    """Return the table headers and `key = value` statements of a text, in order.
+
+    Line breaks must be "\\n".
+    """
+    scan = _Scanner(text)
+    scan.scan()
+    return scan.statements
+
+
 def parse(text: str) -> Parsed:
     """Parse TOML. Never raises: errors are in `mistakes`."""
     text = text.replace("\r\n", "\n")

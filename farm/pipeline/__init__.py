@@ -14,6 +14,8 @@
     profile         `farm profile`: the time of each kernel
     quantize        `farm quantize`: a float model to a recipe, with a report
     provision       `farm provision`: install the agent on boards, or remove it
+    discover        `farm add` without a board: what there is to add
+    identify        `farm add`: ask a board what it is
     doctor          `farm doctor`: the first layer that fails between this machine and a device
     tuning          `farm tune`: search for the best configuration of each kernel
 

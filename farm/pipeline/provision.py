@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.deadline import Deadline
 from farm.errors import UsageError
@@ -97,9 +96,10 @@ def _by_hand(device: Device) -> str:
 def service_task(desk: Desk, device: Device, agent: Path, service: Service, seconds: float) -> None:
     """Install the agent as a service of the board; called in a worker process."""
     from farm.transports.ssh import systemd_service
+    from farm.transports.ssh.board import reached
 
-    with ExitStack() as stack:
-        words = systemd_service.install(_board(desk, device, stack, seconds), agent, service)
+    with reached(device, Deadline(seconds), desk.ask) as board:
+        words = systemd_service.install(board, agent, service)
     desk.note(Finding("service", words, advice=_unreachable(service)))
 
 
@@ -123,20 +123,9 @@ def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None
         shutil.rmtree(kept, ignore_errors=True)
     else:
         from farm.transports.ssh import systemd_service
+        from farm.transports.ssh.board import reached
 
-        with ExitStack() as stack:
-            gone = systemd_service.remove(_board(desk, device, stack, seconds))
+        with reached(device, Deadline(seconds), desk.ask) as board:
+            gone = systemd_service.remove(board)
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         desk.note(Finding(kind, words))
-
-
-def _board(desk: Desk, device: Device, stack: ExitStack, seconds: float) -> Any:
-    from farm.transports.ssh.board import Board
-    from farm.transports.ssh.config import route
-    from farm.transports.ssh.connect import logged_in
-    from farm.transports.ssh.errors import translated
-
-    hops, deadline = route(device.url), Deadline(seconds)
-    client = stack.enter_context(logged_in(device.name, hops, deadline, desk.ask))
-    stack.enter_context(translated(device.name, hops[-1]))
-    return Board(client, device, deadline)

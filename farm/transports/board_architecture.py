@@ -85,6 +85,12 @@ def _of_header(digits: str) -> tuple[str, int, str]:
     return programs, 64 if elf_class == 2 else 32, "".join(abis[:1])
 
 
+def architecture_of(kind: Kind) -> str:
+    """Return the architecture of the agent for a board, that of its programs; empty if there is none."""
+    runs = _RUNS.get(_KERNELS.get(kind.machine, ""), ())
+    return kind.programs if kind.programs in runs else runs[-1] if runs and kind.bits == 32 else "".join(runs[:1])
+
+
 def check(device: Device, kind: Kind) -> None:
     """Raise DeviceError if the agent of the device's profile cannot run on a board of this kind.
 

@@ -71,9 +71,14 @@ def open(  # noqa: A001
 
 def boards(device: Device) -> int:
     """Return how many boards with the device's key have registered."""
+    return keys(device).count(_key(device))
+
+
+def keys(device: Device) -> list[str]:
+    """Return the key of each board that has registered with the device's tracker."""
     host, port = rpc.address(device)
     with _connected(device, host, port) as tracker:
-        return tracker.keys().count(_key(device))
+        return tracker.keys()
 
 
 def state(device: Device) -> State:

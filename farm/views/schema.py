@@ -220,6 +220,15 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "deployed": {"devices": [{"device": str, "error": Maybe(Failure), "release": Optional(_RELEASE)}]},
     "doctor": {"examined": _LAYERS},
     "provision": {"provisioned": _LAYERS},
+    "added": {
+        **dict.fromkeys(("name", "file", "profile", "reason", "toml"), str),
+        "written": bool,
+        "notes": [str],
+        "board": Maybe(str),
+        "layers": _LAYERS[0]["layers"],
+    },
+    "candidates": {"candidates": [{"name": str, "url": str, "source": str}]},
+    "removal": {"file": str, "tables": [str]},
     "error": {"error": {"kind": str, "what": str, "why": str, "fix": str, "exit_code": int}},
 }
 _LINES = {"run": RUN, "record": RECORD}  # of JSON lines

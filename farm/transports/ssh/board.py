@@ -7,19 +7,23 @@ store, work, and farm-agent, a script that starts the agent on the board itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
+from farm.prompts import Ask
 from farm.transports import board_architecture
 from farm.transports.local import agent_options
 from farm.transports.ssh import board_scripts
+from farm.transports.ssh.config import route
+from farm.transports.ssh.errors import translated
 from farm.types import Device
 
 _ROOM_BYTES = 8 << 20  # required for an agent and a small model
@@ -30,6 +34,19 @@ _QUICK_S = 30.0
 _EXTRA_S = 5  # added to the agent's time limit, so that this side ends the session first
 _CANNOT_EXECUTE = "126"  # a shell's exit status if it cannot execute a program
 _PLACES = "set `store` and `work_dir` in its options"
+
+
+@contextlib.contextmanager
+def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[Board]:
+    """Yield the board of a device with an ssh:// url, logged in.
+
+    Errors of the connection become FarmErrors. `ask` prompts for passwords.
+    """
+    from farm.transports.ssh.connect import logged_in
+
+    hops = route(device.url)
+    with logged_in(device.name, hops, deadline, ask) as client, translated(device.name, hops[-1]):
+        yield Board(client, device, deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +120,16 @@ class Board:
         """Return the same as `look`, even if the board's folders cannot be used."""
         seen = self.ask(board_scripts.LOOK, [digest])
         if "machine" not in seen:
-            raise DeviceError(
-                f"{self.device.name} does not run commands as farm needs them", seen[""][-500:], "give its user a shell such as sh or bash"
-            )
+            raise self._without_shell(seen[""])
         if not self.launcher:
             board_architecture.check(self.device, board_architecture.kind_of(seen))
+        return seen
+
+    def identify(self) -> dict[str, str]:
+        """Return what the board is, whatever its device's profile; see board_scripts.IDENTIFY."""
+        seen = self.ask(board_scripts.IDENTIFY, [])
+        if "machine" not in seen:
+            raise self._without_shell(seen[""])
         return seen
 
     def check_room(self, seen: dict[str, str]) -> str:
@@ -119,6 +141,10 @@ class Board:
         self._roomy(seen, _ROOM_BYTES)
         free = seen.get("free_kib", "")
         return f"{int(free) / 2**20:.1f} GiB" if free.isdigit() else ""
+
+    def _without_shell(self, printed: str) -> DeviceError:
+        what = f"{self.device.name} does not run commands as farm needs them"
+        return DeviceError(what, printed[-500:], "give its user a shell such as sh or bash")
 
     def _usable(self, seen: dict[str, str]) -> None:
         name, refused = self.device.name, seen.get("refused", "")
@@ -199,9 +225,7 @@ class Board:
             ) from exc
         finally:
             channel.close()
-        text = printed.decode(errors="replace")
-        told = (line[5:].partition("=") for line in text.splitlines() if line.startswith("farm:"))
-        return {"": text, **{name: value for name, _, value in told}}
+        return board_scripts.reported(printed.decode(errors="replace"))
 
     def channel(self, script: str, arguments: Sequence[str]) -> Any:
         """Start a script and return the channel with its standard streams."""

@@ -8,6 +8,13 @@ the script's first line names the others.
 
 from __future__ import annotations
 
+
+def reported(text: str) -> dict[str, str]:
+    """Return the values that a script printed, by name, and all of its output under ""."""
+    told = (line[5:].partition("=") for line in text.splitlines() if line.startswith("farm:"))
+    return {"": text, **{name: value for name, _, value in told}}
+
+
 HEAD = """
 export LC_ALL=C; umask 077
 tell() { echo "farm:$1=$2"; }
@@ -114,4 +121,28 @@ code=$?
 kill $watch 2>/dev/null
 rm -rf "$work/farm-session-$pid-"*
 exit $code
+"""
+
+# Report what the board is: the architecture of its kernel and programs, its name and CPU, the kinds
+# of its cores as ARM counts them, the extensions that the kernel tells programs of, memory and GPUs.
+IDENTIFY = """
+tell machine "$(uname -m)"; tell bits "$(getconf LONG_BIT 2>/dev/null)"
+tell shell "$(od -A n -v -t x1 -N 52 /bin/sh 2>/dev/null | tr -d " \\n")"
+words() { cat "/proc/device-tree/$1" 2>/dev/null | tr "\\000" " "; }
+tell board "$(words model)"; tell compatible "$(words compatible)"
+info() { grep -m 1 -E "^$1[[:space:]]*:" /proc/cpuinfo | { IFS=: read -r _ value; echo $value; }; }
+tell cpu "$(info "(model name|uarch|Hardware)")"; tell features "$(info "(flags|Features|isa)")"
+tell cores "$(grep -c -E "^processor[[:space:]]*:" /proc/cpuinfo)"
+tell memory_kib "$(grep -m 1 "^MemTotal" /proc/meminfo | tr -c -d 0-9)"
+tab=$(printf "\\t")
+tell arm_cores "$(
+  while IFS=:$tab read -r name value; do
+    case $name in
+      "CPU implementer"*) implementer=$value;;
+      "CPU part"*) echo $implementer $value;;
+    esac
+  done </proc/cpuinfo | sort | uniq -c | tr -s "\\n" ","
+)"
+tell gpus "$(nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader 2>/dev/null | head -n 16 | tr "\\n" ";")"
+exit 0
 """

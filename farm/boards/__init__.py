@@ -1,0 +1,15 @@
+"""What kind of board this is: the profile that fits what a board says about itself.
+
+    evidence    Evidence: architecture, cores, features, memory and GPUs, read from /proc and from facts
+    arm_cores   ARM's part numbers, LLVM's names of the cores, and what each core can do
+    choice      choose(): a built-in profile, or a profile of the board's own with its reasons
+
+Nothing here talks to a board: `farm.transports` asks, and these are functions of the answers.
+"""
+
+from __future__ import annotations
+
+from farm.boards.choice import Choice, choose
+from farm.boards.evidence import Evidence, Gpu, of_facts, of_report
+
+__all__ = ["Choice", "Evidence", "Gpu", "choose", "of_facts", "of_report"]

@@ -1,0 +1,84 @@
+"""Find boards that could be added: hosts of ~/.ssh/config, a tracker's boards, GPUs of this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm import sanitize
+from farm.config import Fleet
+from farm.errors import FarmError
+from farm.types import Device, Profile
+
+_MOST = 200
+_PATTERN = re.compile(r"[*?!]")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A board that could be added: a name for it, its url, and where it was found."""
+
+    name: str
+    url: str
+    source: str
+
+
+def discover(fleet: Fleet) -> list[Candidate]:
+    """Return the boards that were found and are not in the fleet, at most 200.
+
+    Nobody is logged in to: the configuration of ssh, the tracker that `[tracker]` of devices.toml
+    names, and the driver's list of this machine's GPUs are read. A source that cannot be read adds
+    nothing.
+    """
+    taken = {device.url for device in fleet.devices.values()}
+    found = [*_ssh_hosts(Path("~/.ssh/config").expanduser()), *_lent(fleet), *_gpus(fleet)]
+    return [one for one in found if one.url not in taken][:_MOST]
+
+
+def _ssh_hosts(file: Path) -> Iterator[Candidate]:
+    import paramiko
+
+    from farm.config import parse_url
+    from farm.transports.ssh.config_include import included
+
+    try:
+        names = paramiko.SSHConfig.from_text(included(file)).get_hostnames() if file.is_file() else set()
+    except (paramiko.SSHException, OSError, ValueError, FarmError):
+        return
+    for name in sorted(names):
+        if _PATTERN.search(name):
+            continue
+        try:
+            parse_url(f"ssh://{name}")
+        except ValueError:
+            continue
+        yield Candidate(_as_name(name), f"ssh://{name}", "~/.ssh/config")
+
+
+def _lent(fleet: Fleet) -> Iterator[Candidate]:
+    from farm.transports import tracker
+
+    place = f"{fleet.tracker.host}:{fleet.tracker.port}"
+    asked = Device("tracker", Profile("", {}, ""), f"tracker://{place}/any")
+    try:
+        keys = sorted(set(tracker.keys(asked)))
+    except (FarmError, OSError):
+        return
+    for key in keys:
+        if re.fullmatch(r"[A-Za-z0-9_.:-]+", key):
+            yield Candidate(_as_name(key), f"tracker://{place}/{key}", f"the tracker at {place}")
+
+
+def _gpus(fleet: Fleet) -> Iterator[Candidate]:
+    """Yield this machine if it has a GPU and the fleet has no device for it."""
+    from farm.transports import gpu_preflight
+
+    if gpu_preflight.installed() and not any(one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()):
+        yield Candidate("gpu", "local:", "NVIDIA's driver on this machine")
+
+
+def _as_name(text: str) -> str:
+    """Return a text as the name of a device."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", sanitize.one_line(text)).lstrip("-.") or "board"

@@ -1,0 +1,58 @@
+"""Ask a board what it is, for `farm add`, before its profile is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from farm import boards, subprocesses
+from farm.deadline import Deadline
+from farm.errors import DeviceError
+from farm.pipeline.operations import Show, do
+from farm.pipeline.worker_tasks import crew_of
+from farm.store import Store
+from farm.types import Device
+from farm.workers import Desk
+
+_IDENTIFY_S = 60.0
+
+
+def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
+    """Return what a device says about itself. Its profile is not used.
+
+    A board by SSH and this machine are inspected by a script; an agent at an address is asked for
+    its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no facts.
+    """
+    with crew_of(store) as crew:
+        evidence: boards.Evidence = do(crew, identify_task, (device, _IDENTIFY_S), show, _IDENTIFY_S, f"identifying {device.name}")
+        return evidence
+
+
+def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence:
+    """Return what a device says about itself; called in a worker process."""
+    if device.scheme in ("rpc", "tracker"):
+        return _of_agent(desk, device, seconds)
+    from farm.transports.board_architecture import architecture_of, kind_of
+    from farm.transports.ssh import board_scripts
+
+    if device.scheme == "ssh":
+        from farm.transports.ssh.board import reached
+
+        with reached(device, Deadline(seconds), desk.ask) as board:
+            report = board.identify()
+    else:
+        command: list[str | Path] = ["sh", "-c", board_scripts.HEAD + board_scripts.IDENTIFY, "farm", "", ""]
+        fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"
+        report = board_scripts.reported(subprocesses.run(command, deadline=Deadline(seconds), what="looking at this machine", fix=fix))
+    return boards.of_report(architecture_of(kind_of(report)), report)
+
+
+def _of_agent(desk: Desk, device: Device, seconds: float) -> boards.Evidence:
+    from farm import executor
+
+    facts = executor.facts(desk, device, None, seconds)
+    if not facts:
+        raise DeviceError(
+            f"{device.name} does not say what it is", "an RPC server of TVM's own listens there, which has no facts", "name a --profile"
+        )
+    return boards.of_facts(facts)
