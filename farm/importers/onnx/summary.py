@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnx
 
+from farm.importers.onnx.input_shapes import axes_in_words, output_axes
 from farm.importers.onnx.load import opened
 from farm.importers.onnx.operators import nodes, problems
 from farm.importers.summary import Outline
@@ -47,9 +48,8 @@ def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def _shown(value: onnx.ValueInfoProto) -> str:
     """Return an output's name, type and shape as text."""
-    tensor = value.type.tensor_type
-    axes = [axis.dim_param or axis.dim_value for axis in tensor.shape.dim]
-    return f"{value.name} {onnx.TensorProto.DataType.Name(tensor.elem_type).lower()} {axes}"
+    dtype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return f"{value.name} {dtype} {axes_in_words(output_axes(value))}"
 
 
 def _nbytes(tensor: onnx.TensorProto) -> int:
