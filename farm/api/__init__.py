@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.api.resolve import build_lanes, deadline_asked, described, host_profile, of_batch, planned, runs_named
+from farm.api.resolve import build_lanes, deadline_asked, described, host_profile, of_batch, planned, runs_named, with_options
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Until, Verdict
@@ -96,7 +96,7 @@ class Farm:
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = _asked(self.fleet.device(device), options)
+        board = with_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
             raise UsageError(f"batch={batch}: no number of samples", "an inference takes one at the least", "batch=8")
         chosen, how = of_batch(described(self.fleet.model(str(model)), shapes, values), batch), planned(self.fleet.bench.plan, preset, plan)
@@ -297,7 +297,3 @@ class Farm:
         if run.failure:
             raise of_failure(run.failure)
         return run
-
-
-def _asked(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
-    return replace(device, options={**device.options, **{name: value for name, value in options.items() if value is not None}})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Model, Plan, Profile, Run, Value
+from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value
 
 if TYPE_CHECKING:
     from farm.config import Fleet
@@ -54,6 +54,12 @@ def described(model: Model, shapes: Mapping[str, Sequence[int]] | None, values: 
         raise UsageError(what, VALUES, f"values={{{wrong[0]!r}: 16000}}")
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     return replace(model, shapes={**model.shapes, **sizes}, values={**model.values, **constants})
+
+
+def with_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
+    """Return a device with those of these options that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(device, options={**device.options, **given})
 
 
 def is_value(value: object) -> bool:
