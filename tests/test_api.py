@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.resolve import deadline_asked, planned
+from farm.api.resolve import deadline_asked, described, planned
 from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
@@ -209,3 +210,17 @@ def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
 
 def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
     assert type(of_failure(Failure("difflib", "what", "", "", 1))) is FarmError
+
+
+def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
+    model = Model("voice", "/voice.onnx", values={"sr": 8000, "mode": 1}, shapes={"x": (1, 2)})
+    made = described(model, {"y": [3, 4]}, {"sr": 16000, "flags": np.array([True, False]), "rows": ((1, 2), (3, 4)), "gain": np.float32(2)})
+    assert made.values == {"sr": 16000, "mode": 1, "flags": [True, False], "rows": [[1, 2], [3, 4]], "gain": 2.0}
+    assert made.shapes == {"x": (1, 2), "y": (3, 4)}
+
+
+@pytest.mark.parametrize("value", ["16000", None, [1, "2"], {"a": 1}])
+def test_what_no_input_can_have_as_a_value_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match=r"values={'sr': .*}: no value of an input") as caught:
+        described(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
+    assert "a number, true, false" in caught.value.why

@@ -81,6 +81,22 @@ def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() ->
     assert "✗" not in wide
 
 
+@pytest.mark.parametrize("width", [100, 120, 150, 180])
+def test_a_long_model_name_is_not_broken_where_other_columns_can_make_room(width: int) -> None:
+    name = "a-detector-with-many-words-in-its-name"
+    text = shown(final_table([dataclasses.replace(STABLE, model=name), dataclasses.replace(FAILED, model=name)], width), width)
+    lines = text.splitlines()
+    assert sum(name in line and "STABLE" in line for line in lines) == sum(name in line and "FAILED" in line for line in lines) == 1
+    assert "43.7" in row(text, "host") and r"the agent died\nof signal 9" in text
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_a_model_name_that_is_wider_than_the_terminal_is_broken() -> None:
+    text = shown(final_table([dataclasses.replace(STABLE, model="n" * 90)], 80), 80)
+    assert sum(line.count("n" * 5) > 0 for line in text.splitlines()) > 1
+    assert text.count("n") >= 90 and max(map(cell_len, text.splitlines())) <= 80
+
+
 def test_a_column_that_nothing_fills_is_left_out() -> None:
     text = shown(final_table([FAILED], 200), 200)
     assert row(text, "device") == "device profile model verdict why"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.api.resolve import build_lanes, deadline_asked, host_profile, of_batch, planned, runs_named
+from farm.api.resolve import build_lanes, deadline_asked, described, host_profile, of_batch, planned, runs_named, with_options
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Until, Verdict
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from farm.config import Fleet
     from farm.pipeline import Outcome
     from farm.store import RunStore
-    from farm.types import Event, Job, Progress
+    from farm.types import Event, Job, Progress, Value
 
 __all__ = ["Answer", "Farm", "Result"]
 
@@ -79,6 +79,7 @@ class Farm:
         cores: str = "",
         pinned: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        values: Mapping[str, Value] | None = None,
         batch: int | None = None,
         show: Callable[[Event], None] | None = None,
         **plan: Any,
@@ -86,31 +87,41 @@ class Farm:
         """Measure a model on a device, and store the run.
 
         `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is
-        "quick", "standard" or "mlperf". `batch` builds the model for that many samples per
-        inference. Further arguments are fields of `farm.types.Plan`, such as count=200 or
-        minimum_s=3. A run that is NOISY or THROTTLED is measured again, up to `tries` times in all.
+        "quick", "standard" or "mlperf". `shapes` are those of inputs that the model leaves open, and
+        `values` the inputs that are constants, by name, as with --value: values={"sr": 16000}.
+        `batch` builds the model for that many samples per inference. Further arguments are fields
+        of `farm.types.Plan`, such as count=200 or minimum_s=3. A run that is NOISY or THROTTLED is
+        measured again, up to `tries` times in all.
 
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = _asked(self.fleet.device(device), options)
+        board = with_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
             raise UsageError(f"batch={batch}: no number of samples", "an inference takes one at the least", "batch=8")
-        chosen, how = of_batch(_shaped(self.fleet.model(str(model)), shapes), batch), planned(self.fleet.bench.plan, preset, plan)
+        chosen, how = of_batch(described(self.fleet.model(str(model)), shapes, values), batch), planned(self.fleet.bench.plan, preset, plan)
         for number in range(tries):
             run = self._one(board, chosen, how, show, deadline_asked(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
                 return Result(run)
         raise UsageError(f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1")
 
-    def deploy(self, model: str | Path, *, device: str, show: Callable[[Event], None] | None = None) -> Result:
+    def deploy(
+        self,
+        model: str | Path,
+        *,
+        device: str,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        values: Mapping[str, Value] | None = None,
+        show: Callable[[Event], None] | None = None,
+    ) -> Result:
         """Build a model for a device, push it, run it once, and install it if its answer is right.
 
-        The installed model becomes the current release of its name on the device. Raises
+        `shapes` and `values` are as for `bench`. The installed model becomes the current release of its name on the device. Raises
         WrongAnswer if the answer is wrong, FarmError if the run fails.
         """
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
-        run = self._one(self.fleet.device(device), self.fleet.model(str(model)), how, show)
+        run = self._one(self.fleet.device(device), described(self.fleet.model(str(model)), shapes, values), how, show)
         if run.verdict is Verdict.WRONG:
             raise WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
         return Result(run)
@@ -123,23 +134,24 @@ class Farm:
         device: str,
         build: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        values: Mapping[str, Value] | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> Answer:
         """Run a model on a device with an input, and return its outputs.
 
-        `inputs` are arrays by name, or an image, .npy or .npz file. If a model of that name is
-        deployed on the device, that release runs, unless `build` or `shapes` is given; otherwise
-        the model is built.
+        `inputs` are arrays by name, or an image, .npy or .npz file. `shapes` and `values` are as
+        for `bench`. If a model of that name is deployed on the device, that release runs, unless
+        `build`, `shapes` or `values` is given; otherwise the model is built.
         """
         if isinstance(inputs, Mapping):
             import numpy as np
 
             with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
                 np.savez(path := Path(folder) / "inputs.npz", **inputs)  # type: ignore[arg-type]
-                return self.run(model, path, device=device, build=build, shapes=shapes, show=show)
+                return self.run(model, path, device=device, build=build, shapes=shapes, values=values, show=show)
         chosen = self.fleet.device(device)
         seconds = self.fleet.deadline_s(chosen)
-        asked = _shaped(self.fleet.model(str(model)), shapes) if shapes else str(model)
+        asked = described(self.fleet.model(str(model)), shapes, values) if shapes or values else str(model)
         return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
 
     def history(self, model: str | None = None, *, device: str | None = None, limit: int | None = 100) -> list[Run]:
@@ -285,11 +297,3 @@ class Farm:
         if run.failure:
             raise of_failure(run.failure)
         return run
-
-
-def _asked(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
-    return replace(device, options={**device.options, **{name: value for name, value in options.items() if value is not None}})
-
-
-def _shaped(model: Model, shapes: Mapping[str, Sequence[int]] | None) -> Model:
-    return replace(model, shapes={**model.shapes, **{name: tuple(shape) for name, shape in shapes.items()}}) if shapes else model

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Model, Plan, Profile, Run
+from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value
 
 if TYPE_CHECKING:
     from farm.config import Fleet
     from farm.store import RunStore
 
 HOST_PROFILE = "x86"
+VALUES = "a value is a number, true, false, or lists of these"
 
 
 def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
@@ -40,6 +41,37 @@ def of_batch(model: Model, batch: int | None) -> Model:
     because its samples come one at a time.
     """
     return model if batch is None else replace(model, name=f"{model.name}.batch{batch}", batch=batch, dataset=None)
+
+
+def described(model: Model, shapes: Mapping[str, Sequence[int]] | None, values: Mapping[str, Value] | None) -> Model:
+    """Return a model with these shapes and constants of inputs added.
+
+    Arrays of numpy are values, too. Raises UsageError for a value that is none.
+    """
+    constants = {name: _as_lists(value) for name, value in (values or {}).items()}
+    if wrong := [name for name, value in constants.items() if not is_value(value)]:
+        what = f"values={{{wrong[0]!r}: {constants[wrong[0]]!r}}}: no value of an input"
+        raise UsageError(what, VALUES, f"values={{{wrong[0]!r}: 16000}}")
+    sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    return replace(model, shapes={**model.shapes, **sizes}, values={**model.values, **constants})
+
+
+def with_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
+    """Return a device with those of these options that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(device, options={**device.options, **given})
+
+
+def is_value(value: object) -> bool:
+    """Return whether this is a value that an input can have: see VALUES."""
+    return all(map(is_value, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
+
+
+def _as_lists(value: Any) -> Any:
+    """Return a value with lists in the place of arrays and tuples."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [_as_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:

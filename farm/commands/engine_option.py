@@ -18,7 +18,7 @@ option = click.option(
     "--against",
     metavar="ENGINE,...",
     callback=lambda _context, _parameter, text: _engines(text),
-    help="On this machine, also run the models in onnxruntime or torch, interleaved with farm.",
+    help="On this machine, also run the models in onnxruntime, torch or litert, interleaved with farm.",
 )
 
 

@@ -64,6 +64,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 def _value(text: str) -> tuple[str, Value]:
     """Return an input's name and value; a value is a number, true, false, or lists of these."""
+    from farm.api.resolve import VALUES, is_value
     from farm.errors import UsageError
 
     name, _, written = text.partition("=")
@@ -71,14 +72,10 @@ def _value(text: str) -> tuple[str, Value]:
         value = json.loads(written)
     except ValueError:
         value = None
-    if not name or not _is_numbers(value):
+    if not name or not is_value(value):
         fix = "--value NAME=16000, or of a vector --value NAME=[1,2]"
-        raise UsageError(f"--value {text}: no input's name and value", "a value is a number, true, false, or lists of these", fix)
+        raise UsageError(f"--value {text}: no input's name and value", VALUES, fix)
     return name, value
-
-
-def _is_numbers(value: object) -> bool:
-    return all(map(_is_numbers, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
 
 
 def _dtype(text: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@
     accuracy            predictions for many samples, on a device or by the reference engine
     comparing           two builds interleaved
     engine_comparison   farm's build and other engines interleaved
-    other_engines       ONNX Runtime and PyTorch in this process
+    other_engines       ONNX Runtime, PyTorch and LiteRT in this process
     kernel_bisect       each kernel of a build compared with a plain loop nest
     profiling           recorded inferences, kernel by kernel
     profile_records     decode the agent's profiler records

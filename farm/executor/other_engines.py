@@ -1,4 +1,4 @@
-"""Run a model with ONNX Runtime or PyTorch on this machine, with a given number of threads."""
+"""Run a model with ONNX Runtime, PyTorch or LiteRT on this machine, with a given number of threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Run = Callable[[], list[Array]]
 
-TORCH = "torch"
+TORCH, LITERT = "torch", "litert"
 _OPSET = 17
 
 
@@ -38,6 +38,8 @@ def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[s
     """
     if name == TORCH:
         return _torch(model, imported, inputs, threads)
+    if name == LITERT:
+        return _litert(model, inputs, threads)
     if imported is None:
         return _onnx_runtime(Path(model.source), inputs, threads, _constants(model))
     return _onnx_runtime(_as_onnx(imported, model, folder), inputs, threads, {})
@@ -75,7 +77,7 @@ def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int, known: 
 def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
     """Return PyTorch's version, and a function that runs the imported module on these inputs."""
     if imported is None or imported.network is None:
-        raise ModelError(f"torch cannot run {Path(model.source).name}", f"it is {_kind(model)}, not a torch module")
+        raise ModelError(f"torch cannot run {Path(model.source).name}", f"{_kind(model)}, {_elsewhere(model) or 'not a torch module'}")
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -91,15 +93,37 @@ def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array],
     return torch.__version__, run
 
 
+def _litert(model: Model, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
+    """Return LiteRT's version, and a function that runs the TFLite file on these inputs.
+
+    LiteRT computes as it does by default, with XNNPACK, unlike the reference.
+    """
+    path = Path(model.source)
+    if not _is_tflite(model):
+        raise ModelError(f"LiteRT cannot run {path.name}", f"{_kind(model)}, not a TFLite file")
+    from farm.importers.tflite.model import as_by_default
+
+    return as_by_default(path, list(inputs.values()), threads)
+
+
 def _kind(model: Model) -> str:
     suffix = Path(model.source).suffix.lower()
-    return {".tflite": "a TFLite file", ".onnx": "an ONNX file"}.get(suffix, "a model without a torch module")
+    return f"it is {({'.tflite': 'a TFLite file', '.onnx': 'an ONNX file'}).get(suffix, 'a model without a torch module')}"
+
+
+def _is_tflite(model: Model) -> bool:
+    return Path(model.source).suffix.lower() == ".tflite"
+
+
+def _elsewhere(model: Model) -> str:
+    """Return which engine runs a file that torch and ONNX Runtime do not read, in words."""
+    return f"which LiteRT runs: --against {LITERT}" if _is_tflite(model) else ""
 
 
 def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
     """Export a torch module to an ONNX file with torch's exporter."""
     if imported.network is None:
-        why = f"it is {_kind(model)}; ONNX files and torch modules can be compared"
+        why = f"{_kind(model)}, {_elsewhere(model) or 'and ONNX Runtime runs ONNX files and torch modules'}"
         raise ModelError(f"ONNX Runtime cannot run {Path(model.source).name}", why)
     import torch
 

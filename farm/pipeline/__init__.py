@@ -10,7 +10,7 @@
     accuracy        `farm accuracy`: score devices and the reference on a labelled set
     bisect          `farm bisect`: the first layer whose output is wrong on a device
     compare         `--in-turns` of compare and bench: the builds of two runs measured interleaved
-    other_engines   `farm bench --against`: ONNX Runtime and PyTorch on this machine
+    other_engines   `farm bench --against`: ONNX Runtime, PyTorch and LiteRT on this machine
     profile         `farm profile`: the time of each kernel
     quantize        `farm quantize`: a float model to a recipe, with a report
     provision       `farm provision`: install the agent on boards, or remove it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from farm.types.artifacts import Agreement
 
-ENGINES = ("onnxruntime", "torch")
+ENGINES = ("onnxruntime", "torch", "litert")
 
 
 @dataclass(frozen=True, slots=True)

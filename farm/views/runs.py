@@ -10,18 +10,18 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, table_of, with_note
+from farm.views.tables import Column, drawn, shown_of, table_of, with_note
 
 
 def final_table(runs: Sequence[Run], width: int) -> Group:
     """Return a table of finished jobs.
 
-    Below a width of 140 cells, the reasons of failures are listed below the table.
+    The reasons of failures are listed below the table if there is no column for them.
     """
     columns: list[Column[Run]] = [
-        Column("device", lambda run: run.device, style="bold"),
+        Column("device", lambda run: run.device, style="bold", whole=True),
         Column("profile", lambda run: run.profile, 90, style="bright_black"),
-        Column("model", lambda run: run.model),
+        Column("model", lambda run: run.model, whole=True),
         Column("threads", _threads, right=True, rare=True),
         Column("cores", _cores, rare=True),
         Column("verdict", _verdict),
@@ -40,12 +40,13 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("top-1 %", _top1, right=True),
         Column("ref %", _reference_top1, 120, right=True),
         Column("max err", _max_error, right=True),
-        Column("why", formatting.why, 140, style="bright_black"),
+        Column("why", formatting.why, 140, style="bright_black", prose=True),
     ]
-    table = table_of(columns, runs, width)
-    bad = [run for run in runs if not run.good]
-    lines = formatting.complaints((run.device, run.model, formatting.why(run)) for run in bad if width < 140)
-    return with_note(table, Text("\n".join(formatting.plain(f"✗ {whose}: {error}") for whose, error in lines), "red"))
+    shown = shown_of(columns, runs, width)
+    told = any(one.column.cell is formatting.why for one in shown)
+    bad = [] if told else [run for run in runs if not run.good and formatting.why(run)]
+    lines = formatting.complaints((run.device, run.model, formatting.why(run)) for run in bad)
+    return with_note(drawn(shown), Text("\n".join(formatting.plain(f"✗ {whose}: {error}") for whose, error in lines), "red"))
 
 
 def history_table(runs: Sequence[Run], width: int) -> Table:

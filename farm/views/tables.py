@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,7 @@ from rich.text import Text
 from farm import formatting
 
 Row = TypeVar("Row")
+_PROSE_CELLS = 30  # the least width of a column whose text may take several lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,9 @@ class Column(Generic[Row]):
     """A column: its title, the function that fills its cells, and when it is shown.
 
     It is omitted below a width of `from_width` cells, and if it is empty in every row. A `rare`
-    column is omitted also if there are no rows.
+    column is omitted also if there are no rows. A `whole` column is not broken over lines as long
+    as omitting columns that have a `from_width`, the rightmost first, makes room for it. A `prose`
+    column may take several lines.
     """
 
     title: str
@@ -33,6 +37,22 @@ class Column(Generic[Row]):
     right: bool = False
     style: str = ""
     rare: bool = False
+    whole: bool = False
+    prose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shown(Generic[Row]):
+    """A column that is shown, and the text of its cells."""
+
+    column: Column[Row]
+    cells: Sequence[Text]
+
+    @property
+    def cells_wide(self) -> int:
+        """Return the width that the column needs."""
+        wide = max(cell_len(line) for text in (self.column.title, *map(str, self.cells)) for line in text.split("\n"))
+        return min(wide, _PROSE_CELLS) if self.column.prose else wide
 
 
 def with_note(table: Table, note: Text) -> Group:
@@ -40,15 +60,36 @@ def with_note(table: Table, note: Text) -> Group:
     return Group(table, note) if note else Group(table)
 
 
-def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """Return a table of the rows with the columns that are shown at this width."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
-    filled = []
+def shown_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[Shown[Row]]:
+    """Return the columns that are shown at this width, with the text of their cells."""
+    shown = []
     for column in columns:
         cells = [column.cell(row) for row in rows]
         if width >= column.from_width and (any(cells) or not (rows or column.rare)):
-            table.add_column(column.title, style=column.style, justify="right" if column.right else "left", overflow="fold")
-            filled.append([cell if isinstance(cell, Text) else Text(formatting.plain(cell)) for cell in cells])
-    for line in zip(*filled, strict=True):
+            shown.append(Shown(column, [cell if isinstance(cell, Text) else Text(formatting.plain(cell)) for cell in cells]))
+    needed = [one for one in shown if not one.column.from_width]
+    if any(one.column.whole for one in shown) and _cells_wide(needed) <= width:
+        while _cells_wide(shown) > width:
+            shown.remove(next(one for one in reversed(shown) if one.column.from_width))
+    return shown
+
+
+def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
+    """Return a table of the rows with the columns that are shown at this width."""
+    return drawn(shown_of(columns, rows, width))
+
+
+def drawn(shown: Sequence[Shown[Row]]) -> Table:
+    """Return the table of these columns."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
+    for one in shown:
+        justify: Literal["left", "right"] = "right" if one.column.right else "left"
+        table.add_column(one.column.title, style=one.column.style, justify=justify, overflow="fold")
+    for line in zip(*(one.cells for one in shown), strict=True):
         table.add_row(*line)
     return table
+
+
+def _cells_wide(shown: Sequence[Shown[Row]]) -> int:
+    """Return the width of a table of these columns, with gaps of 3 between and 1 on either side."""
+    return sum(one.cells_wide for one in shown) + 3 * (len(shown) - 1) + 2

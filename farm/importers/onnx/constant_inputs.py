@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.onnx.input_shapes import Axis, input_axes, user_inputs
+from farm.importers.onnx.input_shapes import Axis, axes_in_words, input_axes, user_inputs
 from farm.types import Value
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ def _array(declared: onnx.ValueInfoProto, value: Value, what: str) -> Array:
     if array.ndim == 0 and not any(isinstance(axis, int) and axis != 1 for axis in axes):
         return array.reshape((1,) * len(axes))
     if not _is_shape(array.shape, axes):
-        why = f"the value has {list(array.shape)}, the model {list(axes)}"
+        why = f"the value has {list(array.shape)}, the model {axes_in_words(axes)}"
         raise ModelError(f"{what}: the value of input {name} is of another shape", why, _FIX)
     return array
 

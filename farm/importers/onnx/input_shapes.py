@@ -6,7 +6,7 @@ Extents come from the file and from the user; an open batch axis is set to 1 and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,11 @@ from farm.errors import ModelError, did_you_mean
 from farm.types import TensorSpec
 
 Axis = int | str  # an extent, or the symbol of an open axis
+
+# What exporters call axes whose extents they do not know: many axes of one file, of different extents.
+_NAMELESS = frozenset(("", "*", "-1", "none", "null", "unknown"))
+_OWN = "?"  # begins the symbol of such an axis
+_NUMBERED = re.compile(r"unk__\d+|DynamicDimension\.\d+")  # ONNX Runtime and tf2onnx; paddle2onnx
 
 _DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 
@@ -29,7 +34,7 @@ class _Input:
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name} {'of unknown rank' if self.axes is None else list(self.axes)}"
+        return f"{self.name} {'of unknown rank' if self.axes is None else axes_in_words(self.axes)}"
 
 
 def user_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -78,6 +83,21 @@ def input_axes(value: onnx.ValueInfoProto, what: str) -> tuple[tuple[Axis, ...] 
     return declared.axes, declared.dtype
 
 
+def axes_in_words(axes: Iterable[Axis]) -> str:
+    """Return axes as [batch, 3, open]: "open" is an open axis whose name says nothing."""
+    return f"[{', '.join('open' if _says_nothing(axis) else str(axis) for axis in axes)}]"
+
+
+def output_axes(value: onnx.ValueInfoProto) -> tuple[Axis, ...]:
+    """Return the axes of an output as the file declares them; none if the rank is unknown."""
+    return tuple(_axis(value.name, index, axis) for index, axis in enumerate(value.type.tensor_type.shape.dim))
+
+
+def _says_nothing(axis: Axis) -> bool:
+    """Return whether an axis is open and has no name, or one that a program counted up."""
+    return isinstance(axis, str) and (axis.startswith(_OWN) or _NUMBERED.fullmatch(axis) is not None)
+
+
 def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
     """Return an input as the file declares it; raise ModelError for unsupported types."""
     kind = value.type.WhichOneof("value")
@@ -113,11 +133,12 @@ def _axis(name: str, index: int, axis: onnx.TensorShapeProto.Dimension) -> Axis:
     """Return the extent of an axis, or the symbol of an open one.
 
     Exporters write an open axis as a symbol, as an empty dimension, as an extent of 0 or -1, or as
-    `?`. All but the symbol are anonymous: each such axis gets a symbol of its own.
+    a word such as `?` or `None`. All but the symbol are anonymous: each gets a symbol of its own.
     """
     if axis.dim_value > 0:
         return int(axis.dim_value)
-    return axis.dim_param.strip("?") or f"{name}.{index}"
+    symbol: str = axis.dim_param.strip("? ")
+    return f"{_OWN}{name}.{index}" if symbol.lower() in _NAMELESS else symbol
 
 
 def _bind(one: _Input, shape: tuple[int, ...], lengths: dict[str, int], what: str) -> None:
@@ -132,7 +153,8 @@ def _bind(one: _Input, shape: tuple[int, ...], lengths: dict[str, int], what: st
         if isinstance(axis, int) and axis != length:
             raise _wrong(one, shape, f"the model fixes axis {index} to {axis}", what)
         if isinstance(axis, str) and lengths.setdefault(axis, length) != length:
-            raise _wrong(one, shape, f"another override sets the axis {axis!r} to {lengths[axis]}", what)
+            named = f"axis {index}, which it shares," if _says_nothing(axis) else f"the axis {axis!r}"
+            raise _wrong(one, shape, f"another extent sets {named} to {lengths[axis]}", what)
 
 
 def _wrong(one: _Input, shape: tuple[int, ...], why: str, what: str) -> ModelError:
@@ -172,7 +194,7 @@ def _unknown_shapes(missing: list[_Input], lengths: Mapping[str, int], what: str
     def unknown(one: _Input) -> str:
         if one.axes is None:
             return f"{one.name}: even the number of axes"
-        return f"{one.name}: " + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths)) + f" of {list(one.axes)}"
+        return f"{one.name}: " + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths)) + f" of {axes_in_words(one.axes)}"
 
     table = ", ".join(f"{_key(one.name)} = {example(one)}" for one in missing)
     options = " ".join(f"--shape {one.name}:{','.join(map(str, example(one)))}" for one in missing)

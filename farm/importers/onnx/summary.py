@@ -1,21 +1,25 @@
 """Summarise an ONNX file for `farm check` without importing it.
 
-The outline lists inputs, outputs, weights, operators and everything that cannot be imported.
+The outline lists inputs, outputs, weights, operators and everything that cannot be imported. With
+values for inputs, it counts what they leave of the graph.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
 import onnx
 
+from farm.importers.onnx.constant_inputs import constants, with_constants
+from farm.importers.onnx.input_shapes import axes_in_words, output_axes
 from farm.importers.onnx.load import opened
-from farm.importers.onnx.operators import nodes, problems
+from farm.importers.onnx.operators import has_converter, nodes, problems
+from farm.importers.onnx.simplify import folded
 from farm.importers.summary import Outline
-from farm.types import Model, shape_in_words
+from farm.types import Model, TensorSpec, shape_in_words
 
 _NO_WEIGHTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
 
@@ -23,8 +27,9 @@ _NO_WEIGHTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.S
 def outline(source: Model) -> Outline:
     """Return the outline of a file; raise ModelError if it is unreadable or leaves shapes open."""
     as_written, model, inputs = opened(source)
-    weights = [*as_written.graph.initializer, *_constants(as_written.graph)]
-    operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(as_written.graph))
+    graph = _remaining(source, as_written, inputs) if source.values else as_written.graph
+    weights = list(_weights(graph))
+    operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(graph))
     return Outline(
         inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in inputs),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
@@ -36,20 +41,38 @@ def outline(source: Model) -> Outline:
     )
 
 
-def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield weights that an exporter wrote as Constant nodes; int64 ones are shapes and axes."""
+def _remaining(source: Model, as_written: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.GraphProto:
+    """Return the graph that is left once the inputs with stated values are folded.
+
+    Branches that are not taken are gone, and so are the weights that no node reads any more.
+    """
+    known = constants(as_written.graph, source.values, Path(source.source).name)
+    graph = folded(with_constants(as_written, known), inputs, has_converter).graph
+    read = {name for node in nodes(graph) for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    computing = [node for node in graph.node if node.op_type != "Identity"]  # folding adds some
+    return onnx.GraphProto(node=computing, initializer=kept)
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the weights of a graph and its subgraphs: initializers, and Constant nodes.
+
+    int64 and boolean tensors of Constant nodes are shapes, axes and masks.
+    """
+    yield from graph.initializer
     for node in nodes(graph):
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            for attribute in node.attribute:
-                if attribute.name == "value" and attribute.t.data_type not in _NO_WEIGHTS:
-                    yield attribute.t
+        for attribute in node.attribute:
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from subgraph.initializer
+            constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and attribute.name == "value"
+            if constant and attribute.t.data_type not in _NO_WEIGHTS:
+                yield attribute.t
 
 
 def _shown(value: onnx.ValueInfoProto) -> str:
     """Return an output's name, type and shape as text."""
-    tensor = value.type.tensor_type
-    axes = [axis.dim_param or axis.dim_value for axis in tensor.shape.dim]
-    return f"{value.name} {onnx.TensorProto.DataType.Name(tensor.elem_type).lower()} {axes}"
+    dtype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return f"{value.name} {dtype} {axes_in_words(output_axes(value))}"
 
 
 def _nbytes(tensor: onnx.TensorProto) -> int:

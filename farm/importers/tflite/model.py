@@ -7,8 +7,9 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/compiler/mlir/li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,33 @@ class Opened:
         self.run(self.example())
         self.shapes = {int(one["index"]): tuple(int(extent) for extent in one["shape"]) for one in self.interpreter.get_tensor_details()}
         self.known = {index: self.value(index) for index in made}
+
+
+def as_by_default(path: Path, inputs: Sequence[Array], threads: int) -> tuple[str, Callable[[], list[Array]]]:
+    """Return LiteRT's version, and a function that runs a file on these inputs, in order.
+
+    It runs with the delegates that LiteRT chooses, such as XNNPACK, where the reference has none.
+    Raises ModelError if LiteRT refuses the file.
+    """
+    runtime = _packages(path.name)[1]
+    check_tflite(content := path.read_bytes(), path.name)
+    try:
+        running = runtime.Interpreter(model_content=content, num_threads=threads)
+        places = [int(one["index"]) for one in running.get_input_details()]
+        for place, array in zip(places, inputs, strict=True):
+            running.resize_tensor_input(place, list(array.shape))
+        running.allocate_tensors()
+        for place, array in zip(places, inputs, strict=True):
+            running.set_tensor(place, np.ascontiguousarray(array))
+    except Exception as exc:
+        raise ModelError(f"LiteRT refuses {path.name}", one_line(exc)) from exc
+    results = [int(one["index"]) for one in running.get_output_details()]
+
+    def run() -> list[Array]:
+        running.invoke()
+        return [running.get_tensor(result) for result in results]
+
+    return metadata.version("ai-edge-litert"), run
 
 
 def _packages(what: str) -> tuple[Any, Any]:

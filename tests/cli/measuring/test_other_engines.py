@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from farm_running import Farm
 
 NET = """
@@ -26,6 +29,20 @@ def test_a_torch_model_runs_in_torch_and_by_its_onnx_export_in_onnx_runtime(farm
         assert len(rival["seconds"]) == len(contest["seconds"]) >= 10 and min(rival["seconds"]) > 0
         low, high = rival["interval"]
         assert low <= rival["ratio"] <= high
+
+
+@pytest.mark.parametrize("name", ["small-float", "small-int8"])
+def test_a_tflite_file_runs_in_litert_and_the_others_say_so(name: str, farm: Farm) -> None:
+    pytest.importorskip("ai_edge_litert")
+    model = Path(__file__).parents[2] / "data" / f"{name}.tflite"
+    done = farm.run("bench", "--device", "host", str(model), "--against", "onnxruntime,litert", "--threads", "1", "--json")
+    assert done.code == 0, done.err
+    (contest,) = done.json["against"]
+    (rival,) = contest["rivals"]
+    assert rival["engine"] == "litert" and rival["agreement"]["right"] and min(rival["seconds"]) > 0
+    assert contest["missing"] == {
+        "onnxruntime": f"ONNX Runtime cannot run {name}.tflite: it is a TFLite file, which LiteRT runs: --against litert"
+    }
 
 
 def test_an_engine_that_cannot_run_the_model_is_told_below_the_table(farm: Farm) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from farm_running import Farm
+from onnx_models import graph, node, save
 from waiting import LIMIT_S
 
 PLUGIN = [] if any(one.value == "farm.pytest_plugin" for one in entry_points(group="pytest11")) else ["-p", "farm.pytest_plugin"]
@@ -53,6 +54,40 @@ def test_a_python_program_benches_runs_deploys_and_compares(farm: Farm) -> None:
     assert lines[4] in ("same", "unsure")
     assert lines[5] == "unknown device 'nowhere'"
     farm.assert_nothing_is_left()
+
+
+CONSTANT = """
+import numpy as np
+from farm import Farm
+from farm.errors import ModelError
+
+farm, x = Farm.load("devices.toml"), np.array([[1, -2, 3, 4]], "float32")
+answer = farm.run("scaled.onnx", {"x": x}, device="host", values={"gain": 3})
+print(answer[answer.specs[0].name].tolist())
+print(farm.bench("scaled.onnx", device="host", values={"gain": [2.0]}, count=8, minimum_s=0.0).right)
+print(farm.deploy("scaled.onnx", device="host", values={"gain": 5}).verdict.value)
+answer = farm.run("scaled", {"x": x}, device="host")
+print(answer[answer.specs[0].name].tolist())
+try:
+    farm.bench("scaled.onnx", device="host", values={"gian": 2})
+except ModelError as error:
+    print(error.what)
+"""
+
+
+def test_a_python_program_states_the_values_of_inputs(farm: Farm) -> None:
+    body = graph([node("Mul", ["x", "gain"], ["y"])], {"x": [1, 4], "gain": [1]}, {"y": [1, 4]})
+    save(farm.folder / "scaled.onnx", body)
+    done = python(farm, "-c", CONSTANT)
+    farm.run("undeploy", "--device", "host", "scaled")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[[3.0, -6.0, 9.0, 12.0]]",
+        "True",
+        "RIGHT",
+        "[[5.0, -10.0, 15.0, 20.0]]",
+        "scaled.onnx has no input 'gian'",
+    ]
 
 
 # What a bench gives is fixed here: a busy machine's verdict is left to chance, the plugin's behaviour is not.

@@ -95,7 +95,7 @@ def test_open_axes_are_reported_with_the_override_to_write(onnx_file, load):
     path = onnx_file([Relu], {"x": ["n", 3, "height", "width"]}, {"y": ["n", 3, "height", "width"]})
     with pytest.raises(ModelError) as caught:
         load(path)
-    assert "axis 0, axis 2, axis 3 of ['n', 3, 'height', 'width']" in caught.value.why
+    assert "axis 0, axis 2, axis 3 of [n, 3, height, width]" in caught.value.why
     assert "shapes = { x = [1, 3, 224, 224] }" in caught.value.fix
     assert "--shape x:1,3,224,224" in caught.value.fix
 
@@ -165,8 +165,27 @@ def test_a_concatenation_keeps_no_empty_constant_which_no_runtime_could_load(onn
     agree(imported)
 
 
-def test_axes_called_by_a_question_mark_are_each_their_own(onnx_file, load, agree):
+@pytest.mark.parametrize("name", ["?", "", " ", "None", "-1", "unknown"])
+def test_axes_whose_name_says_that_they_are_unknown_are_each_their_own(onnx_file, load, agree, name):
     flat = helper.make_node("Flatten", ["x"], ["y"], axis=2)
-    imported = load(onnx_file([flat], {"x": ["?", 3, "?", 4]}, {"y": ["a", "b"]}), x=(2, 3, 5, 4))
+    imported = load(onnx_file([flat], {"x": [name, 3, name, 4]}, {"y": ["a", "b"]}), x=(2, 3, 5, 4))
     assert imported.inputs[0].shape == (2, 3, 5, 4)
     agree(imported)
+
+
+def test_axes_without_a_name_of_their_own_are_called_open(onnx_file, load):
+    axes = ["unk__215", 3, "?", "DynamicDimension.1", "width"]
+    path = onnx_file([helper.make_node("Flatten", ["x"], ["y"], axis=2)], {"x": axes}, {"y": ["a", "b"]})
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    assert "of [open, 3, open, open, width]" in caught.value.why
+    with pytest.raises(ModelError) as caught:
+        load(path, x=(1, 4, 2, 2, 2))
+    assert "input x [open, 3, open, open, width]" in caught.value.what
+
+
+def test_an_axis_that_two_inputs_share_has_one_extent_even_if_its_name_was_counted_up(onnx_file, load):
+    path = onnx_file([helper.make_node("Add", ["a", "b"], ["y"])], {"a": ["unk__1", 4], "b": ["unk__1", 4]}, {"y": ["unk__1", 4]})
+    with pytest.raises(ModelError) as caught:
+        load(path, a=(2, 4), b=(3, 4))
+    assert caught.value.why == "another extent sets axis 0, which it shares, to 2"
