@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from farm import dashboard
 from farm.dashboard import Board
-from farm.types import Event, Failure, Stage, Verdict
+from farm.types import Event, Failure, Model, Stage, Verdict
 
 NO_QEMU = Failure("DeviceError", "pi3 is unavailable", "qemu-arm is not installed", "apt-get install qemu-user", 5)
 
@@ -56,6 +57,15 @@ def test_a_finished_job_shows_verdict_latency_and_accuracy() -> None:
     assert line_of(board, width=90).endswith("top-1 97.8 % (ref 97.6 %)")
     assert line_of(board, width=110).endswith("top-1 97.8 % (ref 97.6 %), max err 3.1e-7")
     assert line_of(board, width=160).endswith("because")
+
+
+def test_a_long_name_of_a_model_is_cut_only_where_there_is_no_room_for_it() -> None:
+    name = "a-detector-with-many-words-in-its-name"
+    plan = [dataclasses.replace(job, model=Model(name, "")) for job in jobs(1, 1)]
+    board = after(Event("board0", name, Stage.DONE, run=a_run()), plan=plan)
+    wide, narrow = line_of(board, model="a-detector", width=160), line_of(board, model="a-detector", width=80)
+    assert name in wide and "top-1 97.8 % (ref 97.6 %)" in wide
+    assert name[:21] + "…" in narrow and "43.7 ms" in narrow
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

@@ -20,6 +20,7 @@ from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, shares,
 
 ERRORS_SHOWN = 3
 LEAST_RESULTS = 3  # the fewest results that get lines of their own below the devices
+MODEL_CELLS = 22
 STATE_CELLS = 11  # UNAVAILABLE
 TIME_CELLS = 7  # 2:03:07
 LATENCY_CELLS = 15  # 0.231 ms ±12 %
@@ -86,15 +87,18 @@ def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text
 def _layout(rows: Sequence[Row], width: int) -> Layout:
     """Return column widths: all columns but the result are as wide as their content.
 
-    The profile is omitted if the result would otherwise have too little room.
+    The profile is omitted if the result would otherwise have too little room. Names of models that
+    are longer than `MODEL_CELLS` get half of the room that the result can spare.
     """
     device = min(16, max(map(cell_len, {"device", *(row.device for row in rows)})))
     profile = min(14, max(map(cell_len, {"profile", *(row.profile for row in rows)})))
-    model = min(22, max(map(cell_len, {"model", *(row.model for row in rows)})))
+    named = max(map(cell_len, {"model", *(row.model for row in rows)}))
+    model = min(MODEL_CELLS, named)
     without = width - (1 + device + model + STATE_CELLS + TIME_CELLS) - 4 * GAP - 1
     with_profile = without - profile - GAP
-    if with_profile >= LATENCY_CELLS + GAP + ANSWER_CELLS:
-        return Layout(1, device, profile, model, STATE_CELLS, TIME_CELLS, with_profile)
+    if (spare := with_profile - LATENCY_CELLS - GAP - ANSWER_CELLS) >= 0:
+        more = min(named - model, spare // 2)
+        return Layout(1, device, profile, model + more, STATE_CELLS, TIME_CELLS, with_profile - more)
     return Layout(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
 
 

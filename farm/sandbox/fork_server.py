@@ -33,7 +33,7 @@ from typing import Any
 
 from farm import subprocesses as process
 from farm.errors import FarmError, InternalError, ModelError
-from farm.sandbox import exchange, landlock, seccomp
+from farm.sandbox import environment, exchange, landlock, seccomp
 from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.tvm_import import leave_torch_out
@@ -243,6 +243,7 @@ def main() -> None:
 
 def _serve(control: Connection) -> None:
     """Fork a process for each request, one after the other, until the worker has ended."""
+    environment.reduce()
     while True:
         try:
             request: Request = control.recv()

@@ -99,6 +99,40 @@ def environment_of(_: Desk, process: int) -> bytes:
     return Path(f"/proc/{process}/environ").read_bytes()
 
 
+def environment_of_parent(desk: Desk) -> bytes:
+    return environment_of(desk, os.getppid())
+
+
+def environment(_: Desk) -> tuple[dict[str, str], str, str]:
+    """The variables as Python, the kernel and the C library have them."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_char_p
+    seen = libc.getenv(b"AWS_SECRET_ACCESS_KEY") or b""
+    return dict(os.environ), Path("/proc/self/environ").read_text(), seen.decode()
+
+
+def places_in_memory(_: Desk, backwards: bytes) -> int:
+    """How often the bytes, which are passed backwards so as not to find them here, are in memory."""
+    wanted, found = bytearray(reversed(backwards)), 0
+    with Path("/proc/self/mem").open("rb", 0) as memory:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            place, rights = line.split()[:2]
+            first, behind = (int(end, 16) for end in place.split("-"))
+            if rights.startswith("rw") and "[v" not in line:
+                memory.seek(first)
+                found += memory.read(behind - first).count(wanted)
+    return found - 1  # `wanted` itself
+
+
+def task_of_worker(desk: Desk, folder: Path, task: Any, *arguments: Any) -> Any:
+    """For a worker: do a task in a sandbox."""
+    from farm import sandbox
+
+    policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
+    modules = ("farm.compiler.lower",)
+    return sandbox.run(policy, folder, task, *arguments, modules=modules, note=desk.note, what="trying")
+
+
 def trace(_: Desk, process: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(_PTRACE_ATTACH, process, None, None):

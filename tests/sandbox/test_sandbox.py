@@ -122,6 +122,54 @@ def test_other_processes_are_out_of_reach(attempt: Attempt, task: Callable[..., 
         attempt(task, os.getpid())
 
 
+_SECRETS = ("AWS_SECRET_ACCESS_KEY", "FARM_SHARED_CACHE_KEY", "GITHUB_TOKEN", "PYTHON_INDEX_TOKEN", "SSH_AUTH_SOCK", "PGPASSWORD")
+
+
+def in_worker(folder: Path, task: Callable[..., Any], *arguments: Any) -> Any:
+    """What a task in the sandbox of a fresh worker answers; that worker's sandboxes are forks of it."""
+    (folder / "files").mkdir(exist_ok=True)
+    with Crew(folder / "crew") as crew:
+        crew.assign("a", tasks.task_of_worker, folder / "files", task, *arguments, deadline_s=LIMIT_S, task="trying")
+        (message,) = wait_until(lambda: crew.messages(0.1), "the answer")
+    if message.kind is not Kind.DONE:
+        raise message.value
+    return message.value
+
+
+@needs_sandbox
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_model_sees_the_variables_that_it_needs_and_no_others(
+    forked: bool, attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in _SECRETS:
+        monkeypatch.setenv(name, "planted-secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    if not forked:
+        import tvm  # noqa: F401  the server is a new Python where the worker has computed
+
+        monkeypatch.setattr(sandbox, "_servers", [])
+    seen, of_kernel, of_library = in_worker(tmp_path, tasks.environment) if forked else attempt(tasks.environment)
+    assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("3", os.environ["PATH"])
+    assert f"PATH={os.environ['PATH']}" in of_kernel.split("\0")  # as of any process
+    assert set(seen).isdisjoint(_SECRETS)
+    assert "planted-secret" not in repr(seen) + of_kernel + of_library
+
+
+@needs_sandbox
+def test_a_model_does_not_find_a_variable_in_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):  # long ones, as the freed memory of short ones is soon used again
+        monkeypatch.setenv(f"AWS_SECRET_ACCESS_KEY_{number}", 17 * "planted in the environment")
+    monkeypatch.setenv("OMP_DISPLAY_AFFINITY", "passed in the environment")
+    assert in_worker(tmp_path, tasks.places_in_memory, b"passed in the environment"[::-1]) > 0
+    assert in_worker(tmp_path, tasks.places_in_memory, b"planted in the environment"[::-1]) == 0
+
+
+@needs_sandbox
+def test_a_model_does_not_read_the_environment_of_the_processes_above_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="PermissionError"):
+        in_worker(tmp_path, tasks.environment_of_parent)
+
+
 @needs_sandbox
 def test_memory_and_files_are_bounded(attempt: Attempt) -> None:
     with pytest.raises(ModelError, match="MemoryError") as raised:
