@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,14 @@ settings.load_profile("random" if os.environ.get("FARM_HYPOTHESIS") == "random" 
 for number, handler in ((signal.SIGHUP, lambda *_: None), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _all_cores() -> Iterator[None]:
+    """Give the cores back that TVM's threads have taken from this one, for the programs of later tests."""
+    cores = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -121,6 +121,7 @@ def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
 
 def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
     from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.kernel_libraries import export
     from farm.compiler.codegen.link import linker
     from farm.compiler.codegen.nvrtc import device_code
     from farm.compiler.execution_graph import graph_of
@@ -131,7 +132,7 @@ def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, diges
     with timed(seconds, "code"), device_code(made.target, store):
         executable = compiled(lowered.module, made.target)
     with timed(seconds, "link"):
-        executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
+        export(executable, folder / LIBRARY, linker(profile), workspace(desk))
     with timed(seconds, "write"):
         tensor_cache.write(folder / PARAMETERS, lowered.parameters)
         (folder / GRAPH).write_text(json.dumps(graph))

@@ -1,7 +1,8 @@
 """Code generation: from a scheduled module to a shared library.
 
-executable   plan memory and generate machine code
-stack_tiles  keep register tiles on the stack, so that LLVM puts them into registers
-link         link object code without any library of the system
-nvrtc        compile CUDA code to device binaries on a machine without a GPU
+executable        plan memory and generate machine code
+kernel_libraries  lower, compile and emit the kernels on all cores
+stack_tiles       keep register tiles on the stack, so that LLVM puts them into registers
+link              link object code without any library of the system
+nvrtc             compile CUDA code to device binaries on a machine without a GPU
 """

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, tirx
+from tvm.relax import vm_build
 from tvm.sym import Analyzer
 
+from farm.compiler.codegen.kernel_libraries import libraries
 from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.ir.relax_rewriter import op_name
@@ -24,14 +26,24 @@ from farm.compiler.ir.relax_rewriter import op_name
 _UPPER_BOUND = "tir_var_upper_bound"
 
 
-def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = False) -> Any:
     """Return the executable of a module for a target.
 
-    For a GPU, TVM's own passes are used.
+    With `load`, it is for this process. For a GPU, TVM's own passes are used.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target)
-    return tvm.compile(_planned_at_one(module), target=target, relax_pipeline=_PIPELINE, tir_pipeline=with_tiles_on_stack())
+    with target:
+        module = _PIPELINE(_planned_at_one(module))
+    # The steps of tvm.compile, whose third takes one thread
+    builder = relax.ExecBuilder()
+    kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
+    if kernels is None:
+        return vm_build._vmlink(builder, target)
+    first, *others = libraries(kernels, target, with_tiles_on_stack(), load=load)
+    for library in others:
+        first.import_module(library)
+    return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, [], {}))
 
 
 def _planned_at_one(module: tvm.IRModule) -> tvm.IRModule:

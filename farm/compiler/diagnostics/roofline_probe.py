@@ -18,6 +18,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.build import workspace
+from farm.compiler.codegen.kernel_libraries import export
 from farm.compiler.codegen.link import linker
 from farm.compiler.codegen.nvrtc import device_code
 from farm.compiler.diagnostics import roofline_probe_gpu
@@ -67,7 +68,7 @@ def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
             module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in kernels.items()})
             with device_code(target, store):
                 executable = tvm.compile(module, target=target)
-            executable.export_library(str(folder / LIBRARY), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
+            export(executable, folder / LIBRARY, linker(profile), workspace(desk))
             (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)
         assert kept is not None, "published, and not there"

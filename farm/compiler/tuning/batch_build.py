@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import pipeline
 from farm.compiler.build import read_weights, workspace
 from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.kernel_libraries import export
 from farm.compiler.codegen.link import linker
 from farm.compiler.cpu.kernel_config import parsed
 from farm.compiler.graph import fp16_weights
@@ -79,7 +80,7 @@ def build_batch(
         executable = compiled(merged, target)
     folder.mkdir()
     batch = Batch(folder / "library.so", folder / "arrays.npz", tuple(variants), tuple(failed))
-    executable.export_library(str(batch.library), fcompile=linker(profile), workspace_dir=str(workspace(desk)))
+    export(executable, batch.library, linker(profile), workspace(desk))
     np.savez(batch.arrays, **arrays)  # type: ignore[arg-type]
     return batch
 

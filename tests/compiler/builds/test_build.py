@@ -14,7 +14,7 @@ import elf
 import numpy as np
 import pytest
 import tvm
-from relax_models import HOST, lowered, target
+from relax_models import HOST, compute, lowered, target
 from small_network import network, weights
 from target_profiles import ARM32, ARM64, X86
 from tvm import relax
@@ -25,6 +25,8 @@ from farm.compiler import fingerprint
 from farm.compiler.artifact import KIND
 from farm.compiler.build import build
 from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.kernel_libraries import export
+from farm.compiler.codegen.link import linker
 from farm.deadline import Deadline
 from farm.errors import BuildError
 from farm.store import file_digest
@@ -242,3 +244,35 @@ def test_tensors_of_a_kernel_do_not_overlap_for_the_compiler_whatever_the_kernel
     (code,) = [module for module in modules if module.kind == "llvm"]
     arguments = re.search(r"define .*@__tvm_ffi_max_pool3d\((.*)\)", code.inspect_source("ll"))
     assert arguments and "noalias" in arguments[1]
+
+
+LAYERS = {f"w{number}": np.full((8 + number, 9 + number), 0.1, "float32") for number in range(20)}
+
+
+def layers(emit, x, *weights):
+    """A model of twenty different kernels: dense layers of different widths."""
+    for weight in weights:
+        x = emit(OP.nn.relu(emit(OP.matmul(x, weight))))
+    return x
+
+
+def test_the_code_is_the_same_from_any_number_of_cores(tmp_path, monkeypatch):
+    def library(cores: int) -> bytes:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+        folder = tmp_path / str(cores)
+        folder.mkdir()
+        made = lowered({"x": np.zeros((1, 8), "float32")}, layers, LAYERS)
+        executable = compiled(made.module, target())
+        assert len(executable.mod._collect_dso_modules()) == 4  # twenty kernels, at least six in a part
+        export(executable, folder / "library.so", linker(HOST), folder)
+        return (folder / "library.so").read_bytes()
+
+    assert library(1) == library(2) == library(8)
+
+
+def test_kernels_in_several_libraries_compute_what_they_should():
+    values = np.linspace(-1, 1, 8, dtype="float32").reshape(1, 8)
+    expected = values
+    for weight in LAYERS.values():
+        expected = np.maximum(expected @ weight, 0)
+    np.testing.assert_allclose(compute({"x": values}, layers, LAYERS).outputs[0], expected, rtol=1e-4)
