@@ -18,7 +18,7 @@ LAYERS = """
     sanitize regular_files
     types deadline time_ledger interleaved prompts tvm_import
     errors
-    subprocesses stats signals worker_main ownership
+    subprocesses stats signals worker_main ownership rpc
     workers formatting metrics sandbox
     comparison
     config store kernels
