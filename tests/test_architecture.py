@@ -79,7 +79,7 @@ INSIDE_TABLES = {
         worker_tasks
         operations
         run_jobs
-        accuracy bisect check compare doctor other_engines profile quantize tuning
+        accuracy bisect check compare doctor facts other_engines profile quantize tuning
         provision __init__
     """,
 }

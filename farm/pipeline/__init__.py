@@ -14,6 +14,7 @@
     profile         `farm profile`: the time of each kernel
     quantize        `farm quantize`: a float model to a recipe, with a report
     provision       `farm provision`: install the agent on boards, or remove it
+    facts           what devices report about themselves
     doctor          `farm doctor`: the first layer that fails between this machine and a device
     tuning          `farm tune`: search for the best configuration of each kernel
 

@@ -7,6 +7,7 @@
     unpacking    the bytes of a checked answer to a value
     connection   a TCP connection whose every wait has a deadline
     session      requests and answers, one at a time: calls, copies, freed handles
+    opening      the greeting and the first request, which open a session
     errors       what is raised
 
 The protocol is that of TVM 0.27: src/runtime/rpc/rpc_endpoint.cc and minrpc/rpc_reference.h. It

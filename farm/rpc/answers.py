@@ -220,7 +220,8 @@ class AnswerFilter:
         most = MOST_EXCEPTION_BYTES
         if self._requests:
             request = self._requests[0]
-            most = max(self._most_return_bytes, MOST_EXCEPTION_BYTES, _CODE_BYTES + request.copied_bytes)
+            copied = _CODE_BYTES + request.copied_bytes
+            most = max(self._most_return_bytes, MOST_EXCEPTION_BYTES, copied)
         if not _CODE_BYTES <= length <= most:
             raise AnswerError(f"a packet of {length} bytes, where {_CODE_BYTES} to {most} may be")
 
@@ -239,7 +240,8 @@ class AnswerFilter:
             raise AnswerError("an answer that nothing asked for")
         elif request and number == Code.RETURN and not copied:
             least = _CODE_BYTES
-            most = self._most_return_bytes if request.code == Code.CALL_FUNC else MOST_SYSTEM_RETURN_BYTES
+            called = request.code == Code.CALL_FUNC
+            most = self._most_return_bytes if called else MOST_SYSTEM_RETURN_BYTES
         elif request and number == Code.COPY_ACK and copied:
             least = most = _CODE_BYTES + request.copied_bytes
         elif number in (Code.RETURN, Code.COPY_ACK):

@@ -2,7 +2,8 @@
 
 The format is that of `RPCConnect` (rpc_socket_impl.cc) and of tvm/rpc/server.py. The peer can
 neither send more than a bounded number of bytes nor take more than a bounded time. Only the
-standard library is used, so that a bare interpreter can run this module (see farm/transports/rpc_relay.py).
+standard library is used, so that a bare interpreter can run this module (see rpc_relay.py of
+farm/transports).
 """
 
 from __future__ import annotations

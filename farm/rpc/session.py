@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, LinkError
-from farm.rpc import handshake, packing, unpacking
+from farm.rpc import packing, unpacking
 from farm.rpc.answers import (
-    MOST_RETURN_BYTES,
     MOST_TENSOR_BYTES,
     AnswerError,
     AnswerFilter,
@@ -54,7 +53,7 @@ class _Answer:
 
 
 class Session:
-    """A session; `open_session` opens one.
+    """A session; `opening.open_session` opens one.
 
     Each method takes a Deadline; at its end the session is cut and DeadlineError raised. They also
     raise RemoteError for an error of the server, ProtocolError for what no server sends, and
@@ -75,7 +74,12 @@ class Session:
             return RemoteObject(_FUNCTION, found.address)
         return None
 
-    async def call(self, function: RemoteObject, *arguments: Argument, deadline: Deadline) -> Result:
+    async def call(
+        self,
+        function: RemoteObject,
+        *arguments: Argument,
+        deadline: Deadline,
+    ) -> Result:
         """Call a function of the server and return its result."""
         request = packing.call(function.address, arguments)
         answer = await self._request(Request(Code.CALL_FUNC), [request], deadline)
@@ -103,7 +107,12 @@ class Session:
             raise RemoteError(self._name, "it gives no memory for a tensor")
         return RemoteTensor(found.address, device, data_type, tuple(shape))
 
-    async def copy_to(self, content: bytes | bytearray | memoryview, tensor: RemoteTensor, deadline: Deadline) -> None:
+    async def copy_to(
+        self,
+        content: bytes | bytearray | memoryview,
+        tensor: RemoteTensor,
+        deadline: Deadline,
+    ) -> None:
         """Copy the elements of a tensor to the server, in pieces."""
         view = memoryview(content).cast("B")
         self._check_size(len(view), tensor)
@@ -114,16 +123,23 @@ class Session:
             parts = (view[at : min(at + _SENT_BYTES, begin + size)] for at in ends)
             await self._request(Request(Code.COPY_TO_REMOTE), [head, *parts], deadline)
 
-    async def copy_from(self, tensor: RemoteTensor, deadline: Deadline, most_bytes: int = MOST_TENSOR_BYTES) -> bytearray:
+    async def copy_from(
+        self,
+        tensor: RemoteTensor,
+        deadline: Deadline,
+        most_bytes: int = MOST_TENSOR_BYTES,
+    ) -> bytearray:
         """Return the elements of a tensor of the server, copied in pieces.
 
         Memory is taken as they arrive. Raises ProtocolError for a tensor of more than `most_bytes`.
         """
         if tensor.size_bytes > most_bytes:
-            raise self._violation(f"a tensor of {tensor.size_bytes} bytes, where {most_bytes} may be")
+            size = tensor.size_bytes
+            raise self._violation(f"a tensor of {size} bytes, where {most_bytes} may be")
         found = bytearray()
         for part, _, size in _pieces(tensor):
-            request = packing.packet(Code.COPY_FROM_REMOTE, packing.description(part) + _SIZE.pack(size))
+            body = packing.description(part) + _SIZE.pack(size)
+            request = packing.packet(Code.COPY_FROM_REMOTE, body)
             await self._request(Request(Code.COPY_FROM_REMOTE, size), [request], deadline, found)
         return found
 
@@ -155,8 +171,14 @@ class Session:
                 ) from exc
             raise
 
-    async def _system(self, code: Code, arguments: Sequence[Argument], deadline: Deadline) -> Result:
-        answer = await self._request(Request(code), [packing.system_call(code, arguments)], deadline)
+    async def _system(
+        self,
+        code: Code,
+        arguments: Sequence[Argument],
+        deadline: Deadline,
+    ) -> Result:
+        request = packing.system_call(code, arguments)
+        answer = await self._request(Request(code), [request], deadline)
         return self._read(unpacking.system_returned, answer)
 
     async def _request(
@@ -187,7 +209,12 @@ class Session:
             raise DeadlineError(f"the session with {self._name} ran out of time", text[:500])
         raise RemoteError(self._name, text)
 
-    async def _answer(self, request: Request, deadline: Deadline, sink: bytearray | None) -> _Answer:
+    async def _answer(
+        self,
+        request: Request,
+        deadline: Deadline,
+        sink: bytearray | None,
+    ) -> _Answer:
         packet, wanted = b"", 0
         while not packet or wanted:
             if not (piece := await self._connection.receive(deadline)):
@@ -237,45 +264,6 @@ class Session:
     def _check_size(size: int, tensor: RemoteTensor) -> None:
         if size != tensor.size_bytes:
             raise ValueError(f"{size} bytes for a tensor of {tensor.size_bytes}")
-
-
-async def open_session(
-    connection: Connection,
-    name: str,
-    key: str,
-    greeting: Deadline,
-    opening: Deadline,
-    most_return_bytes: int = MOST_RETURN_BYTES,
-) -> Session:
-    """Greet the server at the other end of a connection, and open a session with it.
-
-    `name` is what errors call the server. `key` is the server's, followed by options such as
-    " -timeout=60". A server that serves another client greets later.
-
-    Raises HandshakeError if the server is none of TVM's RPC or refuses the key, VersionError if it
-    is of another version, and TimeoutError if it does not greet in time.
-    """
-    try:
-        await _greet(connection, key, greeting)
-        session = Session(connection, name, most_return_bytes)
-        await session.open(opening)
-    except BaseException:
-        connection.cut()
-        raise
-    return session
-
-
-async def _greet(connection: Connection, key: str, deadline: Deadline) -> None:
-    try:
-        await connection.send([handshake.client_greeting(key)], deadline)
-        handshake.check_code(await connection.exactly(handshake.WORD_BYTES, deadline))
-        length = handshake.name_length(await connection.exactly(handshake.WORD_BYTES, deadline))
-        handshake.check_name(await connection.exactly(length, deadline), key.partition(" ")[0])
-    except EOFError as exc:
-        raise handshake.HandshakeError("it hangs up within the greeting") from exc
-    except ConnectionError as exc:
-        why = f"it breaks the connection within the greeting: {exc}"
-        raise handshake.HandshakeError(why) from exc
 
 
 def _pieces(tensor: RemoteTensor) -> Iterable[tuple[RemoteTensor, int, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 from farm.rpc.answers import AnswerError, Type
 from farm.rpc.values import DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor, Result
@@ -41,7 +42,7 @@ def returned(packet: bytes) -> Result:
     if isinstance(value, RemoteTensor) and kind == Type.TENSOR:
         owner = reader.value()
         address = owner.address if isinstance(owner, Pointer) else 0
-        return RemoteTensor(value.data, value.device, value.data_type, value.shape, value.byte_offset, address)
+        return replace(value, handle=address)
     if isinstance(value, Pointer) and kind >= Type.FIRST_OBJECT:
         return RemoteObject(kind, value.address)
     return value
@@ -120,7 +121,8 @@ class _Reader:
         data, device, number, dimensions, code, bits, lanes = self._take(_TENSOR)
         shape = tuple(self.integer() for _ in range(dimensions))
         (offset,) = self._take(_SIZE)
-        return RemoteTensor(data, RemoteDevice(device, number), DataType(code, bits, lanes), shape, offset)
+        data_type = DataType(code, bits, lanes)
+        return RemoteTensor(data, RemoteDevice(device, number), data_type, shape, offset)
 
 
 _READERS: dict[int, Callable[[_Reader], Result]] = {

@@ -22,7 +22,9 @@ _SMALL_CODES = {
     "float4_e2m1fn": (17, 4),
 }
 _NAMED = {**_SMALL_CODES, "bool": (6, 8)}
-_FORM = re.compile(r"(?P<base>bool|float\d_\w+?|(?P<kind>[a-z]+)(?P<bits>\d{1,3}))(x(?P<lanes>\d{1,4}))?")
+_FORM = re.compile(
+    r"(?P<base>bool|float\d_\w+?|(?P<kind>[a-z]+)(?P<bits>\d{1,3}))(x(?P<lanes>\d{1,4}))?",
+)
 _MOST_BITS = 255
 
 
@@ -44,9 +46,10 @@ class DataType:
         base, lanes = (found["base"], int(found["lanes"] or 1)) if found else ("", 1)
         if base in _NAMED:
             return cls(*_NAMED[base], lanes)
-        if not found or found["kind"] not in _CODES or not 0 < int(found["bits"] or 0) <= _MOST_BITS:
+        bits = int(found["bits"] or 0) if found else 0
+        if not found or found["kind"] not in _CODES or not 0 < bits <= _MOST_BITS:
             raise ValueError(f"{name!r} is no data type")
-        return cls(_CODES[found["kind"]], int(found["bits"]), lanes)
+        return cls(_CODES[found["kind"]], bits, lanes)
 
     def __str__(self) -> str:
         """Return the name that `of` takes."""
@@ -113,5 +116,6 @@ class RemoteTensor:
         return (bits + 7) // 8
 
 
-Argument = int | float | str | bytes | bytearray | DataType | RemoteDevice | Pointer | RemoteObject | RemoteTensor | None
-Result = int | float | str | bytes | DataType | RemoteDevice | Pointer | RemoteObject | RemoteTensor | None
+_Remote = DataType | RemoteDevice | Pointer | RemoteObject | RemoteTensor
+Argument = int | float | str | bytes | bytearray | _Remote | None
+Result = int | float | str | bytes | _Remote | None

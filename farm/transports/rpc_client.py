@@ -67,7 +67,8 @@ def session(
         with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
             board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             notice_silence(board)
-            _greet(device, board, f"{key} -timeout={timeout_s}", patience, greeting_s)
+            with greeting_errors(device, greeting_s):
+                greet_server(board, f"{key} -timeout={timeout_s}", patience)
             local_port, local_key = relay.serve(board)
         try:
             yield rpc.connect("127.0.0.1", local_port, local_key)
@@ -101,15 +102,11 @@ def broke_off(device: Device, reason: str) -> DeviceError:
     )
 
 
-def _greet(
-    device: Device,
-    board: socket.socket,
-    key: str,
-    patience: Patience,
-    greeting_s: float | None,
-) -> None:
+@contextlib.contextmanager
+def greeting_errors(device: Device, greeting_s: float | None) -> Iterator[None]:
+    """Translate the errors of a handshake that a block performs within `greeting_s` seconds."""
     try:
-        greet_server(board, key, patience)
+        yield
     except HandshakeError as exc:
         raise DeviceError(
             f"what listens at {device.url} is no server for {device.name}",

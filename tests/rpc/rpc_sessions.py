@@ -16,7 +16,8 @@ from farm import subprocesses
 from farm.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.handshake import MAGIC
-from farm.rpc.session import Session, open_session
+from farm.rpc.opening import open_session
+from farm.rpc.session import Session
 
 HOST = "127.0.0.1"
 OPENED = struct.pack("<Qiii", 12, 4, 1, 0)
@@ -40,10 +41,10 @@ def soon() -> Deadline:
 
 
 @contextlib.asynccontextmanager
-async def session(port: int, key: str, opening: Deadline | None = None, most_return_bytes: int = 1 << 26) -> AsyncIterator[Session]:
+async def session(port: int, key: str, most_return_bytes: int = 1 << 26) -> AsyncIterator[Session]:
     """A session with a server, which is closed after the block."""
     connection = await connect(HOST, port, soon())
-    one = await open_session(connection, "the server", key, soon(), opening or soon(), most_return_bytes)
+    one = await open_session(connection, "the server", key, soon(), LIMIT_S, most_return_bytes)
     try:
         yield one
     finally:

@@ -12,13 +12,15 @@ import hostile_board
 import pytest
 from rpc_fuzzing import answered
 from rpc_sessions import HOST, OPENED, greet, request, run, served, session, soon
+from waiting import LIMIT_S
 
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, LinkError
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, VersionError
 from farm.rpc.handshake import MAGIC, MISMATCH, HandshakeError
-from farm.rpc.session import Session, open_session
+from farm.rpc.opening import open_session
+from farm.rpc.session import Session
 from farm.rpc.values import CPU, DataType, RemoteObject, RemoteTensor
 
 FUNCTION = RemoteObject(68, 4096)
@@ -140,11 +142,11 @@ def test_a_server_that_is_silent_is_given_up_at_the_deadline() -> None:
         async with served(lambda reader, _: reader.read()) as port:
             connection = await connect(HOST, port, soon())
             with pytest.raises(TimeoutError):
-                await open_session(connection, "the server", "", Deadline(SHORT_S), soon())
+                await open_session(connection, "the server", "", Deadline(SHORT_S), LIMIT_S)
         async with served(lambda reader, writer: greet(reader, writer, opened=b"")) as port:
             connection = await connect(HOST, port, soon())
             with pytest.raises((DeadlineError, LinkError)):
-                await open_session(connection, "the server", "", soon(), Deadline(SHORT_S))
+                await open_session(connection, "the server", "", soon(), SHORT_S)
 
     run(work())
 
@@ -178,6 +180,22 @@ def test_a_server_that_takes_nothing_is_given_up_at_the_deadline() -> None:
             tensor = RemoteTensor(4096, CPU, DataType.of("uint8"), (64 << 20,))
             with pytest.raises(DeadlineError):
                 await one.copy_to(bytes(64 << 20), tensor, Deadline(SHORT_S))
+
+    run(work())
+
+
+def test_the_time_in_which_this_process_is_stopped_does_not_count() -> None:
+    """As after Ctrl-Z and fg: the loop goes on far behind the deadline, and the answer is there."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        await request(reader)
+        time.sleep(4)  # the loop, and with it all of this process
+        writer.write(OPENED)
+
+    async def work() -> None:
+        async with served(script) as port, session(port, "") as one:
+            assert await one.function("x", Deadline(2)) is None
 
     run(work())
 

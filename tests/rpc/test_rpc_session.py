@@ -9,13 +9,15 @@ import struct
 
 import pytest
 from rpc_sessions import HOST, ServingAgent, run, session, soon
+from waiting import LIMIT_S
 
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, LinkError
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.session import Session, open_session
+from farm.rpc.opening import open_session
+from farm.rpc.session import Session
 from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
 
 KEY = "echo"
@@ -210,7 +212,7 @@ def test_a_call_that_is_late_cuts_its_session_and_no_other(tvm_port: int, agent:
 def test_a_call_that_is_cancelled_cuts_its_session(agent: ServingAgent) -> None:
     async def work() -> None:
         connection = await connect(HOST, agent.port, soon())
-        one = await open_session(connection, "the server", "board", soon(), soon())
+        one = await open_session(connection, "the server", "board", soon(), LIMIT_S)
         task = asyncio.create_task(one.call_named("farm.agent.facts", deadline=soon()))
         await asyncio.sleep(0)
         task.cancel()
