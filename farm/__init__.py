@@ -5,6 +5,7 @@ from the lowest layer to the highest (CONTRIBUTING.md has all layers):
 
     types          data types shared by all packages
     stats          statistics of measurements
+    rpc            a client of TVM's RPC protocol, without TVM
     sandbox        a process with almost no rights, for models from strangers
     config         devices.toml as a Fleet
     store          artifacts, runs and records on the host

@@ -6,7 +6,7 @@ import random
 import struct
 from dataclasses import dataclass
 
-from farm.transports.rpc_answers import AnswerError, AnswerFilter, Code, Request, RequestReader, Type
+from farm.rpc.answers import AnswerError, AnswerFilter, Code, Request, RequestReader, Type
 
 _WORD = struct.Struct("<q")
 TEXTS = (b"", b"x", b"name", bytes(100))

@@ -18,7 +18,7 @@ LAYERS = """
     sanitize regular_files
     types deadline time_ledger interleaved prompts tvm_import
     errors
-    subprocesses stats signals worker_main ownership
+    subprocesses stats signals worker_main ownership rpc
     workers formatting metrics sandbox
     comparison
     config store kernels
@@ -79,7 +79,7 @@ INSIDE_TABLES = {
         worker_tasks
         operations
         run_jobs
-        accuracy bisect check compare doctor other_engines profile quantize tuning discover identify
+        accuracy bisect check compare discover doctor facts identify other_engines profile quantize tuning
         provision __init__
     """,
 }

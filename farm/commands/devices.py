@@ -59,11 +59,10 @@ def _known(facts: Any) -> dict[str, str]:
 
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
-    from farm.pipeline import ask
-    from farm.pipeline.worker_tasks import FACTS_S, facts_task
+    from farm.pipeline.facts import facts_of
 
     with Spinner(session, "asking the devices") as spinner:
-        return ask(chosen, facts_task, store=session.artifacts(), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
+        return facts_of(chosen, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)
 
 
 def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:

@@ -81,11 +81,10 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
     from farm.executor.threads import numbers_of
-    from farm.pipeline import ask
-    from farm.pipeline.worker_tasks import FACTS_S, facts_task
+    from farm.pipeline.facts import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = ask(devices, facts_task, store=session.artifacts(), lanes=build_lanes(), timeout_s=FACTS_S, show=spinner.show)
+        answers = facts_of(devices, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)
     found = []
     for device in devices:
         facts = answers[device.name]

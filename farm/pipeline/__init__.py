@@ -16,6 +16,7 @@
     provision       `farm provision`: install the agent on boards, or remove it
     discover        `farm add` without a board: what there is to add
     identify        `farm add`: ask a board what it is
+    facts           what devices report about themselves
     doctor          `farm doctor`: the first layer that fails between this machine and a device
     tuning          `farm tune`: search for the best configuration of each kernel
 

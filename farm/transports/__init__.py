@@ -15,9 +15,8 @@ Modules:
     board_architecture    detect a board's architecture and check it against the profile
     connectivity_checks   check a connection layer by layer, for `farm doctor`
     rpc_client            open a session of TVM's RPC client through the relay
+    rpc_tasks             `rpc://` without TVM: sessions as tasks of one event loop
     rpc_relay             process between TVM's RPC client and a board
-    rpc_answers           check that a board sends answers only
-    rpc_handshake         handshake of TVM's RPC, client's and server's side
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
 
 `open` yields a `Link`, an open TVM RPC session, for the duration of a block.

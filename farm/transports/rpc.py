@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from farm.transports.state import State
 from farm.types import Device
 
 # A lossy network may drop the first two packets, which are sent again after 1 and 3 s (RFC 6298).
-_PROBE_S = 3.5
+PROBE_S = 3.5
 
 
 @contextlib.contextmanager
@@ -37,12 +38,12 @@ def open(  # noqa: A001
     """
     host, port = address(device)
     probe(host, port)
-    host, key = _with_key(device, host, port)
+    host, key = with_key(device, host, port)
     with session(device, host, port, key, timeout_s, greeting_s, scratch) as opened:
         yield opened, None
 
 
-def _with_key(device: Device, host: str, port: int) -> tuple[str, str]:
+def with_key(device: Device, host: str, port: int) -> tuple[str, str]:
     """Return the host to connect to and the key to present there."""
     if "key_file" in device.options:
         return host, read_key(Path(str(device.options["key_file"])))
@@ -58,8 +59,15 @@ def state(device: Device) -> State:
     try:
         probe(host, port)
     except OSError as exc:
-        return State("offline", False, f"{host}:{port}: {exc.strerror or exc}", f"start the agent on the board: {start_command(device)}")
+        return offline(device, exc)
     return State("ready", True)
+
+
+def offline(device: Device, exc: OSError) -> State:
+    """Return the state of a device to which no connection can be made."""
+    host, port = address(device)
+    why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
+    return State("offline", False, f"{host}:{port}: {why or 'timed out'}", f"start the agent on the board: {start_command(device)}")
 
 
 def address(device: Device) -> tuple[str, int]:
@@ -70,5 +78,5 @@ def address(device: Device) -> tuple[str, int]:
 
 def probe(host: str, port: int) -> None:
     """Raise OSError within a few seconds if nothing listens; TVM's client would retry for 60 s."""
-    with socket.create_connection((host, port), timeout=_PROBE_S):
+    with socket.create_connection((host, port), timeout=PROBE_S):
         pass

@@ -1,6 +1,6 @@
 """Open sessions of TVM's RPC client through a relay that lets only answers of the board pass.
 
-TVM's client executes requests that a server sends (see rpc_answers.py). Each session therefore has
+TVM's client executes requests that a server sends (see farm/rpc/answers.py). Each session therefore has
 a relay process, a bare interpreter running rpc_relay.py. TVM's client connects to the relay on
 loopback, and the relay holds the connection to the board. The handshake with the board is done
 here.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import subprocesses
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.transports.rpc_handshake import HandshakeError, Patience, greet_server
+from farm.rpc.handshake import HandshakeError, Patience, greet_server
 from farm.tvm_import import tvm_rpc
 from farm.types import Device
 
@@ -67,7 +67,8 @@ def session(
         with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
             board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             notice_silence(board)
-            _greet(device, board, f"{key} -timeout={timeout_s}", patience, greeting_s)
+            with greeting_errors(device, greeting_s):
+                greet_server(board, f"{key} -timeout={timeout_s}", patience)
             local_port, local_key = relay.serve(board)
         try:
             yield rpc.connect("127.0.0.1", local_port, local_key)
@@ -101,15 +102,11 @@ def broke_off(device: Device, reason: str) -> DeviceError:
     )
 
 
-def _greet(
-    device: Device,
-    board: socket.socket,
-    key: str,
-    patience: Patience,
-    greeting_s: float | None,
-) -> None:
+@contextlib.contextmanager
+def greeting_errors(device: Device, greeting_s: float | None) -> Iterator[None]:
+    """Translate the errors of a handshake that a block performs within `greeting_s` seconds."""
     try:
-        greet_server(board, key, patience)
+        yield
     except HandshakeError as exc:
         raise DeviceError(
             f"what listens at {device.url} is no server for {device.name}",
@@ -155,7 +152,9 @@ class _Relay:
 def _relay(scratch: Path) -> Iterator[_Relay]:
     """Start a relay, and stop it when the block ends."""
     here = Path(__file__).parent
-    program = _PROGRAM.format(folders={"farm": str(here.parent), "farm.transports": str(here)})
+    rooms = {f"farm.{room}": str(here.parent / room) for room in ("rpc", "transports")}
+    folders = {"farm": str(here.parent), **rooms}
+    program = _PROGRAM.format(folders=folders)
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
         with theirs:

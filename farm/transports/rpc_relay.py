@@ -21,8 +21,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from farm.transports.rpc_answers import AnswerError, AnswerFilter, RequestReader
-from farm.transports.rpc_handshake import admit
+from farm.rpc.answers import AnswerError, AnswerFilter, RequestReader
+from farm.rpc.handshake import admit
 
 TYPE_CHECKING = False  # importing typing would cost memory
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 from farm.errors import DeadlineError, DeviceError
 from farm.prompts import Ask
+from farm.rpc.handshake import Patience
 from farm.transports import rpc
 from farm.transports.rpc_client import notice_silence, session
-from farm.transports.rpc_handshake import Patience
 from farm.transports.state import State
 from farm.types import Device
 

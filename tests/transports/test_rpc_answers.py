@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_streams import CALLS, call_returns, conversation, exchange, packet, pieces, returned, value
 
-from farm.transports.rpc_answers import (
+from farm.rpc.answers import (
     MOST_EXCEPTION_BYTES,
     MOST_RETURN_BYTES,
     MOST_TENSOR_BYTES,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from farm.deadline import Deadline
-from farm.transports import rpc_handshake
-from farm.transports.rpc_handshake import HandshakeError, Patience, admit, greet_server
+from farm.rpc import handshake
+from farm.rpc.handshake import HandshakeError, Patience, admit, greet_server
 
 MAGIC, MISMATCH = 0xFF271, 0xFF273
 
@@ -89,12 +89,12 @@ def test_clients_that_are_slow_keep_nobody_waiting() -> None:
         ours = stack.enter_context(socket.create_connection(address, timeout=30))
         ours.sendall(greeting("secret"))
         assert ours.recv(100).startswith(struct.pack("<i", MAGIC))
-        assert time.monotonic() - begin < rpc_handshake.GREETING_S
+        assert time.monotonic() - begin < handshake.GREETING_S
     assert found[0] is not None
 
 
 def test_a_client_that_greets_byte_by_byte_is_sent_away_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_handshake, "GREETING_S", 0.3)
+    monkeypatch.setattr(handshake, "GREETING_S", 0.3)
     with listening() as (address, _), socket.create_connection(address, timeout=30) as ours:
         ours.sendall(struct.pack("<ii", MAGIC, 4096))
         with pytest.raises(OSError):  # the connection is closed meanwhile

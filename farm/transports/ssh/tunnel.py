@@ -29,7 +29,7 @@ from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, InternalError
 from farm.prompts import Question
-from farm.transports import rpc_handshake
+from farm.rpc import handshake
 from farm.transports.rpc_client import broke_off
 from farm.transports.rpc_errors import ended
 from farm.transports.rpc_relay import Relay
@@ -118,7 +118,7 @@ class _Tunnel:
         """Return the connection of the first client with the key; stop listening afterwards."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             _say(self._scratch / PORT, str(listener.getsockname()[1]).encode())
-            if sock := rpc_handshake.admit(listener, key, self._goes_on):
+            if sock := handshake.admit(listener, key, self._goes_on):
                 return sock
         raise DeadlineError(f"nobody asked for the session on {self._device.name}", "the deadline passed first")
 

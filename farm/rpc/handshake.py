@@ -2,7 +2,8 @@
 
 The format is that of `RPCConnect` (rpc_socket_impl.cc) and of tvm/rpc/server.py. The peer can
 neither send more than a bounded number of bytes nor take more than a bounded time. Only the
-standard library is used, so that a bare interpreter can run this module (see rpc_relay.py).
+standard library is used, so that a bare interpreter can run this module (see rpc_relay.py of
+farm/transports).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MOST_KEY_BYTES = 4096
 GREETING_S = 5.0  # time limit for a client on this machine
 _MOST_VISITORS = 64
 _TICK_S = 0.2
+WORD_BYTES = 4
 _HEAD = struct.Struct("<ii")
 _INT32 = struct.Struct("<i")
 _SERVER = b"server:"
@@ -57,21 +59,48 @@ def greet_server(sock: socket.socket, key: str, patience: Patience) -> None:
 
 
 def _greet_server(sock: socket.socket, key: str, patience: Patience) -> None:
-    said = f"client:{key}".encode()
     sock.settimeout(1.0)  # for a few bytes, which the kernel buffers at once
-    sock.sendall(_HEAD.pack(MAGIC, len(said)) + said)
-    (magic,) = _INT32.unpack(_exactly(sock, _INT32.size, patience))
+    sock.sendall(client_greeting(key))
+    check_code(_exactly(sock, WORD_BYTES, patience))
+    _exactly(sock, name_length(_exactly(sock, WORD_BYTES, patience)), patience)
+    sock.settimeout(None)
+
+
+def client_greeting(key: str) -> bytes:
+    """Return what a client says first, with a key and its options."""
+    said = f"client:{key}".encode()
+    return _HEAD.pack(MAGIC, len(said)) + said
+
+
+def check_code(word: bytes) -> None:
+    """Check the first word of a server. Raises HandshakeError if it refuses or is none of TVM's."""
+    (magic,) = _INT32.unpack(word)
     if magic == MISMATCH:
         raise HandshakeError("it does not take this key")
     if magic == DUPLICATE:
         raise HandshakeError("it already serves a client of this key")
     if magic != MAGIC:
         raise HandshakeError("it does not greet as a server of TVM's RPC does")
-    (length,) = _INT32.unpack(_exactly(sock, _INT32.size, patience))
+
+
+def name_length(word: bytes) -> int:
+    """Return the length of the server's name from the word that precedes it, once checked."""
+    (length,) = _INT32.unpack(word)
     if not 0 <= length <= MOST_KEY_BYTES:
         raise HandshakeError(f"it greets with a name of {length} bytes")
-    _exactly(sock, length, patience)
-    sock.settimeout(None)
+    return int(length)
+
+
+def check_name(name: bytes, key: str) -> None:
+    """Check the name with which a server greets: "server:", alone or with the key it serves.
+
+    A tracker's key is the name of the board, a colon and random digits; the server says the name.
+    """
+    own = name.removeprefix(_SERVER)
+    if own == name:
+        raise HandshakeError("it greets with a name that is not a server's")
+    if own and key and own != key.encode() and not key.encode().startswith(own + b":"):
+        raise HandshakeError("it greets with another key than was presented")
 
 
 def _exactly(sock: socket.socket, count: int, patience: Patience) -> bytes:

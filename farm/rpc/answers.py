@@ -1,4 +1,4 @@
-"""Let only answers pass from a board to TVM's RPC client.
+"""Let only answers pass from a board to a client of TVM's RPC.
 
 TVM's `RPCEndpoint` is client and server in one: it executes requests that the board sends, with any
 function of its own process (`HandleInitServer`) and any address of its memory, and does not check
@@ -7,7 +7,7 @@ server of TVM sends: see `RPCReference` (minrpc/rpc_reference.h), `LocalSession:
 (rpc_local_session.cc) and `RPCEndpoint` (rpc_endpoint.cc) of TVM 0.27.
 
 This module does no I/O: it takes bytes and yields the bytes that may pass. Only the standard
-library is used, so that a bare interpreter can run it (see rpc_relay.py).
+library is used, so that a bare interpreter can run it (see farm/transports/rpc_relay.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class Type(enum.IntEnum):
     FIRST_OBJECT = 64
     STRING = 65
     BYTES = 66
+    FUNCTION = 68
     TENSOR = 70
+    MODULE = 73
+    REMOTE_OBJECT = 115  # kRuntimeRPCObjectRef of rpc_session.h
 
 
 # A profile has at most 1.2 million records of 24 bytes (farm/agent/src/execution/profile.cc).
@@ -166,9 +169,11 @@ class AnswerFilter:
     `expect` takes the client's requests before they are sent. `feed` takes what the board sends and
     yields what may pass. Two threads may call the two concurrently. Memory is bounded by the
     largest answer that the outstanding request allows, or, for a copy, by the size of the data fed.
+    What a function returns may have `most_return_bytes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_return_bytes: int = MOST_RETURN_BYTES) -> None:
+        self._most_return_bytes = most_return_bytes
         self._requests: deque[Request] = deque()
         self._collected = bytearray()
         self._wanted = _UINT64.size
@@ -215,7 +220,8 @@ class AnswerFilter:
         most = MOST_EXCEPTION_BYTES
         if self._requests:
             request = self._requests[0]
-            most = max(MOST_RETURN_BYTES, _CODE_BYTES + request.copied_bytes)
+            copied = _CODE_BYTES + request.copied_bytes
+            most = max(self._most_return_bytes, MOST_EXCEPTION_BYTES, copied)
         if not _CODE_BYTES <= length <= most:
             raise AnswerError(f"a packet of {length} bytes, where {_CODE_BYTES} to {most} may be")
 
@@ -234,7 +240,8 @@ class AnswerFilter:
             raise AnswerError("an answer that nothing asked for")
         elif request and number == Code.RETURN and not copied:
             least = _CODE_BYTES
-            most = MOST_RETURN_BYTES if request.code == Code.CALL_FUNC else MOST_SYSTEM_RETURN_BYTES
+            called = request.code == Code.CALL_FUNC
+            most = self._most_return_bytes if called else MOST_SYSTEM_RETURN_BYTES
         elif request and number == Code.COPY_ACK and copied:
             least = most = _CODE_BYTES + request.copied_bytes
         elif number in (Code.RETURN, Code.COPY_ACK):

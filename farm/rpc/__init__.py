@@ -1,0 +1,15 @@
+"""A client of TVM's RPC protocol in Python alone, on asyncio; no TVM is imported.
+
+    answers      which bytes of a server are answers; nothing else is accepted
+    handshake    the greeting with magic number and key, client's and server's side
+    values       what passes as arguments and results: data types, devices, remote objects, tensors
+    packing      values to the bytes of a request
+    unpacking    the bytes of a checked answer to a value
+    connection   a TCP connection whose every wait has a deadline
+    session      requests and answers, one at a time: calls, copies, freed handles
+    opening      the greeting and the first request, which open a session
+    errors       what is raised
+
+The protocol is that of TVM 0.27: src/runtime/rpc/rpc_endpoint.cc and minrpc/rpc_reference.h. It
+knows no devices of devices.toml: farm/transports translates its errors.
+"""

@@ -1,0 +1,52 @@
+"""Open a session: the greeting, and the first request.
+
+The greeting is that of RPCConnect (rpc_socket_impl.cc).
+"""
+
+from __future__ import annotations
+
+from farm.deadline import Deadline
+from farm.rpc import handshake
+from farm.rpc.answers import MOST_RETURN_BYTES
+from farm.rpc.connection import Connection
+from farm.rpc.session import Session
+
+
+async def open_session(
+    connection: Connection,
+    name: str,
+    key: str,
+    greeting: Deadline,
+    opening_s: float,
+    most_return_bytes: int = MOST_RETURN_BYTES,
+) -> Session:
+    """Greet the server at the other end of a connection, and open a session with it.
+
+    `name` is what errors call the server. `key` is the server's, followed by options such as
+    " -timeout=60". A server that serves another client greets later; once it has greeted, it has
+    `opening_s` seconds to open the session.
+
+    Raises HandshakeError if the server is none of TVM's RPC or refuses the key, VersionError if it
+    is of another version, and TimeoutError if it does not greet in time.
+    """
+    try:
+        await _greet(connection, key, greeting)
+        session = Session(connection, name, most_return_bytes)
+        await session.open(Deadline(opening_s))
+    except BaseException:
+        connection.cut()
+        raise
+    return session
+
+
+async def _greet(connection: Connection, key: str, deadline: Deadline) -> None:
+    try:
+        await connection.send([handshake.client_greeting(key)], deadline)
+        handshake.check_code(await connection.exactly(handshake.WORD_BYTES, deadline))
+        length = handshake.name_length(await connection.exactly(handshake.WORD_BYTES, deadline))
+        handshake.check_name(await connection.exactly(length, deadline), key.partition(" ")[0])
+    except EOFError as exc:
+        raise handshake.HandshakeError("it hangs up within the greeting") from exc
+    except ConnectionError as exc:
+        why = f"it breaks the connection within the greeting: {exc}"
+        raise handshake.HandshakeError(why) from exc

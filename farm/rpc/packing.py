@@ -1,0 +1,115 @@
+"""Values to the bytes of a request: `SendPackedSeq` of minrpc/rpc_reference.h.
+
+The forms are those that TVM's own client sends (RPCWrappedFunc of rpc_module.cc): a text as a
+C string, bytes as a byte array, a tensor as its description, an object as its handle.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from farm.rpc.answers import Code, Type
+from farm.rpc.values import Argument, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
+
+PROTOCOL_VERSION = "0.8.0"  # kRPCProtocolVer, unchanged since TVM 0.8
+_HEAD = struct.Struct("<Qi")
+_COUNT = struct.Struct("<i")
+_SIZE = struct.Struct("<Q")
+_INT = struct.Struct("<iq")
+_FLOAT = struct.Struct("<id")
+_ADDRESS = struct.Struct("<iQ")
+_DATA_TYPE = struct.Struct("<iBBHi")
+_DEVICE = struct.Struct("<iii")
+_REFERENCE = struct.Struct("<iIQ")
+_TENSOR = struct.Struct("<QiiiBBH")
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def packet(code: Code, body: bytes = b"", more_bytes: int = 0) -> bytes:
+    """Return a request with this body, of which `more_bytes` bytes follow separately."""
+    return _HEAD.pack(4 + len(body) + more_bytes, code) + body
+
+
+def opening() -> bytes:
+    """Return the request that opens a session: the protocol's version and no arguments."""
+    version = PROTOCOL_VERSION.encode()
+    return packet(Code.INIT_SERVER, _SIZE.pack(len(version)) + version + _COUNT.pack(0))
+
+
+def call(function: int, arguments: Sequence[Argument]) -> bytes:
+    """Return the request to call the function at an address."""
+    return packet(Code.CALL_FUNC, _SIZE.pack(function) + packed(arguments))
+
+
+def system_call(code: Code, arguments: Sequence[Argument]) -> bytes:
+    """Return a request of TVM's own."""
+    return packet(code, packed(arguments))
+
+
+def packed(arguments: Sequence[Argument]) -> bytes:
+    """Return the count of the arguments, and each with its type.
+
+    Raises TypeError or ValueError for a value that cannot be sent.
+    """
+    return _COUNT.pack(len(arguments)) + b"".join(map(_packed, arguments))
+
+
+def description(tensor: RemoteTensor) -> bytes:
+    """Return the description of a tensor."""
+    data_type, device = tensor.data_type, tensor.device
+    about = _TENSOR.pack(
+        tensor.data,
+        device.type,
+        device.number,
+        len(tensor.shape),
+        data_type.code,
+        data_type.bits,
+        data_type.lanes,
+    )
+    extents = struct.pack(f"<{len(tensor.shape)}q", *tensor.shape)
+    return about + extents + _SIZE.pack(tensor.byte_offset)
+
+
+def _packed(value: Argument) -> bytes:
+    match value:
+        case None:
+            return _COUNT.pack(Type.NONE)
+        case bool():
+            return _INT.pack(Type.BOOL, value)
+        case int():
+            if not _LEAST <= value <= _MOST:
+                raise ValueError(f"{value} does not fit into 64 bits")
+            return _INT.pack(Type.INT, value)
+        case float():
+            return _FLOAT.pack(Type.FLOAT, value)
+        case str():
+            return _text(value.encode())
+        case bytes() | bytearray():
+            return _ADDRESS.pack(Type.BYTE_ARRAY_POINTER, len(value)) + value
+        case _:
+            return _foreign(value)
+
+
+def _text(content: bytes) -> bytes:
+    if 0 in content:  # a C string would end there
+        return _REFERENCE.pack(Type.STRING, Type.STRING, len(content)) + content
+    return _ADDRESS.pack(Type.RAW_STRING, len(content)) + content
+
+
+def _foreign(value: Argument) -> bytes:
+    match value:
+        case DataType():
+            return _DATA_TYPE.pack(Type.DATA_TYPE, value.code, value.bits, value.lanes, 0)
+        case RemoteDevice():
+            return _DEVICE.pack(Type.DEVICE, value.type, value.number)
+        case Pointer():
+            return _ADDRESS.pack(Type.OPAQUE_POINTER, value.address)
+        case RemoteObject(Type.FUNCTION | Type.MODULE as kind, address):
+            return _ADDRESS.pack(kind, address)
+        case RemoteObject():
+            return _REFERENCE.pack(Type.REMOTE_OBJECT, Type.REMOTE_OBJECT, value.address)
+        case RemoteTensor():
+            return _COUNT.pack(Type.DL_TENSOR_POINTER) + description(value)
+        case _:
+            raise TypeError(f"a {type(value).__name__} cannot be an argument of a remote function")

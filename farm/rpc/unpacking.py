@@ -1,0 +1,141 @@
+"""The bytes of an answer to a value.
+
+The answer has passed `answers.AnswerFilter`: its types, counts and lengths are right.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+from farm.rpc.answers import AnswerError, Type
+from farm.rpc.values import DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor, Result
+
+_VALUES_AT = 12  # after length and code
+_COUNT = struct.Struct("<i")
+_SIZE = struct.Struct("<Q")
+_INT = struct.Struct("<q")
+_FLOAT = struct.Struct("<d")
+_DATA_TYPE = struct.Struct("<BBHi")
+_DEVICE = struct.Struct("<ii")
+_TENSOR = struct.Struct("<QiiiBBH")
+
+
+def message(packet: bytes) -> str:
+    """Return the text of an exception."""
+    reader = _Reader(packet)
+    reader.count()
+    return reader.text(errors="replace")
+
+
+def returned(packet: bytes) -> Result:
+    """Return what a function returned.
+
+    Raises AnswerError for a text that is not UTF-8.
+    """
+    reader = _Reader(packet)
+    reader.count()
+    reader.count()  # the type of the first value: an integer
+    kind = reader.integer()
+    value = reader.value()
+    if isinstance(value, RemoteTensor) and kind == Type.TENSOR:
+        owner = reader.value()
+        address = owner.address if isinstance(owner, Pointer) else 0
+        return replace(value, handle=address)
+    if isinstance(value, Pointer) and kind >= Type.FIRST_OBJECT:
+        return RemoteObject(kind, value.address)
+    return value
+
+
+def system_returned(packet: bytes) -> Result:
+    """Return what a request of TVM's own returned."""
+    reader = _Reader(packet)
+    reader.count()
+    return reader.value()
+
+
+class _Reader:
+    """The values of a packet, from the first."""
+
+    def __init__(self, packet: bytes) -> None:
+        self._packet, self._at = packet, _VALUES_AT
+
+    def count(self) -> int:
+        """Return a 32-bit integer."""
+        return int(self._take(_COUNT)[0])
+
+    def integer(self) -> int:
+        """Return a 64-bit integer."""
+        return int(self._take(_INT)[0])
+
+    def value(self) -> Result:
+        """Return a value that follows its type."""
+        kind = self.count()
+        return _READERS[kind](self)
+
+    def text(self, errors: str = "strict") -> str:
+        """Return a text that follows its type."""
+        self.count()
+        return self._text(errors)
+
+    def _take(self, form: struct.Struct) -> tuple[int, ...]:
+        values = form.unpack_from(self._packet, self._at)
+        self._at += form.size
+        return values
+
+    def _bytes(self) -> bytes:
+        (size,) = self._take(_SIZE)
+        self._at += size
+        return self._packet[self._at - size : self._at]
+
+    def _text(self, errors: str = "strict") -> str:
+        try:
+            return self._bytes().decode(errors=errors)
+        except UnicodeDecodeError as exc:
+            raise AnswerError("a text that is not UTF-8") from exc
+
+    def _owned_text(self) -> str:
+        self.count()
+        return self._text()
+
+    def _nothing(self) -> None:
+        return None
+
+    def _bool(self) -> bool:
+        return self.integer() != 0
+
+    def _float(self) -> float:
+        return float(self._take(_FLOAT)[0])
+
+    def _pointer(self) -> Pointer:
+        return Pointer(self._take(_SIZE)[0])
+
+    def _data_type(self) -> DataType:
+        return DataType(*self._take(_DATA_TYPE)[:3])
+
+    def _device(self) -> RemoteDevice:
+        return RemoteDevice(*self._take(_DEVICE))
+
+    def _tensor(self) -> RemoteTensor:
+        data, device, number, dimensions, code, bits, lanes = self._take(_TENSOR)
+        shape = tuple(self.integer() for _ in range(dimensions))
+        (offset,) = self._take(_SIZE)
+        data_type = DataType(code, bits, lanes)
+        return RemoteTensor(data, RemoteDevice(device, number), data_type, shape, offset)
+
+
+_READERS: dict[int, Callable[[_Reader], Result]] = {
+    Type.NONE: _Reader._nothing,
+    Type.INT: _Reader.integer,
+    Type.BOOL: _Reader._bool,
+    Type.FLOAT: _Reader._float,
+    Type.OPAQUE_POINTER: _Reader._pointer,
+    Type.DATA_TYPE: _Reader._data_type,
+    Type.DEVICE: _Reader._device,
+    Type.DL_TENSOR_POINTER: _Reader._tensor,
+    Type.RAW_STRING: _Reader._text,
+    Type.BYTE_ARRAY_POINTER: _Reader._bytes,
+    Type.STRING: _Reader._owned_text,
+    Type.SMALL_STRING: _Reader._owned_text,
+}
