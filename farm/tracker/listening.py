@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from farm.errors import DeviceError
 
-_BACKLOG = 1024  # a lab's boards come back all at once after a restart
+BACKLOG = 1024  # a lab's boards come back all at once after a restart
 
 
 def listen(host: str, ports: Iterable[int]) -> socket.socket:
@@ -23,7 +23,7 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket:
             listener.close()
             why = f"{host}:{port}: {exc.strerror}"
             continue
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
         return listener
     raise DeviceError("the tracker cannot listen", why or "no port was given", "name another port with --port")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farm import signals
 from farm.tracker.admission import within_open_files
-from farm.tracker.listening import listen
+from farm.tracker.listening import BACKLOG, listen
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.server import Settings, TrackerServer
 
@@ -35,7 +35,7 @@ def serve(where: Where, settings: Settings, announce: Callable[[int], None], say
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
         signals.stop(loop)
         tracker = TrackerServer(loop, Settings(settings.unknown_key_s, within_open_files(settings.limits)), say)
-        servers = [loop.run_until_complete(loop.create_server(tracker.connection, sock=listener))]
+        servers = [loop.run_until_complete(loop.create_server(tracker.connection, sock=listener, backlog=BACKLOG))]
         if beside:
             servers.append(loop.run_until_complete(serve_metrics(MetricsPage(tracker.summary), beside)))
         announce(listener.getsockname()[1])
