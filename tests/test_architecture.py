@@ -82,6 +82,15 @@ INSIDE_TABLES = {
         accuracy bisect check compare discover doctor facts identify other_engines profile quantize tuning
         provision __init__
     """,
+    "tracker": """
+        scheduler admission notices listening
+        protocol metrics_page
+        framing
+        peer
+        server
+        run
+        __init__
+    """,
 }
 INSIDE = {
     home: {unit: level for level, row in enumerate(table.strip().splitlines()) for unit in row.split()}

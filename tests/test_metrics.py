@@ -11,6 +11,7 @@ from report_runs import failed, timed
 
 from farm import metrics
 from farm.tracker import of_summary
+from farm.tracker.scheduler import Queue, Server, Summary
 
 LINE = re.compile(r'[a-z_0-9]+\{([a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)+\} (\S+)')
 
@@ -46,10 +47,8 @@ def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
 
 
 def test_a_trackers_summary_counts_boards_by_their_key() -> None:
-    summary = {
-        "queue_info": {"pi4": {"free": 1, "pending": 0}, "jetson": {"free": 0, "pending": 3}},
-        "server_info": [{"key": "server:pi4", "addr": ["10.0.0.1", 1]}, {"key": "server:pi4", "addr": ["10.0.0.2", 1]}],
-    }
+    servers = [Server("server:pi4", "10.0.0.1", 1), Server("server:pi4", "10.0.0.2", 1)]
+    summary = Summary({"pi4": Queue(free=1, waiting=0), "jetson": Queue(free=0, waiting=3)}, servers)
     assert samples(of_summary(summary)) == {
         'farm_tracker_boards{key="jetson"}': 0.0,
         'farm_tracker_boards{key="pi4"}': 2.0,
@@ -61,6 +60,6 @@ def test_a_trackers_summary_counts_boards_by_their_key() -> None:
 
 
 def test_names_that_are_shown_alike_are_one_sample_and_the_rest_can_still_be_read() -> None:
-    summary = {"queue_info": {"a": {}, "a\x1b[31m": {"free": 1}, "b": {"free": 2}}, "server_info": []}
+    summary = Summary({"a": Queue(0, 0), "a\x1b[31m": Queue(1, 0), "b": Queue(2, 0)}, [])
     lines = [line for line in of_summary(summary).splitlines() if line.startswith("farm_tracker_boards_free")]
     assert len(lines) == len({line.partition("} ")[0] for line in lines}) == 2

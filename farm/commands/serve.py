@@ -102,24 +102,39 @@ def agent(
     metavar="PORT",
     help="Serve metrics for Prometheus at http://HOST:PORT/metrics.",
 )
+@click.option(
+    "--unknown-key-s",
+    type=click.FloatRange(0, 1e6),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="How long a request for a key that no board has had waits for one, before it is refused.",
+)
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
-def tracker(session: Session, host: str | None, port: int | None, metrics_port: int | None, open_to_network: bool) -> None:
-    """Share devices between users with TVM's tracker, until Ctrl-C.
+def tracker(
+    session: Session, host: str | None, port: int | None, metrics_port: int | None, unknown_key_s: float, open_to_network: bool
+) -> None:
+    """Share devices between users, until Ctrl-C. It speaks the protocol of TVM's tracker.
 
     Boards register with it (farm agent --tracker HOST:PORT --key KIND), and clients ask it for a
     kind of board (url = "tracker://HOST:PORT/KIND"). It does not authenticate anyone: keep it on
     loopback or on a network of the lab's own.
     """
     from farm import signals
-    from farm.tracker import serve
+    from farm.tracker import Settings, Where, serve
 
     settings = session.fleet().tracker
     address = host or settings.host
     refuse_open(address, open_to_network)
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
     with contextlib.suppress(signals.Stopped):
-        serve(address, ports, lambda bound: echo(f"tracker on {address}:{bound}", err=True), metrics_port)
+        serve(
+            Where(address, ports, metrics_port),
+            Settings(unknown_key_s),
+            lambda bound: echo(f"tracker on {address}:{bound}", err=True),
+            lambda line: echo(line, err=True),
+        )
 
 
 def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:

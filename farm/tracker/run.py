@@ -1,0 +1,59 @@
+"""The tracker's process: sockets, an event loop, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from farm import signals
+from farm.tracker.admission import within_open_files
+from farm.tracker.listening import BACKLOG, listen
+from farm.tracker.metrics_page import MetricsPage, serve_metrics
+from farm.tracker.server import Settings, TrackerServer
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where to listen. With `metrics_port`, metrics are served on http://HOST:PORT/metrics, too."""
+
+    host: str
+    ports: Iterable[int]
+    metrics_port: int | None = None
+
+
+def serve(where: Where, settings: Settings, announce: Callable[[int], None], say: Callable[[str], None]) -> None:
+    """Serve on the first free port until interrupted.
+
+    `announce` is called with the port, and `say` with each line for the operator. Raises
+    DeviceError if no port is free.
+    """
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(listen(where.host, where.ports))
+        beside = None if where.metrics_port is None else held.enter_context(listen(where.host, [where.metrics_port]))
+        loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
+        signals.stop(loop)
+        tracker = TrackerServer(loop, Settings(settings.unknown_key_s, within_open_files(settings.limits)), say)
+        servers = [loop.run_until_complete(loop.create_server(tracker.connection, sock=listener, backlog=BACKLOG))]
+        if beside:
+            servers.append(loop.run_until_complete(serve_metrics(MetricsPage(tracker.summary), beside)))
+        announce(listener.getsockname()[1])
+        try:
+            signals.check()
+            loop.run_forever()
+            signals.check()
+        finally:
+            for server in servers:
+                server.close()
+            tracker.close()
+            loop.run_until_complete(_end())
+
+
+async def _end() -> None:
+    """End the tasks that are left, and let what was closed be gone."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

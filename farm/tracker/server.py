@@ -1,0 +1,159 @@
+"""The tracker's side of all connections: their limits, what they ask, and what they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from farm.tracker import protocol
+from farm.tracker.admission import Admission, Limits
+from farm.tracker.notices import Notices
+from farm.tracker.peer import Peer
+from farm.tracker.scheduler import Grant, Offer, Scheduler, Server, Summary, Waiting
+
+UNKNOWN_KEY_S = 10.0  # TVM's client asks five times, so a board that boots has 50 s to register
+_UNFINISHED_S = 10.0  # for a greeting or a message that has begun
+_MOST_HELD_BYTES = 32 << 20  # of incomplete messages, of all connections
+_LITTLE_HELD_BYTES = 1024  # held at any rate: messages of boards and clients are smaller
+_TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator may choose."""
+
+    unknown_key_s: float = UNKNOWN_KEY_S
+    limits: Limits = field(default_factory=Limits)
+
+
+class TrackerServer:
+    """A tracker in an event loop. `say` takes a line for the operator."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, say: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._scheduler = Scheduler()
+        self._admission = Admission(settings.limits)
+        self._notices = Notices(say)
+        self._numbers = itertools.count(1)
+        self._peers: dict[int, Peer] = {}
+        self._unfinished: OrderedDict[int, float] = OrderedDict()  # since when; the oldest first
+        self._held: dict[int, int] = {}
+        self._held_bytes = 0
+        self._tick()
+
+    def connection(self) -> Peer:
+        """Return the protocol of a new connection."""
+        return Peer(self, next(self._numbers), self._loop)
+
+    def summary(self) -> Summary:
+        """Return the queues and the servers."""
+        return self._scheduler.summary(self._loop.time())
+
+    def close(self) -> None:
+        """End all connections."""
+        for peer in list(self._peers.values()):
+            peer.abort()
+
+    def admit(self, peer: Peer) -> bool:
+        """Return whether a new connection may stay; another may have to give way to it."""
+        decision = self._admission.enter(peer.number, peer.address)
+        if decision.gives_way is not None:
+            self._peers[decision.gives_way].fail("it has said nothing, and others need its place")
+        if not decision.admitted:
+            self._notices.note(f"{peer.address} is turned away: there are too many connections", self._loop.time())
+            return False
+        now = self._loop.time()
+        self._peers[peer.number] = peer
+        self._unfinished[peer.number] = now
+        self._scheduler.connect(peer.number, peer.address, now)
+        return True
+
+    def lose(self, peer: Peer) -> None:
+        """Withdraw what a connection has offered and asked for."""
+        del self._peers[peer.number]
+        self._unfinished.pop(peer.number, None)
+        self._held_bytes -= self._held.pop(peer.number, 0)
+        self._admission.leave(peer.number)
+        self._scheduler.disconnect(peer.number)
+
+    def hold(self, peer: Peer, held: int) -> None:
+        """Note how much of an incomplete message a connection holds; end it where all hold too much."""
+        if held:
+            self._unfinished.setdefault(peer.number, self._loop.time())
+        elif peer.greeted:
+            self._unfinished.pop(peer.number, None)
+        before = self._held.pop(peer.number, 0)
+        self._held_bytes += held - before
+        if held:
+            self._held[peer.number] = held
+        if held > _LITTLE_HELD_BYTES and self._held_bytes > _MOST_HELD_BYTES:
+            peer.fail("its message is incomplete, as are too many")
+
+    def complain(self, peer: Peer, why: str) -> None:
+        """Tell the operator why a connection is closed."""
+        self._notices.note(f"the connection of {peer.address} is closed: {why}", self._loop.time())
+
+    def handle(self, peer: Peer, message: protocol.Message) -> None:
+        """Carry out a message."""
+        now = self._loop.time()
+        self._admission.trust(peer.number)
+        self._unfinished.pop(peer.number, None)
+        self._grant(self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending)))
+        match message:
+            case protocol.AskPending():
+                peer.send(protocol.pending(self._scheduler.open_match_keys(peer.number)))
+            case protocol.Put():
+                self._offer(peer, message, now)
+            case protocol.Request():
+                self._request(peer, message, now)
+            case protocol.UpdateInfo():
+                self._register(peer, message)
+            case protocol.AskSummary():
+                peer.send(protocol.summarized(self._scheduler.summary(now)))
+            case protocol.Ping():
+                peer.send(protocol.frame(protocol.SUCCESS))
+            case protocol.Stop():
+                peer.send(protocol.frame(protocol.FAIL))
+
+    def _offer(self, peer: Peer, message: protocol.Put, now: float) -> None:
+        host = peer.address if message.place.host is None else message.place.host
+        offer = Offer(peer.number, message.key, host, message.place.port, message.match_key)
+        self._grant(self._scheduler.offer(peer.number, offer, now))
+        peer.send(protocol.frame(protocol.SUCCESS))
+
+    def _request(self, peer: Peer, message: protocol.Request, now: float) -> None:
+        waiting, grants = self._scheduler.request(peer.number, message.key, message.priority, now)
+        self._grant(grants)
+        if not self._scheduler.has_had_board(message.key):
+            self._notices.note(f"{peer.address} asks for the key {message.key[:100]!r}, which no board has", now)
+            self._loop.call_later(self._settings.unknown_key_s, self._refuse_unknown, waiting)
+
+    def _register(self, peer: Peer, message: protocol.UpdateInfo) -> None:
+        host = peer.address if message.place.host is None else message.place.host
+        older = self._scheduler.register(peer.number, Server(message.name, host, message.place.port))
+        if older is not None:
+            self._peers[older].fail(f"{message.name} at {host}:{message.place.port} has connected anew")
+        peer.send(protocol.frame(protocol.SUCCESS))
+
+    def _refuse_unknown(self, waiting: Waiting) -> None:
+        if refusal := self._scheduler.refuse_unknown(waiting):
+            self._peers[refusal.client].send(protocol.refused(refusal.why))
+
+    def _grant(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            offer = grant.offer
+            self._peers[grant.client].send(protocol.granted(offer.host, offer.port, offer.match_key))
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._notices.tick(now)
+        while self._unfinished:
+            number, since = next(iter(self._unfinished.items()))
+            if now - since < _UNFINISHED_S:
+                break
+            self._peers[number].fail(f"for {_UNFINISHED_S:.0f} s it has not completed a message, or not read an answer")
+        self._loop.call_later(_TICK_S, self._tick)

@@ -1,0 +1,263 @@
+"""What strangers send to farm's tracker costs nobody but them; and TVM's faults, which ours does not have."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tracker_wire import HOST, INFO, MAGIC, PENDING, PING, PUT, REQUEST, SUMMARY, Running, Wire, queue, timed_ms, tracker
+from waiting import LIMIT_S, wait_until
+
+from farm.tracker.admission import Admission, Limits
+from farm.tracker.framing import Frames
+from farm.tracker.notices import Notices
+from farm.tracker.protocol import ProtocolError, parse
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.2") as running:
+        yield running
+
+
+@pytest.fixture(params=[True, False], ids=["TVM's", "farm's"])
+def each(request: pytest.FixtureRequest, tmp_path: Path, lab: Running) -> Iterator[tuple[Running, bool]]:
+    """TVM's tracker, then ours; and whether it is ours."""
+    if request.param:
+        with tracker(tmp_path, reference=True) as running:
+            yield running, False
+    else:
+        yield lab, True
+
+
+SAID = {
+    "no list": b"7",
+    "an empty list": b"[]",
+    "a code that is none": b'["PING"]',
+    "true as a code": b"[true]",
+    "an unknown code": b"[101, {}]",
+    "a code beyond all bounds": b"[" + b"9" * 4000 + b"]",
+    "no text": b"\xff\xfe",
+    "no JSON": b"{",
+    "deep nesting": b"[" * 60_000,
+    "a number too long": b"[4, " + b"9" * 60_000 + b"]",
+    "a priority that is none": b'[4, "pi", "", NaN]',
+    "a priority of text": b'[4, "pi", "", "1"]',
+    "a key that is none": b'[4, ["pi"], "", 1]',
+    "a key too long": b'[4, "' + b"k" * 300 + b'", "", 1]',
+    "an offer without an address": b'[3, "pi"]',
+    "a port beyond all": b'[3, "pi", [65536, "pi:1"], null]',
+    "a host that is none": b'[3, "pi", [9090, "pi:1"], {}]',
+    "info that is none": b"[5, 7]",
+    "info without an address": b'[5, {"key": "server:pi"}]',
+}
+
+
+@pytest.mark.parametrize("content", SAID.values(), ids=SAID)
+def test_a_message_that_is_none_ends_its_connection_and_no_other(lab: Running, content: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse(content)
+    other, wire = Wire(lab.port), Wire(lab.port)
+    wire.send_raw(content)
+    assert wire.is_closed()
+    assert other.ask([PING]) == 0
+    assert "Traceback" not in lab.said
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x71", MAGIC + struct.pack("<i", 1 << 30), MAGIC + b"\xff\xff\xff\xff"])
+def test_what_is_no_tracker_protocol_is_hung_up_on(lab: Running, sent: bytes) -> None:
+    wire = Wire(lab.port, greet=False)
+    wire.socket.sendall(sent)
+    if sent == b"\x71":
+        wire.socket.shutdown(socket.SHUT_WR)
+    assert wire.is_closed()
+    assert Wire(lab.port).ask([PING]) == 0
+
+
+def test_greeting_and_message_may_come_together_or_in_pieces(lab: Running) -> None:
+    sent = MAGIC + struct.pack("<i", 3) + b"[1]"
+    for pieces in ([sent], [bytes([byte]) for byte in sent]):
+        wire = Wire(lab.port, greet=False)
+        wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            wire.socket.sendall(piece)
+        assert wire.exactly(4) == MAGIC
+        assert wire.answer() == "0"
+
+
+def test_a_client_that_hangs_up_leaves_the_queue(each: tuple[Running, bool]) -> None:
+    running, ours = each
+    board = Wire(running.port)
+    board.register("leaves")
+    gone = Wire(running.port)
+    gone.send([REQUEST, "leaves", "", 1])
+    wait_until(lambda: queue(running.port, "leaves")[1] == 1, "it waits")
+    gone.close()
+    if ours:
+        wait_until(lambda: queue(running.port, "leaves")[1] == 0, "it has left")
+    else:
+        time.sleep(0.3)
+        assert queue(running.port, "leaves")[1] == 1, "TVM's tracker keeps it: this test can fail"
+
+
+def test_the_offer_of_a_server_that_is_gone_is_not_lent(each: tuple[Running, bool]) -> None:
+    running, ours = each
+    board = Wire(running.port)
+    board.put("goes", "goes:1")
+    board.close()
+    if ours:
+        wait_until(lambda: queue(running.port, "goes")[0] == 0, "it is withdrawn")
+    else:
+        time.sleep(0.3)
+        assert queue(running.port, "goes")[0] == 1, "TVM's tracker lends it"
+
+
+def test_a_request_for_a_key_that_nobody_has_is_answered(each: tuple[Running, bool]) -> None:
+    running, ours = each
+    board, wire = Wire(running.port), Wire(running.port)
+    board.register("pi4")
+    wire.send([REQUEST, "pi6", "", 1])
+    if ours:
+        code, why = json.loads(wire.answer())
+        assert code == -1 and "no board has the key 'pi6'" in why and "did you mean pi4?" in why
+    else:
+        assert not wire.has_answer(1.0)
+
+
+def test_a_board_that_registers_while_a_client_waits_is_given_to_it(tmp_path: Path) -> None:
+    with tracker(tmp_path, "--unknown-key-s", "60") as running:
+        wire, board = Wire(running.port), Wire(running.port)
+        wire.send([REQUEST, "late", "", 1])
+        board.register("late")
+        board.put("late", "late:1")
+        assert wire.answer() == f'[0, ["{HOST}", 9090, "late:1"]]'
+
+
+def test_a_server_that_lost_power_and_is_back_is_offered_once(lab: Running) -> None:
+    before, after = Wire(lab.port), Wire(lab.port)
+    for number, wire in enumerate((before, after)):
+        wire.register("power", 9999)
+        wire.put("power", f"power:{number}", 9999)
+    assert before.is_closed()
+    assert queue(lab.port, "power") == (1, 0)
+    assert after.ask([PENDING]) == ["power:1"]
+
+
+def test_a_strange_key_does_nothing_to_the_operators_terminal(lab: Running) -> None:
+    wire = Wire(lab.port)
+    assert wire.ask([REQUEST, "\x1b]0;owned\x07\n\ud800", "", 1])[0] == -1
+    wait_until(lambda: "owned" in lab.said, "the line")
+    assert "\x1b" not in lab.said and "\x07" not in lab.said
+
+
+def test_a_client_that_reads_no_answer_holds_nobody_up(lab: Running) -> None:
+    board, flood = Wire(lab.port), Wire(lab.port)
+    board.register("flooded")
+    flood.socket.settimeout(0.2)
+    message = json.dumps([SUMMARY]).encode()
+    block = (struct.pack("<i", len(message)) + message) * 10_000
+    with pytest.raises(OSError, match="timed out"):
+        for _ in range(1000):
+            flood.socket.sendall(block)  # until the tracker reads no more
+    assert timed_ms(lambda: board.ask([PING])) < 1000
+    flood.close()
+
+
+def test_thousands_of_connections_that_say_nothing_keep_nobody_out(lab: Running) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(5000, hard - 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 400), hard))
+    board, silent = Wire(lab.port), []
+    board.register("crowd")
+    board.put("crowd", "crowd:1")
+    try:
+        for number in range(count):
+            one = socket.create_connection((HOST, lab.port), timeout=LIMIT_S)
+            one.sendall(MAGIC[: number % 5])
+            silent.append(one)
+        assert board.ask([PENDING]) == ["crowd:1"]
+        assert Wire(lab.port).ask([REQUEST, "crowd", "", 1]) == [0, [HOST, 9090, "crowd:1"]]
+    finally:
+        for one in silent:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert lab.said.count("\n") < 200, "a flood of them fills no log"
+
+
+def test_the_end_is_clean_with_connections_open(tmp_path: Path) -> None:
+    with tracker(tmp_path) as running:
+        wires = [Wire(running.port) for _ in range(20)]
+        wires[0].send([REQUEST, "nobody", "", 1])
+        assert wires[1].ask([PING]) == 0
+        running.child.send_signal(signal.SIGINT)
+        assert running.child.wait(LIMIT_S) == 0
+        assert all(wire.is_closed() for wire in wires[1:])
+        assert "Traceback" not in running.said and "error" not in running.said
+
+
+def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None:
+    admission = Admission(Limits(connections=4, of_address=3))
+    assert [admission.enter(number, "a").gives_way for number in (1, 2, 3)] == [None, None, None]
+    admission.trust(1)
+    assert admission.enter(4, "a").gives_way == 2
+    assert admission.enter(5, "b").admitted
+    assert admission.enter(6, "c").gives_way == 3, "there is no room at all"
+    for number in (4, 5, 6):
+        admission.trust(number)
+    assert not admission.enter(7, "d").admitted
+    admission.leave(6)
+    assert admission.enter(8, "d").admitted
+
+
+def test_a_flood_of_notices_is_counted() -> None:
+    said: list[str] = []
+    notices = Notices(said.append)
+    for _ in range(1000):
+        notices.note("\x1b[31mgarbage", 1.0)
+    notices.tick(12.0)
+    assert len(said) == 21 and said[-1] == "980 more such lines in the last 10 s"
+    assert "\x1b" not in "".join(said)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)
+)
+
+
+@given(st.integers(-1, 9), st.lists(JSON, max_size=4))
+def test_whatever_json_comes_is_a_message_or_a_protocol_error(code: int, rest: list[object]) -> None:
+    for message in ([code, *rest], [INFO, {"key": "server:x", "addr": rest}], [PUT, "x", rest, None], [REQUEST, *rest]):
+        try:
+            parse(json.dumps(message).encode("utf-8", "surrogatepass"))
+        except ProtocolError as error:
+            assert len(str(error)) < 200
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(1, 50), max_size=8))
+def test_bytes_give_the_same_messages_in_whatever_pieces_they_come(data: bytes, sizes: list[int]) -> None:
+    def read(pieces: list[bytes]) -> tuple[list[bytes], bool]:
+        frames, found = Frames(), []
+        try:
+            for piece in pieces:
+                frames.feed(piece)
+                while (frames.greeted or frames.greet()) and (content := frames.next()) is not None:
+                    found.append(content)
+        except ProtocolError:
+            return found, False
+        return found, True
+
+    stream = MAGIC + data
+    pieces, at = [], 0
+    for size in (*sizes, len(stream)):
+        pieces.append(stream[at : at + size])
+        at += size
+    assert read(pieces) == read([stream])
