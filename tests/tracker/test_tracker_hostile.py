@@ -152,11 +152,11 @@ def test_a_server_that_lost_power_and_is_back_is_offered_once(lab: Running) -> N
     assert after.ask([PENDING]) == ["power:1"]
 
 
-def test_a_strange_key_does_nothing_to_the_operators_terminal(lab: Running) -> None:
-    wire = Wire(lab.port)
-    assert wire.ask([REQUEST, "\x1b]0;owned\x07\n\ud800", "", 1])[0] == -1
-    wait_until(lambda: "owned" in lab.said, "the line")
-    assert "\x1b" not in lab.said and "\x07" not in lab.said
+def test_a_strange_key_does_nothing_to_the_operators_terminal(tmp_path: Path) -> None:
+    with tracker(tmp_path, "--unknown-key-s", "0.2") as running:  # one that has said nothing of other tests' strangers
+        assert Wire(running.port).ask([REQUEST, "\x1b]0;owned\x07\n\ud800", "", 1])[0] == -1
+        wait_until(lambda: "owned" in running.said, "the line")
+        assert "\x1b" not in running.said and "\x07" not in running.said
 
 
 def test_a_client_that_reads_no_answer_holds_nobody_up(lab: Running) -> None:

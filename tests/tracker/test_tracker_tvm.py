@@ -66,7 +66,7 @@ def test_tvms_query_shows_the_servers_and_the_queue(lab: Running) -> None:
 
 def test_a_request_that_can_be_served_waits_for_no_acknowledgement(lab: Running) -> None:
     times = client(lab.port, "latency")
-    assert times["open"] <= 5 and times["anew"] <= 5, "milliseconds; with TVM's tracker 44 and 88"
+    assert max(times.values()) < 20, "milliseconds; with TVM's tracker 44 and 88, of which an acknowledgement is delayed by 40"
 
 
 def test_tvms_client_shows_which_key_was_meant(lab: Running) -> None:
