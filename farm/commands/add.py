@@ -128,11 +128,16 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
 
 def _place(session: Session) -> _Place:
     """Return the configuration file to change: the one in use, or a new one in the working directory."""
+    from farm import ownership
     from farm.config import fleet_of
     from farm.config.locate import NAME, find, read
 
     path = find(session.config)
-    path = Path.cwd() / NAME if path is None else path
+    if path is None:
+        path = Path.cwd() / NAME
+        if why := ownership.foreign_writer(path):
+            fix = "work in a folder of your own, or name the file: --config FILE"
+            raise UsageError(f"a {NAME} in {path.parent} would not be used", f"{why}; it can run any command", fix)
     if path.is_symlink() or path.exists():
         return _Place(path, read(path), session.fleet())
     fleet = fleet_of("", path)

@@ -39,6 +39,7 @@ tvm, torch or onnxruntime.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,9 @@ def _entry(table: dict[str, str], model: Model) -> str:
             f"it reads {', '.join(key for key in table if key.startswith('.'))} files and {FORM}",
             _FIXES.get(kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"),
         )
+    if (kind == PYTHON or kind in _TORCH_FILES) and importlib.util.find_spec("torch") is None:
+        why = "it comes from PyTorch, which is not installed; ONNX and TFLite files are read without it"
+        raise ModelError(f"{Path(model.source).name} cannot be read without PyTorch", why, "pip install 'tvm-farm[torch]'")
     if model.module is not None and kind not in _TORCH_FILES:
         raise ModelError(f"{model.name} is no file of weights", f"{model.module} is named to take weights", "leave --module out")
     return table[kind]

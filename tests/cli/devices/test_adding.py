@@ -111,6 +111,14 @@ def test_a_mistake_is_told_before_the_board_is_asked(farm: Farm, words: list[str
     assert done.error["fix"]
 
 
+def test_a_file_that_would_not_be_used_is_not_made(farm: Farm) -> None:
+    (farm.folder / "devices.toml").unlink()
+    farm.folder.chmod(0o777)
+    done = farm.run("add", "mine", "local:")
+    assert done.code == 2 and "would not be used" in done.error["error"] and "every user may write" in done.error["why"]
+    assert not (farm.folder / "devices.toml").exists()
+
+
 def test_an_add_that_is_interrupted_leaves_nothing(farm: Farm, server: SshServer) -> None:
     before = (farm.folder / "devices.toml").read_text()
     running = farm.start("add", "mine", server.url)
