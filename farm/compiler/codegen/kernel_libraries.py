@@ -56,10 +56,12 @@ def export(executable: Any, file: Path, link: Callable[..., None], workspace: Pa
         return
     objects = [workspace / f"lib{number}.o" for number in range(len(parts))]
     on_all_cores(lambda pair: pair[0].write_to_file(str(pair[1])), list(zip(parts, objects, strict=True)))
-    described = workspace / "devc.o"
-    target = parts[0].get_function("_get_target_string")()
-    tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, target, "").write_to_file(str(described))
-    link(str(file), [str(path) for path in (*objects, described)])
+    if module.imports:
+        target = parts[0].get_function("_get_target_string")()
+        described = tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, target, "")
+        objects.append(workspace / "devc.o")
+        described.write_to_file(str(objects[-1]))
+    link(str(file), [str(path) for path in objects])
 
 
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
