@@ -101,8 +101,8 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     board is removed here.
 
     \b
-    farm provision --device pi4 --remove
     farm remove pi4
+    farm provision --device pi4 --remove     before it, to clean the board
     """
     from farm.config import edit, fleet_of
 
