@@ -13,6 +13,9 @@ from farm.errors import DeviceError
 
 Table = Mapping[str, Any]
 
+SOURCE = "farm add, from what the board says about its CPU"
+"""The source of a profile that `choose` made, by which it is known again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -124,12 +127,9 @@ def _x86(name: str, evidence: Evidence) -> Choice:
         "inherits": "x86-v3",
         "description": f"{cpu}, an x86-64 CPU without AVX2",
         "target": {"mcpu": level},
-        "source": _SOURCE,
+        "source": SOURCE,
     }
     return Choice(name, f"{cpu} lacks AVX2 or FMA", table)
-
-
-_SOURCE = "farm add, from what the board says about its CPU"
 
 
 def _own(name: str, evidence: Evidence) -> Choice:
@@ -170,7 +170,7 @@ def _table(title: str, evidence: Evidence, core: ArmCore, kinds: str) -> Table:
         "inherits": _LIKE[evidence.architecture, core.architecture if evidence.architecture == "armv7" else 8],
         "description": f"{title}: {kinds}",
         "target": {"mcpu": core.mcpu, "mattr": ["+neon", *more, *missing], "num-cores": count},
-        "source": _SOURCE,
+        "source": SOURCE,
     }
 
 

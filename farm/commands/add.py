@@ -104,6 +104,7 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     farm remove pi4
     farm provision --device pi4 --remove     before it, to clean the board
     """
+    from farm import boards
     from farm.config import edit, fleet_of
 
     place = _place(session)
@@ -114,7 +115,7 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     own = tomllib.loads(place.text).get("profiles", {})
     for name in dict.fromkeys(names):
         used = place.fleet.device(name).profile.name
-        if used in own and used not in left and own[used].get("source", "").startswith("farm add"):
+        if used in own and used not in left and own[used].get("source") == boards.SOURCE:
             gone.append(("profiles", used))
     changed = edit.without_tables(place.text, gone)
     fleet_of(changed, place.path)
