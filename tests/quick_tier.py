@@ -49,7 +49,6 @@ PATHS = (
     "transports/test_agent_key_files.py",
     "transports/test_board_kind.py",
     "transports/test_errors.py",
-    "transports/test_giving_back.py",
     "transports/test_gpu_devices.py",
     "transports/test_rpc_client.py",
     "transports/test_rpc_handshake.py",
