@@ -16,7 +16,7 @@ import farm
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
     sanitize regular_files
-    types deadline time_ledger interleaved prompts tvm_import
+    types deadline cancellation time_ledger interleaved prompts tvm_import
     errors
     subprocesses stats signals worker_main ownership rpc
     workers formatting metrics sandbox

@@ -3,7 +3,7 @@
     prepare(model) ─> build(model, profile) ─┐
                              agent(machine) ─┴─> measure(device, model)
 
-There is one worker process per device, and a few for building. Deploy and bench differ only in
+There is one worker per device, a process or a thread, and a few processes for building. Deploy and bench differ only in
 their plan. A failed job does not stop the others; every run is stored as soon as it is known.
 """
 
@@ -30,6 +30,8 @@ from farm.pipeline.worker_tasks import (
     agent_there,
     build_task,
     crew_of,
+    kept_build_task,
+    kept_model_task,
     measure_task,
     prepare_task,
     whole,
@@ -39,6 +41,7 @@ from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Pla
 from farm.workers import Crew, Kind, Message, together
 
 _TICK_S = 0.1
+_LOOKING = "store"  # the lane that looks for what is there already
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,13 @@ def execute(
         return story.outcome()
 
 
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """A search in the store for what a key names."""
+
+    key: Key
+
+
 @dataclass
 class _Story:
     """The state of one execution: the results of builds, the running tasks, the finished runs."""
@@ -124,9 +134,10 @@ class _Story:
     crew: Crew
     canaries: frozenset[str] = frozenset()  # names of devices
     _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
+    _sought: list[Key] = field(default_factory=list)  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
     # by worker, with the start time
-    _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)
+    _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
     _turns: Turns = field(default_factory=Turns)
     _waiting: list[Job] = field(default_factory=list)
@@ -148,10 +159,11 @@ class _Story:
             else:
                 error = not_usable(job.device, there)
                 self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
-        self._todo = in_order(key for job in self._waiting for key in needs_of(job))
-        agents = {key: agent_there(key[1], self.store.root) for key in self._todo if key[0] == "agent"}
+        keys = in_order(key for job in self._waiting for key in needs_of(job))
+        agents = {key: agent_there(key[1], self.store.root) for key in keys if key[0] == "agent"}
         self._made |= {key: path for key, path in agents.items() if path}
-        self._todo = [key for key in self._todo if key not in self._made]
+        self._todo = [key for key in agents if key not in self._made]
+        self._sought = [key for key in keys if key not in agents]
 
     @property
     def unfinished(self) -> bool:
@@ -160,6 +172,9 @@ class _Story:
 
     def assign(self) -> None:
         """Assign to every idle worker the next task whose dependencies are done."""
+        if self.crew.idle(_LOOKING) and (key := next((key for key in self._sought if self._ready(key)), None)):
+            self._sought.remove(key)
+            self._start_look_up(key)
         for number in range(self.lanes):
             lane = f"build-{number + 1}"
             if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
@@ -190,11 +205,18 @@ class _Story:
     def hear(self, message: Message) -> None:
         """Process a message of a worker: progress, a result or a failure."""
         work, begin = self._running[message.lane]
-        if message.kind is Kind.NOTE:
+        if isinstance(work, _LookUp):
+            del self._running[message.lane]
+            if message.value is None:
+                self._todo.append(work.key)
+                return
+            work = work.key
+        elif message.kind is Kind.NOTE:
             for job in [work] if isinstance(work, Job) else self._concerned(work):
                 self._tell(job, message.value.stage, message.value)
             return
-        del self._running[message.lane]
+        else:
+            del self._running[message.lane]
         now = time.monotonic()
         if not isinstance(work, Job):
             self._made[work] = message.value
@@ -230,6 +252,16 @@ class _Story:
     def _ready(self, key: Key) -> bool:
         return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
 
+    def _start_look_up(self, key: Key) -> None:
+        """Look in the store for what a key names: a thread suffices for this."""
+        self._running[_LOOKING] = (_LookUp(key), time.monotonic())
+        if key[0] == "prepare":
+            arguments: tuple[Any, ...] = (kept_model_task, self._models[key[1]], self.store.root)
+        else:
+            prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
+            arguments = (kept_build_task, prepared, profile, self.store.root)
+        self.crew.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key[1]}", thread=True)
+
     def _start_build(self, lane: str, key: Key) -> None:
         self._running[lane] = (key, time.monotonic())
         if key[0] == "agent":
@@ -255,6 +287,7 @@ class _Story:
             deadline_s=job.plan.deadline_s,
             task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
+            thread=transports.runs_in_thread(job.device),
         )
 
     def _concerned(self, key: Key) -> list[Job]:
@@ -262,7 +295,7 @@ class _Story:
 
         The progress of an agent's build is shown for a job only while nothing else is built for it.
         """
-        busy = {other for other, _ in self._running.values() if not isinstance(other, Job) and other[0] != "agent"}
+        busy = {other for other, _ in self._running.values() if isinstance(other, tuple) and other[0] != "agent"}
         waiting = [job for job in self._waiting if key in needs_of(job)]
         return [job for job in waiting if key[0] != "agent" or not busy.intersection(needs_of(job))]
 
@@ -273,6 +306,7 @@ class _Story:
             return
         if key[0] == "prepare":
             self._todo = [other for other in self._todo if other[:2] != ("build", key[1])]
+            self._sought = [other for other in self._sought if other[:2] != ("build", key[1])]
         for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
