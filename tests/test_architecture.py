@@ -29,6 +29,7 @@ LAYERS = """
     prepare deployments
     executor export
     pipeline tracker
+    lab
     api
     dashboard views pytest_plugin
     commands
@@ -89,6 +90,12 @@ INSIDE_TABLES = {
         peer
         server
         run
+        __init__
+    """,
+    "lab": """
+        nouns durations
+        order refusals
+        lending
         __init__
     """,
 }
