@@ -94,8 +94,13 @@ INSIDE_TABLES = {
     """,
     "lab": """
         nouns durations
-        order refusals
-        lending
+        order refusals inventory codec
+        lending client relay
+        journal
+        writer
+        desk
+        control
+        run
         __init__
     """,
 }

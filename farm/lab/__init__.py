@@ -5,6 +5,15 @@
     order      whose turn it is: classes, aging, use by owner; when a waiting lease has its boards
     refusals   what the lab refuses, as errors of three lines
     lending    who has which board, and for how long: pure and synchronous
+    codec      leases, boards and events as JSON
+    journal    what is kept, in SQLite or PostgreSQL
+    writer     the thread that keeps it, and what is said only after that
+    desk       the lab's side of TVM's tracker protocol
+    control    the control socket: what people ask, and what they are answered
+    inventory  lab.toml
+    run        the process: lock, sockets, event loop, signals
+    client     a client of the control socket
+    relay      the tracker of one lease, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.
 """

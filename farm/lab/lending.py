@@ -170,7 +170,7 @@ class Lending:
         longest = self._rules.classes[lease.wish.rank]
         ends_at = lease.ends_at + by_s
         if ends_at - lease.granted_at > longest.longest_s:
-            raise refusals.too_long(ends_at - lease.granted_at, lease.wish.rank, longest)
+            raise refusals.too_long(ends_at - lease.granted_at, lease.wish.rank, longest, lease)
         lease = dataclasses.replace(lease, ends_at=ends_at, heard_at=now)
         self._put(lease)
         self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
@@ -217,9 +217,18 @@ class Lending:
         """Return the leases that have not ended."""
         return list(self._live.values())
 
+    def remembered(self) -> list[Lease]:
+        """Return the explicit leases that have not ended, or have lately."""
+        return [*self._ended.values(), *(lease for lease in self._live.values() if not lease.wish.implicit)]
+
     def boards(self) -> list[BoardView]:
         """Return the boards as they are shown, by kind and name."""
         return [self._view(board) for board in sorted(self._boards.values(), key=lambda one: (one.kind, one.name))]
+
+    def holder(self, board: str) -> Lease | None:
+        """Return the lease that has a board."""
+        found = self._boards.get(board)
+        return self._live.get(found.lease) if found and found.lease is not None else None
 
     def counts(self, kind: str) -> tuple[int, int]:
         """Return how many boards of a kind are free, and how many leases wait for one."""

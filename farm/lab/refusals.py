@@ -25,10 +25,11 @@ def unknown_class(rank: str) -> UsageError:
     return UsageError(f"there is no class {rank!r}", did_you_mean(rank, RANKS), "--class interactive")
 
 
-def too_long(for_s: float, rank: str, longest: LeaseClass) -> UsageError:
-    """Return the error for a duration beyond the class."""
+def too_long(for_s: float, rank: str, longest: LeaseClass, lease: Lease | None = None) -> UsageError:
+    """Return the error for a duration beyond the class: of a new lease, or of one in force."""
     what = f"{duration(for_s)} is too long for a lease of class {rank}"
-    return UsageError(what, f"its longest is {duration(longest.longest_s)}", f"--for {int(longest.longest_s)}s")
+    fix = f"give lease {lease.number} back when it ends, and lease anew" if lease else f"--for {duration(longest.longest_s)}"
+    return UsageError(what, f"its longest is {duration(longest.longest_s)}", fix)
 
 
 def too_many_boards(count: int, rank: str, longest: LeaseClass) -> UsageError:
