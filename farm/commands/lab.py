@@ -16,7 +16,7 @@ from farm.commands.output import echo
 from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.client import LabClient
+    from farm.lab.client import LabClient, PatientClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 _RESTART_S = 30.0  # a server that is started again is back in 5 s
@@ -146,7 +146,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     \b
     farm lab lease pi5 --for 30m
     """
-    with _client(socket) as client:
+    with _patient(_path(socket)) as client:
         found = _granted(client, _wish(kind, options))
         tracker = client.hello["tracker"]
     if json_:
@@ -179,7 +179,7 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
 
     beat_s = parse_duration(heartbeat)
     path = _path(socket)
-    with _client(path) as client:
+    with _patient(path) as client:
         found = _granted(client, {**_wish(kind, options), "heartbeat_s": beat_s})
         number, tracker = found["lease"], client.hello["tracker"]
         try:
@@ -189,7 +189,7 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
                 variables |= {"FARM_LAB_LEASE": str(number), "FARM_LAB_BOARDS": " ".join(found["boards"])}
                 child = subprocesses.attached(command, env=variables)
                 try:
-                    beating = _Beating(path, client, number, beat_s)
+                    beating = _Beating(path, number, beat_s)
                     while (code := subprocesses.wait(child, beat_s / _BEAT_PARTS)) is None:
                         beating.beat()
                 finally:
@@ -265,9 +265,9 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
 class _Beating:
     """Tells the server that a lease's program runs; a server that is started again is found again."""
 
-    def __init__(self, path: Path, client: LabClient, number: int, beat_s: float) -> None:
+    def __init__(self, path: Path, number: int, beat_s: float) -> None:
         self._path = path
-        self._client: LabClient | None = client
+        self._client: LabClient | None = None
         self._number = number
         self._beat_s = beat_s
         self._heard_at = time.monotonic()
@@ -295,7 +295,7 @@ def _give_back(path: Path, number: int) -> None:
         client.ask("end", lease=number)
 
 
-def _granted(client: LabClient, wish: dict[str, Any]) -> dict[str, Any]:
+def _granted(client: PatientClient, wish: dict[str, Any]) -> dict[str, Any]:
     """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
     found: dict[str, Any] = client.ask("request", **wish)["lease"]
     said = ""
@@ -370,3 +370,9 @@ def _client(socket: Path | None) -> LabClient:
     from farm.lab.client import LabClient
 
     return LabClient(_path(socket))
+
+
+def _patient(path: Path) -> PatientClient:
+    from farm.lab.client import PatientClient
+
+    return PatientClient(path, _RESTART_S)

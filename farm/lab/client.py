@@ -109,6 +109,42 @@ def connect(path: Path, patience_s: float = 0.0) -> LabClient:
             time.sleep(_PAUSE_S)
 
 
+class PatientClient:
+    """A client that connects anew when the server is started again; for what may be asked twice.
+
+    Raises LinkError at once where there is no server to begin with, and after `patience_s` later.
+    """
+
+    def __init__(self, path: Path, patience_s: float) -> None:
+        self.path = path
+        self._patience_s = patience_s
+        self._client: LabClient | None = LabClient(path)
+        self.hello = self._client.hello
+
+    def __enter__(self) -> PatientClient:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        if self._client:
+            self._client.close()
+
+    def ask(self, do: str, **fields: Any) -> dict[str, Any]:
+        """Return the server's answer."""
+        deadline = Deadline(self._patience_s)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = connect(self.path, deadline.remaining)
+                return self._client.ask(do, **fields)
+            except LinkError:
+                if self._client is None or deadline.expired:
+                    raise
+                self._client.close()
+                self._client = None
+
+
 def away(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
     why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
