@@ -140,3 +140,18 @@ def timed_ms(action: Any) -> float:
     begin = time.perf_counter()
     action()
     return (time.perf_counter() - begin) * 1e3
+
+
+@contextlib.contextmanager
+def tvm_server(port: int) -> Iterator[int]:
+    """TVM's own server, registered with a tracker; gives the number of the process that offers it."""
+    words = ["-m", "tvm.exec.rpc_server", "--host", HOST, "--port", "29090", "--port-end", "29990", "--silent"]
+    words += ["--tracker", f"{HOST}:{port}", "--key", "x86"]
+    child = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: queue(port, "x86")[0] == 1, "TVM's server registers")
+        yield child.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            subprocess.run(["kill", "-KILL", "--", f"-{child.pid}"], check=False)
+        child.wait()
