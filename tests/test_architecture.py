@@ -94,7 +94,7 @@ INSIDE_TABLES = {
     """,
     "lab": """
         nouns durations
-        order refusals inventory codec
+        order refusals inventory codec effects shelf
         lending client relay
         journal
         writer

@@ -4,6 +4,8 @@
     durations  30m, 2h: durations as people write them
     order      whose turn it is: classes, aging, use by owner; when a waiting lease has its boards
     refusals   what the lab refuses, as errors of three lines
+    effects    what a step changes, and what an earlier server left
+    shelf      the boards and kinds
     lending    who has which board, and for how long: pure and synchronous
     codec      leases, boards and events as JSON
     journal    what is kept, in SQLite or PostgreSQL

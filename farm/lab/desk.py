@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from farm.errors import UsageError
+from farm.lab.effects import Effects
 from farm.lab.journal import Session
-from farm.lab.lending import Effects, Lending
+from farm.lab.lending import Lending
 from farm.lab.nouns import Event, KnownBoard, Lease, Rules, State, Wish
 from farm.lab.writer import Writer
 from farm.tracker.scheduler import Grant, Offer, Queue, Refusal, Scheduler, Server, Summary, TooManyError, Waiting

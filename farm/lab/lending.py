@@ -9,63 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
+from farm.lab.effects import MOST_ENDED, Effects, Past
 from farm.lab.nouns import BoardView, Caller, Event, KnownBoard, Lease, Prospect, Rules, State, Wish
 from farm.lab.order import Turn, Usage, surely_by, turn
-
-MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
-MOST_KINDS = 1000
-
-
-@dataclass(slots=True)
-class Effects:
-    """What has changed: to keep (all but implicit leases), and to tell."""
-
-    leases: dict[int, Lease] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    used: dict[str, tuple[float, float]] = field(default_factory=dict)  # by owner: board seconds, when
-    granted: list[Lease] = field(default_factory=list)
-    ended: list[Lease] = field(default_factory=list)
-
-    @property
-    def durable(self) -> bool:
-        """Whether anything has to be kept before anybody is told."""
-        return bool(self.leases or self.events or self.kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What an earlier server kept. `next_event` and `next_lease` have never been used."""
-
-    leases: Sequence[Lease] = ()
-    ended: Sequence[Lease] = ()
-    kinds: Sequence[str] = ()
-    used: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    next_lease: int = 1
-    next_event: int = 1
-
-
-@dataclass(slots=True)
-class _Board:
-    name: str
-    kind: str
-    tags: tuple[str, ...] = ()
-    listed: bool = False  # in the inventory
-    present: bool = False
-    idle: bool = False
-    lease: int | None = None
-
-
-@dataclass(slots=True)
-class _Kind:
-    known: bool = False  # a board of it is there, or has been
-    boards: dict[str, _Board] = field(default_factory=dict)
-    free: OrderedDict[str, _Board] = field(default_factory=OrderedDict)  # the least recently used first
-    queue: OrderedDict[int, Lease] = field(default_factory=OrderedDict)
+from farm.lab.shelf import Board, Kind, Shelf
 
 
 class Lending:
@@ -76,8 +26,7 @@ class Lending:
         self.effects = Effects()
         self._rules = rules
         self._usage = Usage(rules.half_life_s)
-        self._kinds: OrderedDict[str, _Kind] = OrderedDict((kind, _Kind(True)) for kind in past.kinds)
-        self._boards: dict[str, _Board] = {}
+        self._shelf = Shelf(past.kinds, inventory)
         self._live: dict[int, Lease] = {}
         self._timed: dict[int, None] = {}  # explicit leases, which have ends
         self._of_owner: dict[str, OrderedDict[int, None]] = {}
@@ -85,8 +34,6 @@ class Lending:
         self._nonces: dict[tuple[str, str], int] = {}
         self._gathering: dict[int, float] = {}  # since when a lease of several boards is at the head
         self._next_lease, self._next_event = past.next_lease, past.next_event
-        for one in inventory:
-            self._board(one.name, one.kind, one.tags).listed = True
         for owner, (board_s, at) in past.used.items():
             self._usage.load(owner, board_s, at)
         for lease in past.leases:
@@ -94,6 +41,7 @@ class Lending:
 
     def take(self) -> Effects:
         """Return what has changed since the last call."""
+        self.effects.kinds, self._shelf.new_kinds = self._shelf.new_kinds, []
         taken, self.effects = self.effects, Effects()
         return taken
 
@@ -101,7 +49,7 @@ class Lending:
 
     def board_idle(self, name: str, kind: str, now: float) -> None:
         """Note that a board offers itself: it has no session. An implicit lease of it has ended."""
-        board = self._board(name, kind)
+        board = self._shelf.board(name, kind)
         if not board.present:
             board.present = True
             self._event("board-came", now, board=name)
@@ -109,34 +57,34 @@ class Lending:
         if lease is not None and lease.wish.implicit:
             self._end(lease, State.RELEASED, now)
         board.idle = True
-        self._refresh(board)
+        self._shelf.refresh(board)
         self._match(kind, now)
 
     def board_busy(self, name: str) -> None:
         """Note that a board is not to be lent: it has a session, or is silent."""
-        board = self._boards[name]
+        board = self._shelf.boards[name]
         board.idle = False
-        self._refresh(board)
+        self._shelf.refresh(board)
 
     def board_gone(self, name: str, now: float) -> None:
         """Note that a board has hung up. An implicit lease of it is lost; others go on."""
-        board = self._boards[name]
+        board = self._shelf.boards[name]
         board.present = board.idle = False
-        self._refresh(board)
+        self._shelf.refresh(board)
         self._event("board-gone", now, board=name)
         lease = self._live.get(board.lease) if board.lease is not None else None
         if lease is not None and lease.wish.implicit:
             self._end(lease, State.LOST, now, "its board hung up")
-        self._forget(board)
+        self._shelf.forget(board)
 
     def knows_kind(self, kind: str) -> bool:
         """Return whether a board of the kind is there, or has been."""
-        return kind in self._kinds and self._kinds[kind].known
+        return self._shelf.knows(kind)
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of boards that are known."""
-        return [name for name, kind in self._kinds.items() if kind.known]
+        return [name for name, kind in self._shelf.kinds.items() if kind.known]
 
     # leases
 
@@ -148,7 +96,7 @@ class Lending:
         lease = Lease(self._next_lease, wish, key, now, heard_at=now)
         self._next_lease += 1
         self._enter(lease)
-        self._kinds.setdefault(wish.kind, _Kind()).queue[lease.number] = lease
+        self._shelf.queue(lease)
         self._put(lease)
         self._event("lease-queued", now, lease, detail=f"{wish.count} of {wish.kind} for {wish.for_s:.0f} s")
         self._match(wish.kind, now)
@@ -159,7 +107,7 @@ class Lending:
         lease = dataclasses.replace(self._owned(number, caller), heard_at=now)
         self._live[number] = lease
         if lease.state is State.QUEUED:
-            self._kinds[lease.wish.kind].queue[number] = lease
+            self._shelf.queue(lease)
         return lease
 
     def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
@@ -201,7 +149,7 @@ class Lending:
                 self._end(lease, State.ABANDONED, now, f"no heartbeat for {wish.heartbeat_s:.0f} s")
             elif lease.state is State.QUEUED and wish.wait_s is not None and now - lease.asked_at >= wish.wait_s:
                 self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
-        for kind in list(self._kinds):
+        for kind in list(self._shelf.kinds):
             self._match(kind, now)
 
     # what is shown
@@ -223,21 +171,21 @@ class Lending:
 
     def boards(self) -> list[BoardView]:
         """Return the boards as they are shown, by kind and name."""
-        return [self._view(board) for board in sorted(self._boards.values(), key=lambda one: (one.kind, one.name))]
+        return [self._view(board) for board in sorted(self._shelf.boards.values(), key=lambda one: (one.kind, one.name))]
 
     def holder(self, board: str) -> Lease | None:
         """Return the lease that has a board."""
-        found = self._boards.get(board)
+        found = self._shelf.boards.get(board)
         return self._live.get(found.lease) if found and found.lease is not None else None
 
     def counts(self, kind: str) -> tuple[int, int]:
         """Return how many boards of a kind are free, and how many leases wait for one."""
-        found = self._kinds.get(kind)
+        found = self._shelf.kinds.get(kind)
         return (len(found.free), len(found.queue)) if found else (0, 0)
 
     def prospect(self, lease: Lease, now: float) -> Prospect:
         """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
-        kind, wish = self._kinds[lease.wish.kind], lease.wish
+        kind, wish = self._shelf.kinds[lease.wish.kind], lease.wish
         order = self._order(kind, now)
         place = next(index for index, one in enumerate(order) if one.number == lease.number)
         fitting = [board for board in kind.boards.values() if wish.board in ("", board.name)]
@@ -247,7 +195,7 @@ class Lending:
 
     # inside
 
-    def _reason(self, lease: Lease, fitting: Sequence[_Board]) -> str:
+    def _reason(self, lease: Lease, fitting: Sequence[Board]) -> str:
         wish = lease.wish
         present = [board for board in fitting if board.present]
         if self._over_limit(lease):
@@ -260,11 +208,11 @@ class Lending:
             return f"{got} of {wish.count} gathered"
         return f"waiting for {wish.board or f'a {wish.kind}'}: {lent} of {len(present)} lent"
 
-    def _free_at(self, board: _Board, now: float) -> float:
+    def _free_at(self, board: Board, now: float) -> float:
         lease = self._live.get(board.lease) if board.lease is not None else None
         return now if lease is None or lease.ends_at is None else max(now, lease.ends_at)
 
-    def _view(self, board: _Board) -> BoardView:
+    def _view(self, board: Board) -> BoardView:
         lease = self._live.get(board.lease) if board.lease is not None else None
         use = "away" if not board.present else "leased" if lease and board.idle else "free" if board.idle else "in session"
         owner, until = (lease.wish.owner, None if lease.wish.implicit else lease.ends_at) if lease else ("", None)
@@ -276,7 +224,7 @@ class Lending:
             raise refusals.unknown_class(wish.rank)
         if not wish.implicit and not self.knows_kind(wish.kind):
             raise refusals.unknown_kind(wish.kind, self.kinds)
-        kind = self._kinds.get(wish.kind, _Kind())
+        kind = self._shelf.kinds.get(wish.kind, Kind())
         if wish.board and wish.board not in kind.boards:
             raise refusals.unknown_board(wish.board, wish.kind, kind.boards)
         if wish.for_s > longest.longest_s:
@@ -295,45 +243,15 @@ class Lending:
             raise refusals.ended(lease)
         return lease
 
-    def _board(self, name: str, kind: str, tags: tuple[str, ...] = ()) -> _Board:
-        board = self._boards.get(name)
-        if board is None:
-            board = self._boards[name] = _Board(name, kind, tags)
-            self._kind(kind).boards[name] = board
-        return board
-
-    def _kind(self, name: str) -> _Kind:
-        kind = self._kinds.setdefault(name, _Kind())
-        if not kind.known:
-            kind.known = True
-            self.effects.kinds.append(name)
-            if len(self._kinds) > MOST_KINDS:
-                unused = next((key for key, one in self._kinds.items() if not (one.boards or one.queue) and one is not kind), None)
-                if unused is not None:
-                    del self._kinds[unused]
-        return kind
-
-    def _forget(self, board: _Board) -> None:
-        if not (board.listed or board.present or board.lease is not None):
-            self._boards.pop(board.name, None)
-            self._kinds[board.kind].boards.pop(board.name, None)
-
-    def _refresh(self, board: _Board) -> None:
-        free = self._kinds[board.kind].free
-        if board.idle and board.lease is None:
-            free.setdefault(board.name, board)
-        else:
-            free.pop(board.name, None)
-
     def _resume(self, lease: Lease, now: float) -> None:
         """Go on with a lease of an earlier server; its owner has all its time to be heard again."""
         lease = dataclasses.replace(lease, heard_at=now)
         self._enter(lease)
-        kind = self._kind(lease.wish.kind)
+        kind = self._shelf.kind(lease.wish.kind)
         if lease.state is State.QUEUED:
             kind.queue[lease.number] = lease
         for name in lease.boards:
-            self._board(name, lease.wish.kind).lease = lease.number
+            self._shelf.board(name, lease.wish.kind).lease = lease.number
 
     def _enter(self, lease: Lease) -> None:
         self._live[lease.number] = lease
@@ -363,7 +281,7 @@ class Lending:
                 running += len(lease.boards) * max(0.0, now - lease.granted_at)
         return self._usage.of(owner, now) + running
 
-    def _order(self, kind: _Kind, now: float) -> list[Lease]:
+    def _order(self, kind: Kind, now: float) -> list[Lease]:
         use = {owner: self._use(owner, now) for owner in {lease.wish.owner for lease in kind.queue.values()}}
 
         def key(lease: Lease) -> Turn:
@@ -380,14 +298,14 @@ class Lending:
 
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
-        kind = self._kinds.get(name)
+        kind = self._shelf.kinds.get(name)
         if kind is None or not kind.free or not kind.queue:
             return
         granted = True
         while granted and kind.free and kind.queue:  # each grant changes its owner's use
             granted = self._grant_next(kind, now)
 
-    def _grant_next(self, kind: _Kind, now: float) -> bool:
+    def _grant_next(self, kind: Kind, now: float) -> bool:
         kept: set[str] = set()
         for lease in self._order(kind, now):
             if self._over_limit(lease):
@@ -414,17 +332,17 @@ class Lending:
             return True
         return int((now - since) / self._rules.gather_s) % 2 == 0
 
-    def _grant(self, lease: Lease, boards: Sequence[_Board], now: float) -> None:
+    def _grant(self, lease: Lease, boards: Sequence[Board], now: float) -> None:
         names = tuple(board.name for board in boards)
         lease = dataclasses.replace(
             lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.wish.for_s, heard_at=max(lease.heard_at, now), boards=names
         )
-        del self._kinds[lease.wish.kind].queue[lease.number]
+        del self._shelf.kinds[lease.wish.kind].queue[lease.number]
         self._gathering.pop(lease.number, None)
         for board in boards:
             board.lease = lease.number
             board.idle = board.idle and not lease.wish.implicit  # an implicit lease is for a session, now
-            self._refresh(board)
+            self._shelf.refresh(board)
         self._put(lease)
         self._event("lease-granted", now, lease, detail=", ".join(names))
         self.effects.granted.append(lease)
@@ -436,7 +354,7 @@ class Lending:
         del self._live[lease.number]
         self._timed.pop(lease.number, None)
         self._gathering.pop(lease.number, None)
-        self._leave_queue(lease)
+        self._shelf.leave_queue(lease)
         owned = self._of_owner[wish.owner]
         del owned[lease.number]
         if not owned:
@@ -448,17 +366,11 @@ class Lending:
         self.effects.ended.append(ended)
         self._remember(ended)
         for name in lease.boards:
-            board = self._boards[name]
+            board = self._shelf.boards[name]
             board.lease = None
-            self._refresh(board)
-            self._forget(board)
+            self._shelf.refresh(board)
+            self._shelf.forget(board)
         return ended
-
-    def _leave_queue(self, lease: Lease) -> None:
-        kind = self._kinds[lease.wish.kind]
-        kind.queue.pop(lease.number, None)
-        if not (kind.known or kind.queue):
-            del self._kinds[lease.wish.kind]
 
     def _remember(self, lease: Lease) -> None:
         if lease.wish.implicit:

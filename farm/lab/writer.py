@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError
+from farm.lab.effects import Effects
 from farm.lab.journal import Batch, Journal, Session
-from farm.lab.lending import Effects
 
 Action = Callable[[], None]
 

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.durations import duration, parse_duration
-from farm.lab.lending import Lending, Past
+from farm.lab.effects import Past
+from farm.lab.lending import Lending
 from farm.lab.nouns import RANKS, Caller, KnownBoard, Lease, LeaseClass, Rules, State, Wish
 
 LONGEST_S = 3600.0
