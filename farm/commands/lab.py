@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from farm.commands import output
+from farm.commands.lab_leasing import BEAT_PARTS, Heartbeats, give_back, granted, patient, reachable, wish_of
 from farm.commands.output import echo
-from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.client import LabClient, PatientClient
+    from farm.lab.client import LabClient
 
 F = TypeVar("F", bound=Callable[..., Any])
-_RESTART_S = 30.0  # a server that is started again is back in 5 s
-_BEAT_PARTS = 4  # heartbeats in the time after which a lease without any is abandoned
 of_socket = click.option(
     "--socket", type=click.Path(path_type=Path), envvar="FARM_LAB", metavar="FILE", help="The server's control socket."
 )
@@ -146,8 +143,8 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     \b
     farm lab lease pi5 --for 30m
     """
-    with _patient(_path(socket)) as client:
-        found = _granted(client, _wish(kind, options))
+    with patient(_path(socket)) as client:
+        found = granted(client, wish_of(kind, options))
         tracker = client.hello["tracker"]
     if json_:
         document("lab_lease", {"lease": found, "tracker": tracker})
@@ -179,23 +176,23 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
 
     beat_s = parse_duration(heartbeat)
     path = _path(socket)
-    with _patient(path) as client:
-        found = _granted(client, {**_wish(kind, options), "heartbeat_s": beat_s})
+    with patient(path) as client:
+        found = granted(client, {**wish_of(kind, options), "heartbeat_s": beat_s})
         number, tracker = found["lease"], client.hello["tracker"]
         try:
             addresses = [one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]]
-            with Relay(Leased(kind, found["key"], addresses, (_reachable(tracker["host"]), tracker["port"]))) as relay:
+            with Relay(Leased(kind, found["key"], addresses, (reachable(tracker["host"]), tracker["port"]))) as relay:
                 variables = {"TVM_TRACKER_HOST": HOST, "TVM_TRACKER_PORT": str(relay.port), "TVM_TRACKER_KEY": kind}
                 variables |= {"FARM_LAB_LEASE": str(number), "FARM_LAB_BOARDS": " ".join(found["boards"])}
                 child = subprocesses.attached(command, env=variables)
                 try:
-                    beating = _Beating(path, number, beat_s)
-                    while (code := subprocesses.wait(child, beat_s / _BEAT_PARTS)) is None:
+                    beating = Heartbeats(path, number, beat_s)
+                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
                         beating.beat()
                 finally:
                     subprocesses.end(child)
         finally:
-            _give_back(path, number)
+            give_back(path, number)
     raise SystemExit(code)
 
 
@@ -262,91 +259,6 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
         echo(f"{event['number']}  {moment}  {event['what']}  {', '.join(said)}")
 
 
-class _Beating:
-    """Tells the server that a lease's program runs; a server that is started again is found again."""
-
-    def __init__(self, path: Path, number: int, beat_s: float) -> None:
-        self._path = path
-        self._client: LabClient | None = None
-        self._number = number
-        self._beat_s = beat_s
-        self._heard_at = time.monotonic()
-
-    def beat(self) -> None:
-        """Send a heartbeat. Raises DeviceError if the lease has ended, or the server stays away."""
-        from farm.errors import LinkError
-        from farm.lab.client import connect
-
-        try:
-            self._client = self._client or connect(self._path)
-            self._client.ask("heartbeat", lease=self._number)
-            self._heard_at = time.monotonic()
-        except LinkError:
-            self._client = None
-            if time.monotonic() - self._heard_at > max(self._beat_s, 2 * _RESTART_S):
-                raise
-
-
-def _give_back(path: Path, number: int) -> None:
-    """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
-    from farm.lab.client import connect
-
-    with contextlib.suppress(DeviceError), connect(path, _RESTART_S) as client:
-        client.ask("end", lease=number)
-
-
-def _granted(client: PatientClient, wish: dict[str, Any]) -> dict[str, Any]:
-    """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
-    found: dict[str, Any] = client.ask("request", **wish)["lease"]
-    said = ""
-    try:
-        while found["state"] == "queued":
-            line = f"lease {found['lease']}: {found['queue']['place']}. in the queue: {found['queue']['reason']}"
-            if line != said:
-                echo(line, err=True)
-                said = line
-            if wish.get("heartbeat_s"):
-                client.ask("heartbeat", lease=found["lease"])
-            found = client.ask("wait", lease=found["lease"], timeout_s=min(10.0, (wish.get("heartbeat_s") or 60.0) / _BEAT_PARTS))["lease"]
-    except BaseException:
-        _give_back(client.path, found["lease"])
-        raise
-    if found["state"] != "active":
-        how = "has timed out in the queue" if found["state"] == "timed out" else f"has ended: {found['state']}"
-        what = f"lease {found['lease']} {how}"
-        raise DeadlineError(what, found["why"], "wait longer with --wait, or see who has the boards: farm lab leases")
-    return found
-
-
-def _wish(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    from farm.lab.durations import parse_duration
-
-    return {
-        "kind": kind,
-        "for_s": parse_duration(options["for_"]),
-        "count": options["count"],
-        "board": options["board"],
-        "class": options["rank"],
-        "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
-        "labels": _labels(options["labels"]),
-        "nonce": secrets.token_hex(8),
-    }
-
-
-def _labels(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"--label {text} is no label", "it wants NAME=VALUE", "for example --label commit=1a2b3c")
-        found[name] = value
-    return found
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
 def document(kind: str, body: dict[str, Any]) -> None:
     """Print one JSON document with its schema's name and version."""
     from farm import views
@@ -370,9 +282,3 @@ def _client(socket: Path | None) -> LabClient:
     from farm.lab.client import LabClient
 
     return LabClient(_path(socket))
-
-
-def _patient(path: Path) -> PatientClient:
-    from farm.lab.client import PatientClient
-
-    return PatientClient(path, _RESTART_S)
