@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,16 @@ class Running:
 
 
 @contextlib.contextmanager
-def tracker(folder: Path, *options: str, reference: bool = False) -> Iterator[Running]:
+def tracker(folder: Path, *options: str, reference: bool = False, words: Sequence[str] = ("tracker",)) -> Iterator[Running]:
     """farm's tracker, or TVM's, for as long as the block lasts."""
     log = folder / f"tracker-{len(list(folder.glob('tracker-*')))}.log"
-    words = ["-c", REFERENCE] if reference else ["-m", "farm", "tracker", "--port", "0", *options]
+    program = ["-c", REFERENCE] if reference else ["-m", "farm", *words, "--port", "0", *options]
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [sys.executable, *words], stdin=subprocess.DEVNULL, stderr=output, cwd=folder, env={**os.environ, "FARM_DATA": str(folder)}
+            [sys.executable, *program], stdin=subprocess.DEVNULL, stderr=output, cwd=folder, env={**os.environ, "FARM_DATA": str(folder)}
         )
     try:
-        found = wait_until(lambda: re.search(r"tracker on \S+:(\d+)", log.read_text()) or child.poll() is not None, "the tracker")
+        found = wait_until(lambda: re.search(r"(?:tracker|lab) on \S+:(\d+)", log.read_text()) or child.poll() is not None, "the tracker")
         assert found is not True, log.read_text()
         yield Running(int(found[1]), child, log)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,7 +63,10 @@ class Desk:
         self._rules = rules
         self._clock = clock
         self._tell = tell
-        self._names = {(one.kind, one.address): one.name for one in inventory}
+        known = tuple(inventory)
+        self._names = {(one.kind, one.address): one.name for one in known}
+        self._listed = frozenset(one.name for one in known)
+        self._places = {one.name: one.address for one in known}  # where boards serve
         self._connections = Scheduler()  # without any request: who is connected, and what they offer
         self._numbers = itertools.count(1)
         self._offers: dict[str, Offer] = {}  # open ones, by board
@@ -85,7 +88,7 @@ class Desk:
         grants, refusals = self._of_effects(effects)
         told = [lease for lease in (*effects.leases.values(), *effects.granted, *effects.ended) if not lease.wish.implicit]
         if told or effects.events:
-            self._writer.after(lambda: self._tell(told, effects.events))
+            self._writer.once_kept(lambda: self._tell(told, effects.events))
         self._say(grants, refusals)
 
     def know(self, lease: Lease) -> None:
@@ -105,13 +108,8 @@ class Desk:
         self._writer.flush()
 
     def address(self, board: str) -> str:
-        """Return where a board serves, or "" if it is away."""
-        offer = self._offers.get(board)
-        return f"{offer.host}:{offer.port}" if offer else self._addresses.get(board, "")
-
-    @property
-    def _addresses(self) -> Mapping[str, str]:
-        return {name: address for (_, address), name in self._names.items()}
+        """Return where a board serves, or "" if that is not known."""
+        return self._places.get(board, "")
 
     # of the tracker
 
@@ -133,6 +131,8 @@ class Desk:
             del self._peer_of[board]
             self._end_session(board)
             self.lending.board_gone(board, self._clock())
+            if self.lending.holder(board) is None and board not in self._listed:
+                del self._places[board]
         self.settle()
 
     def register(self, peer: int, server: Server) -> int | None:
@@ -144,6 +144,7 @@ class Desk:
         self._connections.offer(peer, offer, now)
         board = self._boards.get((peer, offer.match_key)) or self._slot(peer, offer)
         self._offers[board] = offer
+        self._places[board] = f"{offer.host}:{offer.port}"
         self._boards[peer, offer.match_key] = board
         self._end_session(board)
         self.lending.board_idle(board, offer.key, self._clock())
@@ -197,23 +198,31 @@ class Desk:
 
     def summary(self, now: float) -> Summary:
         """Return the queues by kind, and the servers that are connected."""
-        queues = {kind: Queue(*self.lending.counts(kind)) for kind in self.lending.kinds}
+        queues = {kind: Queue(*self.lending.counts(kind)) for kind in self.lending.wanted_kinds}
         return Summary(queues, self._connections.summary(now).servers)
 
     # inside
 
     def _slot(self, peer: int, offer: Offer) -> str:
-        """Return the name of the board that offers itself: one without an open offer."""
+        """Return the name of the board that offers itself: one without an open offer.
+
+        A connection from elsewhere gets a name of its own: or strangers could replace boards.
+        """
         address = f"{offer.host}:{offer.port}"
         base = self._names.get((offer.key, address), f"{offer.key}@{address}")
         for name in itertools.chain([base], (f"{base}#{number}" for number in itertools.count(2))):
-            if name not in self._offers:
+            if name not in self._offers and self._is_near(name, peer):
                 break
         if (before := self._peer_of.get(name)) is not None:
             self._boards_of[before].discard(name)
         self._peer_of[name] = peer
         self._boards_of.setdefault(peer, set()).add(name)
         return name
+
+    def _is_near(self, board: str, peer: int) -> bool:
+        """Return whether a board is connected from the address of a peer, or not at all."""
+        other = self._peer_of.get(board)
+        return other is None or self._connections.origin(other) == self._connections.origin(peer)
 
     def _request_of_kind(self, waiting: Waiting) -> None:
         owner = f"address:{self._connections.origin(waiting.peer)}"

@@ -23,8 +23,8 @@ class Effects:
 
     @property
     def durable(self) -> bool:
-        """Whether anything has to be kept before anybody is told."""
-        return bool(self.leases or self.events or self.kinds)
+        """Whether this has to be kept before anybody is told: leases, but not that a board came."""
+        return bool(self.leases)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,12 +63,12 @@ class Batch:
     @property
     def durable(self) -> bool:
         """Whether somebody waits for it to be kept."""
-        return bool(self.leases or self.events or self.kinds)
+        return bool(self.leases)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to keep."""
-        return not (self.durable or self.used or self.sessions)
+        return not (self.leases or self.events or self.kinds or self.used or self.sessions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class Lending:
         """The kinds of boards that are known."""
         return [name for name, kind in self._shelf.kinds.items() if kind.known]
 
+    @property
+    def wanted_kinds(self) -> list[str]:
+        """The kinds that are known or waited for."""
+        return list(self._shelf.kinds)
+
     # leases
 
     def request(self, wish: Wish, key: str, now: float) -> Lease:

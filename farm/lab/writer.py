@@ -1,7 +1,7 @@
 """One thread that keeps what changes, and what is said only once it is kept.
 
-Changes that come together share a transaction. An action waits for all changes before it; where
-there are none, it is carried out at once.
+Changes that come together share a transaction. An action waits for all leases that changed before
+it; where there are none, it is carried out at once. The rest is kept at the next occasion.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Writer:
         self._after: list[Action] = []  # of the batch that is collected
         self._writing: asyncio.Future[None] | None = None
         self._then: list[Action] = []  # of the one that is written
+        self._urgent = False  # whether that one changes leases
         self._broken = False
 
     def put(self, effects: Effects) -> None:
@@ -42,10 +43,21 @@ class Writer:
         self._batch.sessions.append(session)
 
     def after(self, action: Action) -> None:
-        """Carry an action out once all that was put before is kept."""
+        """Carry an action out once all leases that were put before are kept."""
         if self._broken:
             return
         if self._batch.durable:
+            self._after.append(action)
+        elif self._writing and self._urgent:
+            self._then.append(action)
+        else:
+            action()
+
+    def once_kept(self, action: Action) -> None:
+        """Carry an action out once all that was put before is kept, whenever that is."""
+        if self._broken:
+            return
+        if not self._batch.empty:
             self._after.append(action)
         elif self._writing:
             self._then.append(action)
@@ -77,7 +89,7 @@ class Writer:
         if self._writing or self._broken or self._batch.empty:
             return
         batch, self._batch = self._batch, Batch()
-        self._then, self._after = self._after, []
+        self._then, self._after, self._urgent = self._after, [], batch.durable
         self._writing = self._loop.run_in_executor(self._thread, self._journal.write, batch)
         self._writing.add_done_callback(self._written)
 
