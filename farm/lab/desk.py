@@ -125,14 +125,7 @@ class Desk:
                 self.lending.withdraw(request.lease, self._clock())
         self._connections.disconnect(peer)
         for board in self._boards_of.pop(peer, ()):
-            if offer := self._offers.pop(board, None):
-                del self._boards[peer, offer.match_key]
-            self._hushed.discard(board)
-            del self._peer_of[board]
-            self._end_session(board)
-            self.lending.board_gone(board, self._clock())
-            if self.lending.holder(board) is None and board not in self._listed:
-                del self._places[board]
+            self._lose(board)
         self.settle()
 
     def register(self, peer: int, server: Server) -> int | None:
@@ -142,7 +135,12 @@ class Desk:
     def offer(self, peer: int, offer: Offer, now: float) -> list[Grant]:
         """Take in an offer. Raises TooManyError."""
         self._connections.offer(peer, offer, now)
-        board = self._boards.get((peer, offer.match_key)) or self._slot(peer, offer)
+        board = self._boards.get((peer, offer.match_key))
+        if board is not None and self._offers[board].key != offer.key:  # another kind under the same match key
+            self._boards_of[peer].discard(board)
+            self._lose(board)
+            board = None
+        board = board or self._slot(peer, offer)
         self._offers[board] = offer
         self._places[board] = f"{offer.host}:{offer.port}"
         self._boards[peer, offer.match_key] = board
@@ -202,6 +200,17 @@ class Desk:
         return Summary(queues, self._connections.summary(now).servers)
 
     # inside
+
+    def _lose(self, board: str) -> None:
+        """Note that a board is no longer connected."""
+        if offer := self._offers.pop(board, None):
+            del self._boards[offer.peer, offer.match_key]
+        self._hushed.discard(board)
+        del self._peer_of[board]
+        self._end_session(board)
+        self.lending.board_gone(board, self._clock())
+        if self.lending.holder(board) is None and board not in self._listed:
+            del self._places[board]
 
     def _slot(self, peer: int, offer: Offer) -> str:
         """Return the name of the board that offers itself: one without an open offer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
@@ -33,11 +34,15 @@ _DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LabPlace:
-    """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any."""
+    """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
+
+    A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
+    """
 
     folder: Path
     host: str
     port: int
+    unknown_key_s: float = Settings().unknown_key_s
 
 
 class LabServer:
@@ -48,7 +53,7 @@ class LabServer:
         loop: asyncio.AbstractEventLoop,
         settings: LabSettings,
         journal: Journal,
-        tracker: tuple[str, int],
+        place: LabPlace,
         say: Callable[[str], None],
         failed: Callable[[FarmError], None],
     ) -> None:
@@ -57,9 +62,9 @@ class LabServer:
         self._writer = Writer(loop, journal, failed)
         lending = Lending(settings.rules, settings.boards, past, now)
         self.desk = Desk(lending, self._writer, settings.rules, settings.boards, time.time, self._tell)
-        self.tracker = TrackerServer(loop, Settings(limits=within_open_files(Settings().limits)), say, self.desk)
+        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits)), say, self.desk)
         self.desk.deliver = self.tracker.deliver
-        self.control = Control(self.desk, journal, self._writer, time.time, tracker)
+        self.control = Control(self.desk, journal, self._writer, time.time, (place.host, place.port))
         self._tick()
 
     async def end(self) -> None:
@@ -110,7 +115,8 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
             loop.stop()
 
         port = int(listener.getsockname()[1])
-        lab = LabServer(loop, settings, Journal(settings.store or place.folder / "lab.sqlite"), (place.host, port), say, failed)
+        journal = Journal(settings.store or place.folder / "lab.sqlite")
+        lab = LabServer(loop, settings, journal, dataclasses.replace(place, port=port), say, failed)
         held.callback(lab.close)
         tracker = loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG))
         control = loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=beside, limit=MOST_LINE_BYTES))

@@ -35,7 +35,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, 
         tracker(folder, reference=True) as theirs,
         tracker(folder, "--unknown-key-s", "100000") as ours,
         tempfile.TemporaryDirectory(prefix="farm-lab-", dir="/tmp") as short,  # for the path of its socket
-        tracker(Path(short), words=("lab", "serve")) as lab,
+        tracker(Path(short), "--unknown-key-s", "100000", words=("lab", "serve")) as lab,
     ):
         yield theirs.port, ours.port, lab.port
 
