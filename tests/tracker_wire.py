@@ -67,8 +67,8 @@ def tracker(folder: Path, *options: str, reference: bool = False, words: Sequenc
 class Wire:
     """A connection to a tracker, after the greeting."""
 
-    def __init__(self, port: int, greet: bool = True) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=LIMIT_S)
+    def __init__(self, port: int, greet: bool = True, origin: str = HOST) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=LIMIT_S, source_address=(origin, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if greet:
             self.socket.sendall(MAGIC)

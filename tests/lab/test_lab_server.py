@@ -71,6 +71,26 @@ def test_a_request_with_the_key_of_an_ended_lease_is_refused_with_the_reason(ser
         assert ours.ask([REQUEST, lease["key"], "", 1]) == [-1, f"lease {lease['lease']} was released"]
 
 
+def test_a_stranger_does_not_replace_a_board_that_is_in_a_session(served: Lab) -> None:
+    board, client, stranger = Board(served.port), Wire(served.port), Wire(served.port, origin="127.0.0.2")
+    assert client.ask([REQUEST, "pi5", "", 1])[1][2] == board.match_key
+    stranger.register("pi5", 9090)
+    stranger.put("pi5", "pi5:evil", 9090, host="127.0.0.1")
+    with served.client() as people:
+        assert [one["boards"] for one in people.ask("leases")["leases"]] == [[board.name]]
+        assert use(people, board.name) == "in session" and use(people, f"{board.name}#2") == "free"
+        stranger.close()
+        wait_until(lambda: len(people.ask("boards")["boards"]) == 1, "the stranger is gone")
+
+
+def test_an_offer_of_another_kind_under_the_same_match_key_is_another_board(served: Lab) -> None:
+    board, client = Board(served.port), Wire(served.port)
+    board.wire.put("pi4", board.match_key, 9090)
+    with served.client() as people:
+        assert [one["name"] for one in people.ask("boards")["boards"]] == ["pi4@127.0.0.1:9090"]
+    assert client.ask([REQUEST, "pi4", "", 1]) == [0, ["127.0.0.1", 9090, board.match_key]]
+
+
 def test_what_cannot_be_is_refused_in_three_lines(served: Lab) -> None:
     board = Board(served.port)
     with served.client() as client:
