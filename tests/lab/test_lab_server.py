@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -273,6 +274,27 @@ def test_run_that_is_stopped_gives_its_board_back(number: signal.Signals, state:
         runner.wait(LIMIT_S)
         assert wait_until(lambda: client.ask("lease", lease=1)["lease"]["ended_at"], "the end")
         assert client.ask("lease", lease=1)["lease"]["state"] == state
+
+
+def test_run_ends_its_program_when_the_lease_ends(served: Lab) -> None:
+    Board(served.port)
+    runner = served.started("run", "pi5", "--for", "2s", "--heartbeat", "4s", "--", "sleep", "1000")
+    _, said = runner.communicate(timeout=LIMIT_S)
+    assert runner.returncode == 5 and "lease 1 has ended\nwhy: expired" in said
+
+
+def test_a_server_whose_record_another_has_taken_over_ends_with_an_error(tmp_path: Path) -> None:
+    with lab(inventory=f'[lab]\nstore = "{tmp_path}/lab.sqlite"\n') as first:
+        Board(first.port)
+        with first.client() as client:
+            lease = asking(client)
+        with lab(inventory=f'[lab]\nstore = "{tmp_path}/lab.sqlite"\n') as second:
+            with first.client() as client, pytest.raises(LinkError):
+                client.ask("end", lease=lease["lease"])
+            assert first.child and first.child.wait(LIMIT_S) == 1
+            assert "another lab server has taken over" in first.said and "Traceback" not in first.said
+            with second.client() as client:
+                assert client.ask("lease", lease=lease["lease"])["lease"]["state"] == "active", "what was not kept is not so"
 
 
 def test_run_outlives_a_restart_of_the_server(served: Lab) -> None:
