@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farm.commands import output
-from farm.commands.lab_leasing import BEAT_PARTS, Heartbeats, give_back, granted, patient, reachable, wish_of
+from farm.commands.lab_leasing import BEAT_PARTS, IN_QUEUE_S, Heartbeats, give_back, granted, patient, reachable, wish_of
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     farm lab lease pi5 --for 30m
     """
     with patient(_path(socket)) as client:
-        found = granted(client, wish_of(kind, options))
+        waiting = granted(client, {**wish_of(kind, options), "heartbeat_s": IN_QUEUE_S})
+        found = client.ask("keep", lease=waiting["lease"])["lease"]
         tracker = client.hello["tracker"]
     if json_:
         document("lab_lease", {"lease": found, "tracker": tracker})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from farm.lab.client import LabClient, PatientClient
 
 RESTART_S = 30.0  # a server that is started again is back in 5 s
+IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was killed there
 BEAT_PARTS = 4  # heartbeats in the time after which a lease without any is abandoned
 
 

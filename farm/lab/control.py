@@ -103,6 +103,7 @@ class Control:
             "request": self._request,
             "wait": self._wait,
             "heartbeat": self._heartbeat,
+            "keep": self._keep,
             "extend": self._extend,
             "end": self._end,
             "events": self._events,
@@ -210,6 +211,11 @@ class Control:
 
     async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         return await self._told(self._desk.lending.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
+
+    async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        lease = self._desk.lending.keep(fields.whole("lease"), caller, self._clock())
+        self._desk.settle()
+        return await self._told(lease, caller)
 
     async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         lease = self._desk.lending.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())

@@ -115,6 +115,15 @@ class Lending:
             self._shelf.queue(lease)
         return lease
 
+    def keep(self, number: int, caller: Caller, now: float) -> Lease:
+        """Let a lease last to its end without heartbeats: its owner has been told of its boards."""
+        lease = self._owned(number, caller)
+        lease = dataclasses.replace(lease, wish=dataclasses.replace(lease.wish, heartbeat_s=None), heard_at=now)
+        self._put(lease)
+        if lease.state is State.QUEUED:
+            self._shelf.queue(lease)
+        return lease
+
     def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
         """Move a lease's hard end. Raises UsageError beyond what the class allows."""
         lease = self._owned(number, caller)

@@ -215,6 +215,18 @@ def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -
         lab.heartbeat(lease.number, Caller("ann"), 112.0)
 
 
+def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "ann", heartbeat_s=60.0, for_s=3000.0)
+    with pytest.raises(UsageError, match="is not yours"):
+        lab.keep(lease.number, Caller("bob"), 1.0)
+    lab.keep(lease.number, Caller("ann"), 50.0)
+    lab.tick(2999.0)
+    assert lab.lease(lease.number).state is State.ACTIVE
+    lab.tick(3000.0)
+    assert lab.lease(lease.number).state is State.EXPIRED
+
+
 def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
     lab = lending("a1")
     lease = ask(lab, "ann", for_s=3000.0)

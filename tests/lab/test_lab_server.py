@@ -318,6 +318,8 @@ def test_the_commands_show_what_the_server_has(served: Lab) -> None:
     board = Board(served.port)
     leased = served.farm("lease", "pi5", "--for", "30m", "--label", "commit=1a2b")
     assert leased.stdout.startswith(f"lease 1: {board.name} for 30m\nTVM_TRACKER_HOST=127.0.0.1 TVM_TRACKER_PORT={served.port} ")
+    with served.client() as client:
+        assert client.ask("lease", lease=1)["lease"]["heartbeat_s"] is None, "the command has ended"
     timed_out = served.farm("lease", "pi5", "--wait", "1s")
     assert timed_out.returncode == 6 and "waiting for a pi5: 1 of 1 lent" in timed_out.stderr
     body = json.loads(served.farm("leases", "--json").stdout)
