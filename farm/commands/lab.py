@@ -58,6 +58,13 @@ def lab() -> None:
 @click.option("--host", help="The address for TVM's clients and servers. [default: that of lab.toml, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 lets the system choose. [default: that of lab.toml, 9190]")
 @click.option(
+    "--metrics",
+    "metrics_port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics.",
+)
+@click.option(
     "--unknown-key-s",
     type=click.FloatRange(0, 1e6),
     metavar="SECONDS",
@@ -66,7 +73,9 @@ def lab() -> None:
     help="How long a TVM client's request for a kind that no board has had waits for one.",
 )
 @click.option("--open-to-network", is_flag=True, help="Listen beyond loopback: whoever reaches the port can use the boards.")
-def serve(config: Path | None, host: str | None, port: int | None, unknown_key_s: float, open_to_network: bool) -> None:
+def serve(
+    config: Path | None, host: str | None, port: int | None, metrics_port: int | None, unknown_key_s: float, open_to_network: bool
+) -> None:
     """Serve the boards of a lab, until Ctrl-C.
 
     It speaks the protocol of TVM's tracker, and keeps leases in a database: after a crash it goes
@@ -85,7 +94,7 @@ def serve(config: Path | None, host: str | None, port: int | None, unknown_key_s
     address, usual_port = settings.tracker
     address = host or address
     refuse_open(address, open_to_network)
-    place = LabPlace(_folder(), address, usual_port if port is None else port, unknown_key_s)
+    place = LabPlace(_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port)
     with contextlib.suppress(signals.Stopped):
         serve_lab(
             settings,

@@ -26,6 +26,7 @@ from farm.lab.writer import Writer
 from farm.tracker import Settings, listen
 from farm.tracker.admission import within_open_files
 from farm.tracker.listening import BACKLOG
+from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.server import TrackerServer
 
 _TICK_S = 1.0
@@ -37,12 +38,14 @@ class LabPlace:
     """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
 
     A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
+    With `metrics_port`, metrics are served on http://HOST:PORT/metrics, too.
     """
 
     folder: Path
     host: str
     port: int
     unknown_key_s: float = Settings().unknown_key_s
+    metrics_port: int | None = None
 
 
 class LabServer:
@@ -105,6 +108,7 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
         ownership.make_private_folder(place.folder)
         held.enter_context(_only_one(place.folder))
         listener = held.enter_context(listen(place.host, [place.port]))
+        numbers = None if place.metrics_port is None else held.enter_context(listen(place.host, [place.metrics_port]))
         path = place.folder / SOCKET
         beside = held.enter_context(_listen_unix(path, SOCKET_MODES[settings.people]))
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
@@ -118,8 +122,12 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
         journal = Journal(settings.store or place.folder / "lab.sqlite")
         lab = LabServer(loop, settings, journal, dataclasses.replace(place, port=port), say, failed)
         held.callback(lab.close)
-        tracker = loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG))
-        control = loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=beside, limit=MOST_LINE_BYTES))
+        servers: list[asyncio.Server] = [
+            loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG)),
+            loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=beside, limit=MOST_LINE_BYTES)),
+        ]
+        if numbers:
+            servers.append(loop.run_until_complete(serve_metrics(MetricsPage(lab.tracker.summary), numbers)))
         announce(place.host, port, path)
         try:
             signals.check()
@@ -128,8 +136,8 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
                 raise ending.errors[0]
             signals.check()
         finally:
-            tracker.close()
-            control.close()
+            for server in servers:
+                server.close()
             loop.run_until_complete(lab.end())
             loop.run_until_complete(_end_tasks())
 

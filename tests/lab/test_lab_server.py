@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -338,6 +339,21 @@ def test_the_documents_of_json_are_as_published(served: Lab) -> None:
         body = json.loads(served.farm(*words, "--json").stdout)
         jsonschema.Draft202012Validator(schema(body["schema"].split("/")[1])).validate(body)
     assert body["error"]["exit_code"] == 5
+
+
+def test_the_metrics_count_free_boards_and_who_waits() -> None:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    with lab("--metrics", str(port)) as one, one.client() as client:
+        Board(one.port), Board(one.port, at=9091)
+        for _ in range(3):
+            asking(client)
+        client.ask("end", lease=1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as page:
+            text = page.read().decode()
+    assert 'farm_tracker_boards{key="pi5"} 2' in text
+    assert 'farm_tracker_boards_free{key="pi5"} 0' in text and 'farm_tracker_requests_waiting{key="pi5"} 0' in text
 
 
 def test_a_client_without_a_server_says_so(tmp_path: object) -> None:
