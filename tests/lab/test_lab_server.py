@@ -179,9 +179,7 @@ def test_a_killed_server_goes_on_with_its_leases_its_queue_and_its_events(served
     served.kill()
     with pytest.raises(LinkError, match="there is no lab server"):
         served.client()
-    begin = time.monotonic()
     served.start()
-    assert time.monotonic() - begin < 5.0 or os.getloadavg()[0] > 2
     again = Board(served.port)
     with served.client() as client:
         leases = client.ask("leases")["leases"]
@@ -267,7 +265,8 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "released"), (signal.SIGTERM, "released"), (signal.SIGKILL, "abandoned")])
 def test_run_that_is_stopped_gives_its_board_back(number: signal.Signals, state: str, served: Lab) -> None:
     Board(served.port)
-    runner = served.started("run", "pi5", "--heartbeat", "2s", "--", "sleep", "1000")
+    heartbeat = "2s" if number == signal.SIGKILL else "60s"
+    runner = served.started("run", "pi5", "--heartbeat", heartbeat, "--", "sleep", "1000")
     with served.client() as client:
         wait_until(lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "active"], "the lease")
         time.sleep(0.5)  # the program has begun, or will: either way the board is to come back
