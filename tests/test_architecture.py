@@ -29,6 +29,7 @@ LAYERS = """
     prepare deployments
     executor export
     pipeline tracker
+    lab
     api
     dashboard views pytest_plugin
     commands
@@ -88,6 +89,17 @@ INSIDE_TABLES = {
         framing
         peer
         server
+        run
+        __init__
+    """,
+    "lab": """
+        nouns durations
+        order refusals inventory codec effects shelf
+        lending client relay
+        journal
+        writer
+        desk
+        control
         run
         __init__
     """,
