@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import data, quantize, stats
+from farm import data, importers, quantize, stats
 from farm.deadline import Deadline
 from farm.executor.loading import open_and_load
 from farm.types import Answered, Artifact, Device, Model, Prepared, Progress, Stage
@@ -58,7 +58,7 @@ def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int
     """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
     model = sitting[1]
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    imported = quantize.load_float(model, cache)
+    imported = importers.load(quantize.float_model(model), cache)
     desk.note(Progress(Stage.ACCURACY))
     _answer(desk, sitting, lambda inputs: imported.reference(inputs)[0], Deadline(sitting_s))
 
