@@ -11,7 +11,7 @@ import numpy as np
 from farm.errors import ModelError
 from farm.importers import custom_kernels, layer_names
 from farm.importers.imported_model import Imported
-from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
 from farm.importers.tflite.converter import Conversion, problems
 from farm.importers.tflite.model import TO_ONNX, Opened
 from farm.types import Model
@@ -62,7 +62,7 @@ def _to_relax(opened: Opened) -> Any:
     shapes = {opened.tensor_name(int(index)): spec.shape for index, spec in zip(opened.graph.InputsAsNumpy(), opened.inputs, strict=True)}
     conversion = Conversion(opened)
     try:
-        with hushed():
+        with suppress_output():
             module = from_tflite(opened.model, shape_dict=shapes, op_converter=conversion)
             # The weights again, which are in the module already.
             module["main"] = module["main"].without_attr("params")
