@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import data, quantize, stats
+from farm import data, importers, quantize, stats
 from farm.compiler import host_run
 from farm.compiler.artifact import specs
 from farm.compiler.build import compiling
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from farm.importers import Imported
+    from farm.quantize.calibrating import Note
 
     Array = np.ndarray[Any, Any]
 
@@ -94,7 +95,7 @@ def make(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> 
         desk.note(Progress(Stage.IMPORTING, text, fraction))
 
     with timed(seconds, "import"):
-        imported = quantize.load(model, cache, host, note)
+        imported = import_model(model, cache, host, note)
     try:
         _prepare_into(folder, desk, model, imported, host, seconds)
     except (BuildError, ModelError, WrongAnswer) as error:
@@ -102,8 +103,17 @@ def make(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> 
             raise
         desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
         with timed(seconds, "import"):
-            fixed = quantize.load(with_fixed_shapes(model, imported.inputs), cache, host, note)
+            fixed = import_model(with_fixed_shapes(model, imported.inputs), cache, host, note)
         _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, seconds)
+
+
+def import_model(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
+    """Import a model and, if it asks for that, quantize it. `host` is the profile of this machine.
+
+    Raises ModelError if it cannot be imported or quantized.
+    """
+    imported = importers.load(quantize.float_model(model), cache)
+    return quantize.apply(model, imported, host, note) if quantize.applies_to(model) else imported
 
 
 def _moved(source: Path, target: Path) -> None:
@@ -205,7 +215,7 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
     Raises WrongAnswer if it is beyond the limits.
     """
     check = stats.agreement(ours, theirs, limits)
-    if not check.right and quantize.is_asked(model):
+    if not check.right and quantize.applies_to(model):
         dtype = quantize.settings_of(model).dtype
         tries = "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed"
         raise WrongAnswer(

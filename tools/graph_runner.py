@@ -41,7 +41,7 @@ def compiled(imported: Any, cpu: str) -> Any:
     pipeline = tvm.transform.Sequential(passes)
     executable = tvm.compile(lowered.module, target=target, relax_pipeline=pipeline, tir_pipeline=with_tiles_on_stack())
     machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
-    parameters = [tvm.runtime.tensor(value) for value in fp16_weights.as_taken(lowered.module, lowered.parameters)]
+    parameters = [tvm.runtime.tensor(value) for value in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)]
 
     def run(inputs: list[Any]) -> list[Any]:
         answer = machine["main"](*map(tvm.runtime.tensor, inputs), *([parameters] if parameters else []))

@@ -49,8 +49,8 @@ def build(
         made = _lower(desk, prepared, profile, records)
     if not store.find(ASKED, base):
         with store.publish(ASKED, base) as folder:
-            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": list(made.lowered.asked)}, indent=1))
-    digest = _digest_with(base, made.choices, made.lowered.asked)
+            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": list(made.lowered.record_keys)}, indent=1))
+    digest = _digest_with(base, made.choices, made.lowered.record_keys)
     if not store.find(KIND, digest):
         with store.publish(KIND, digest) as folder, _our_errors(prepared, profile):
             _write(folder, desk, prepared, profile, digest, made, store)

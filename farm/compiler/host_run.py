@@ -28,7 +28,7 @@ def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Seq
     target = resolve_target(host)
     lowered = lower(module, weights, target, {})
     machine = relax.VirtualMachine(compiled(lowered.module, target, load=True), tvm.cpu())
-    parameters = [tvm.runtime.tensor(parameter) for parameter in fp16_weights.as_taken(lowered.module, lowered.parameters)]
+    parameters = [tvm.runtime.tensor(parameter) for parameter in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)]
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]

@@ -39,7 +39,7 @@ class Lowered:
     """A module ready for code generation.
 
     Its `main` takes the inputs, then a tuple of `parameters` if there are any. `decisions` are the
-    configurations chosen, by workload key; `asked` are the keys of all workloads that a record can
+    configurations chosen, by workload key; `record_keys` are the keys of all workloads that a record can
     change.
     """
 
@@ -47,7 +47,7 @@ class Lowered:
     parameters: list[np.ndarray[Any, Any]]
     kernels: tuple[Kernel, ...]
     decisions: Mapping[str, Decision]
-    asked: Sequence[str]
+    record_keys: Sequence[str]
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
@@ -91,7 +91,7 @@ def lower(
         with timed(seconds, "graph"):
             module = pipeline.bind(module, weights)
             if not gpu_schedule.is_gpu(target):
-                selector = ConfigSelector(cpu_model_of(target), records, fp16_weights.are_asked(module))
+                selector = ConfigSelector(cpu_model_of(target), records, fp16_weights.has_fp16_weights(module))
             module = pipeline.optimize(module, selector)
         schedule_one = cpu_schedule.scheduler_for(selector) if selector else partial(gpu_schedule.schedule_one, target=target)
         _check_functions(module)
@@ -101,7 +101,7 @@ def lower(
         module, parameters = fp16_weights.stored(module, parameters)
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
-    widened = fp16_weights.places(module, parameters)
+    widened = fp16_weights.widening_sites(module, parameters)
     said = (replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, "")) for kernel in kernels)
     return Lowered(module, parameters, tuple(said), decisions, selector.record_keys if selector else [])
 

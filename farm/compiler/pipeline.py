@@ -56,7 +56,7 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     return relax.transform.BindParams("main", tensors)(module)
 
 
-def at_one(module: tvm.IRModule) -> tvm.IRModule:
+def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:
     """Return the module with an open batch bound to one."""
     batch = relax.analysis.defined_symbolic_vars(module["main"])
     return relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module) if batch else module
@@ -67,7 +67,7 @@ def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRMod
 
     The target must be the current one.
     """
-    halved = fp16_weights.are_asked(module)
+    halved = fp16_weights.has_fp16_weights(module)
     module = simplified(module)
     if selector is None and halved and tvm.target.Target.current().kind.name == schedule.CUDA:
         module = fp16_arithmetic.in_halves(module)
@@ -134,7 +134,7 @@ def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRM
     module = tvm.transform.Sequential(legalize)(module)
     module = layer_names.noted(module, transform.FuseOps()(module))
     module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
-    return fp16_weights.narrowed(module, selector.cpu) if selector is not None and selector.fp16_weights else module
+    return fp16_weights.narrow_weights(module, selector.cpu) if selector is not None and selector.fp16_weights else module
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import data, quantize, stats
+from farm import data, importers, quantize, stats
 from farm.data import Sample
 from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
@@ -55,7 +55,7 @@ def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int
     """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
     model = sitting[1]
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    imported = quantize.load_float(model, cache)
+    imported = importers.load(quantize.float_model(model), cache)
     desk.note(Progress(Stage.ACCURACY))
 
     def answered(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:

@@ -22,7 +22,7 @@ def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], 
     """
     desk.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
     inputs, expected = prepare.reference(fitted.prepared)
-    source = quantize.float_of(fitted.model)
+    source = quantize.float_model(fitted.model)
     imported = other_engines.load(source, names, cache)
     with ExitStack() as stack:
         loaded, link, _ = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, deadline_s, {})

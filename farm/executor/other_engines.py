@@ -10,7 +10,7 @@ import numpy as np
 
 from farm import importers
 from farm.errors import ModelError
-from farm.importers.relax_module import hushed, one_line
+from farm.importers.relax_module import one_line, suppress_output
 from farm.types import Model
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
     path = folder / "rival.onnx"
     names = [spec.name for spec in imported.inputs]
     try:
-        with hushed(), torch.no_grad():
+        with suppress_output(), torch.no_grad():
             torch.onnx.export(network, positional, str(path), kwargs=named, input_names=names, opset_version=_OPSET, dynamo=False)
     except Exception as exc:
         raise ModelError(f"{model.name} cannot be exported to ONNX", one_line(exc)) from exc

@@ -106,7 +106,7 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """Suppress importers' output, warnings and log messages; relevant errors become ModelErrors."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -20,7 +20,10 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 
 Expr: TypeAlias = Any  # a tirx expression; mypy has no type information for it
 Function: TypeAlias = Callable[[Expr], Expr]
-NAME = "recurrence"
+NAME = "recurrence"  # of the kernel and of its outermost block
+# Numbers of axes of the input gates [T, B, D, N, G, L] and of the recurrent weights [D, N, H, G, L].
+# No other operand has as many.
+INPUT_GATES_AXES, WEIGHTS_AXES = 6, 5
 LSTM, GRU, RNN = "LSTM", "GRU", "RNN"
 GATES = {LSTM: 4, GRU: 3, RNN: 1}
 # Lanes of a block: times the number of gates, this is about as many accumulators as a core needs in
@@ -112,7 +115,7 @@ class _Direction:
         self.layer, self.at, self.backwards = layer, where, layer.backwards[index]
         self.functions = [FUNCTIONS[name] for name in layer.activations[index]]
         rest = [T.buffer_proxy(buffer) for buffer in inputs]
-        self.shares, self.weights = rest.pop(0), rest.pop(0)
+        self.input_gates, self.weights = rest.pop(0), rest.pop(0)
         states = 2 if layer.cell == LSTM else 1
         self.first, rest = rest[:states], rest[states:]
         self.bias: Any = rest.pop(0) if layer.reset_after else None
@@ -201,7 +204,7 @@ class _Direction:
                 self.sums[2, lane] = self.bias[self.at, block * lanes + lane]
             self._product(block, range(3), state, (self.at, row))
             with T.vectorized(0, lanes) as lane:
-                new = g(self.shares[time, row, self.at, block, 2, lane] + f(self.sums[1, lane]) * self.sums[2, lane])
+                new = g(self.input_gates[time, row, self.at, block, 2, lane] + f(self.sums[1, lane]) * self.sums[2, lane])
                 self._mixed(time, row, block * lanes + lane, f(self.sums[0, lane]), new)
 
     def _mixed(self, time: Expr, row: Expr, unit: Expr, kept: Expr, new: Expr) -> None:
@@ -221,7 +224,7 @@ class _Direction:
         """Initialise the accumulators with the input gates of the step."""
         for gate in gates:
             with T.vectorized(0, self.layer.lanes) as lane:
-                self.sums[gate, lane] = self.shares[time, row, self.at, block, gate, lane]
+                self.sums[gate, lane] = self.input_gates[time, row, self.at, block, gate, lane]
 
     def _product(self, block: Expr, gates: range, state: tirx.Buffer, where: tuple[Expr, ...]) -> None:
         """Add the product of the state and a block's weights to the accumulators."""

@@ -10,10 +10,7 @@ import math
 
 from tvm import tirx
 
-NAME = "recurrence"  # name of the kernel's outermost block
-# Numbers of axes of the input gates [T, B, D, N, G, L] and of the recurrent weights [D, N, H, G,
-# L].
-_SHARES, _WEIGHTS = 6, 5
+from farm.kernels.recurrent import INPUT_GATES_AXES, NAME, WEIGHTS_AXES
 
 
 def is_recurrence(kernel: tirx.PrimFunc) -> bool:
@@ -25,5 +22,5 @@ def is_recurrence(kernel: tirx.PrimFunc) -> bool:
 def operations(kernel: tirx.PrimFunc) -> int:
     """Return the arithmetic operations of all steps: two per weight, step and sequence."""
     shapes = [[int(extent) for extent in buffer.shape] for buffer in kernel.params]
-    (steps, batch, *_), weights = (next(shape for shape in shapes if len(shape) == axes) for axes in (_SHARES, _WEIGHTS))
+    (steps, batch, *_), weights = (next(shape for shape in shapes if len(shape) == axes) for axes in (INPUT_GATES_AXES, WEIGHTS_AXES))
     return 2 * steps * batch * math.prod(weights)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import quantize, stats
+from farm import importers, quantize, stats
 from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, check_usable, do, fit, prepare
 from farm.pipeline.worker_tasks import PREPARE_S, crew_of, device_at_home
@@ -113,7 +113,7 @@ class _Layers:
 def _layers(desk: Desk, model: Model, fed: dict[str, np.ndarray[Any, Any]], with_outputs: bool, cache: Path) -> _Layers:
     """Run the source engine layer by layer; called in the sandbox."""
     desk.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
-    imported = quantize.load_float(model, cache)
+    imported = importers.load(quantize.float_model(model), cache)
     names = [(name, "input", stats.likeness(value)) for name, value in fed.items()]
     complete = True
     try:

@@ -73,16 +73,16 @@ def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Repor
 
 def _check(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
     """Summarise a model and lower it without generating code; called in the sandbox."""
-    from farm import quantize
     from farm.compiler.build import compiling
     from farm.importers import summary as outline
+    from farm.prepare import import_model
 
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     report = Report(outline.before_import(model))
     if report.outline is not None and report.outline.problems:
         return report
     try:
-        imported = quantize.load(replace(model, quantize=None), cache, profile, lambda *_: None)
+        imported = import_model(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
             report = replace(report, outline=outline.of_imported(model, imported))
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))

@@ -29,9 +29,9 @@ _MODULES = ("farm.prepare", "farm.compiler.lower", "farm.compiler.codegen.execut
 
 def may_run_here(model: Model) -> bool:
     """Return True if a model may run with all rights of the user: trusted, or not a program."""
-    from farm.quantize import float_of
+    from farm.quantize import float_model
 
-    return model.trust or not importers.is_program(float_of(model))
+    return model.trust or not importers.is_program(float_model(model))
 
 
 def confined(
@@ -50,9 +50,9 @@ def confined(
     return builtin values, arrays, and values of farm.types and of `types`. Raises ModelError for a
     program if there is no sandbox.
     """
-    from farm.quantize import float_of
+    from farm.quantize import float_model
 
-    source = float_of(model)
+    source = float_model(model)
     if model.trust or importers.python_source(source) is not None:
         return task(desk, *arguments)
     support = sandbox.support()

@@ -1,15 +1,79 @@
-"""Determine what a job depends on, and the order in which dependencies are built."""
+"""Determine what a job depends on and in which order it is built, and hold the outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from farm.errors import UsageError
-from farm.types import RECIPES, Job, Model, Profile, Quantize
+from farm.errors import FarmError, UsageError
+from farm.types import RECIPES, Artifact, Job, Model, Prepared, Profile, Quantize
 
-# ("agent", machine), ("prepare", model) or ("build", model, profile)
-Key = tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class AgentKey:
+    """The native agent for an architecture, such as "aarch64"."""
+
+    architecture: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareKey:
+    """The import of a model."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildKey:
+    """The build of a prepared model for a profile."""
+
+    model: str
+    profile: str
+
+
+Key = AgentKey | PrepareKey | BuildKey
+Outcome = Path | Prepared | Artifact | FarmError  # of a task: its result, or why there is none
+_ORDER = (AgentKey, PrepareKey, BuildKey)
+
+
+@dataclass
+class Outcomes:
+    """The outcomes of the tasks that have ended."""
+
+    _by_key: dict[Key, Outcome] = field(default_factory=dict)
+
+    def __contains__(self, key: Key) -> bool:
+        """Return True if the task has ended, also if it failed."""
+        return key in self._by_key
+
+    def add(self, key: Key, outcome: Outcome) -> None:
+        """Record how a task ended."""
+        self._by_key[key] = outcome
+
+    def agent(self, key: AgentKey) -> Path | None:
+        """Return the executable of an agent; None before it is built and if that failed."""
+        outcome = self._by_key.get(key)
+        return outcome if isinstance(outcome, Path) else None
+
+    def prepared(self, key: PrepareKey) -> Prepared | None:
+        """Return a prepared model; None before it is imported and if that failed."""
+        outcome = self._by_key.get(key)
+        return outcome if isinstance(outcome, Prepared) else None
+
+    def artifact(self, key: BuildKey) -> Artifact | None:
+        """Return a build; None before it is made and if that failed."""
+        outcome = self._by_key.get(key)
+        return outcome if isinstance(outcome, Artifact) else None
+
+    def error(self, key: Key) -> FarmError | None:
+        """Return the error of a task that failed; None for any other."""
+        outcome = self._by_key.get(key)
+        return outcome if isinstance(outcome, FarmError) else None
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Return all builds, in the order in which they were made."""
+        return tuple(made for made in self._by_key.values() if isinstance(made, Artifact))
 
 
 def for_profile(model: Model, profile: Profile) -> Model:
@@ -29,17 +93,22 @@ def for_profile(model: Model, profile: Profile) -> Model:
 
 def needs_of(job: Job) -> list[Key]:
     """Return the keys of everything that a job depends on."""
-    needs: list[Key] = [("prepare", job.model.name), build_key(job)]
+    needs: list[Key] = [prepare_key(job), build_key(job)]
     if job.device.gets_agent and job.device.profile.agent:
-        needs.insert(0, ("agent", job.device.profile.agent))
+        needs.insert(0, AgentKey(job.device.profile.agent))
     return needs
 
 
-def build_key(job: Job) -> Key:
+def prepare_key(job: Job) -> PrepareKey:
+    """Return the key of the import of a job's model."""
+    return PrepareKey(job.model.name)
+
+
+def build_key(job: Job) -> BuildKey:
     """Return the key of a job's build."""
-    return ("build", *job.build)
+    return BuildKey(*job.build)
 
 
 def in_order(keys: Iterable[Key]) -> list[Key]:
     """Return each key once: agents first, which take longest, then imports, then builds."""
-    return sorted(dict.fromkeys(keys), key=lambda key: ("agent", "prepare", "build").index(key[0]))
+    return sorted(dict.fromkeys(keys), key=lambda key: _ORDER.index(type(key)))

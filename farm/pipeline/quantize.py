@@ -66,7 +66,7 @@ def _quantize(desk: Desk, model: Model, host: Profile, cache: Path) -> tuple[Qua
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
     from farm.compiler.build import compiling
-    from farm.quantize import calibrated, floating_of, settings_of
+    from farm.quantize import make_recipe, prepare_float, settings_of
     from farm.quantize.reporting import report
 
     def note(text: str, fraction: float | None) -> None:
@@ -75,6 +75,6 @@ def _quantize(desk: Desk, model: Model, host: Profile, cache: Path) -> tuple[Qua
     note(f"reading {Path(model.source).name}", None)
     imported = importers.load(model, cache)
     with compiling(model.name, host):
-        floating = floating_of(settings_of(model), imported, Path(model.source).name)
-        made = calibrated(model, floating, host, note)
+        floating = prepare_float(settings_of(model), imported, Path(model.source).name)
+        made = make_recipe(model, floating, host, note)
         return report(model, floating, made, host, note), made

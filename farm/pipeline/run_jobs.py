@@ -19,7 +19,18 @@ from typing import Any
 from farm import __version__, stats, transports
 from farm.compiler import fingerprint
 from farm.errors import FarmError, UsageError
-from farm.pipeline.dependencies import Key, build_key, for_profile, in_order, needs_of
+from farm.pipeline.dependencies import (
+    AgentKey,
+    BuildKey,
+    Key,
+    Outcomes,
+    PrepareKey,
+    build_key,
+    for_profile,
+    in_order,
+    needs_of,
+    prepare_key,
+)
 from farm.pipeline.interleaving import Turns, interleaved
 from farm.pipeline.operations import not_usable
 from farm.pipeline.worker_tasks import (
@@ -133,7 +144,7 @@ class _Story:
     show: Callable[[Event], None]
     crew: Crew
     canaries: frozenset[str] = frozenset()  # names of devices
-    _made: dict[Key, Any] = field(default_factory=dict)  # a task's result, or its FarmError
+    _outcomes: Outcomes = field(default_factory=Outcomes)
     _sought: list[Key] = field(default_factory=list)  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
     # by worker, with the start time
@@ -160,10 +171,12 @@ class _Story:
                 error = not_usable(job.device, there)
                 self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
         keys = in_order(key for job in self._waiting for key in needs_of(job))
-        agents = {key: agent_there(key[1], self.store.root) for key in keys if key[0] == "agent"}
-        self._made |= {key: path for key, path in agents.items() if path}
-        self._todo = [key for key in agents if key not in self._made]
-        self._sought = [key for key in keys if key not in agents]
+        agents = [key for key in keys if isinstance(key, AgentKey)]
+        for key in agents:
+            if agent := agent_there(key.architecture, self.store.root):
+                self._outcomes.add(key, agent)
+        self._todo = [key for key in agents if key not in self._outcomes]
+        self._sought = [key for key in keys if not isinstance(key, AgentKey)]
 
     @property
     def unfinished(self) -> bool:
@@ -219,7 +232,7 @@ class _Story:
             del self._running[message.lane]
         now = time.monotonic()
         if not isinstance(work, Job):
-            self._made[work] = message.value
+            self._outcomes.add(work, message.value)
             self._built = now - self._begin
             self._fail_dependents(work)
             for job in self._waiting:
@@ -240,44 +253,46 @@ class _Story:
     def outcome(self) -> Outcome:
         """Return all runs, builds and times; every job must have its run."""
         runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
-        artifacts = (made for made in self._made.values() if isinstance(made, Artifact))
-        return Outcome(runs, tuple(artifacts), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+        return Outcome(runs, self._outcomes.artifacts(), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
 
     def _parts(self, job: Job) -> tuple[Prepared, Artifact]:
-        return self._made["prepare", job.model.name], self._made[build_key(job)]
+        """Return the import and the build of a job for which both succeeded."""
+        prepared, artifact = self._outcomes.prepared(prepare_key(job)), self._outcomes.artifact(build_key(job))
+        assert prepared and artifact, "a job starts after its import and its build"
+        return prepared, artifact
 
     def _has_parts(self, job: Job) -> bool:
-        return all(key in self._made for key in needs_of(job))
+        return all(key in self._outcomes for key in needs_of(job))
 
     def _ready(self, key: Key) -> bool:
-        return key[0] != "build" or isinstance(self._made.get(("prepare", key[1])), Prepared)
+        return not isinstance(key, BuildKey) or self._outcomes.prepared(PrepareKey(key.model)) is not None
 
     def _start_look_up(self, key: Key) -> None:
         """Look in the store for what a key names: a thread suffices for this."""
         self._running[_LOOKING] = (_LookUp(key), time.monotonic())
-        if key[0] == "prepare":
-            arguments: tuple[Any, ...] = (kept_model_task, self._models[key[1]], self.store.root)
+        assert not isinstance(key, AgentKey), "agents are looked for at once"
+        if isinstance(key, PrepareKey):
+            arguments: tuple[Any, ...] = (kept_model_task, self._models[key.model], self.store.root)
         else:
-            prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
+            prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
             arguments = (kept_build_task, prepared, profile, self.store.root)
-        self.crew.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key[1]}", thread=True)
+        self.crew.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True)
 
     def _start_build(self, lane: str, key: Key) -> None:
         self._running[lane] = (key, time.monotonic())
-        if key[0] == "agent":
-            self.crew.assign(
-                lane, agent_task, key[1], self.store.root, AGENT_S, deadline_s=AGENT_S, task=f"building the agent for {key[1]}"
-            )
-        elif key[0] == "prepare":
-            model = self._models[key[1]]
+        if isinstance(key, AgentKey):
+            task = f"building the agent for {key.architecture}"
+            self.crew.assign(lane, agent_task, key.architecture, self.store.root, AGENT_S, deadline_s=AGENT_S, task=task)
+        elif isinstance(key, PrepareKey):
+            model = self._models[key.model]
             self.crew.assign(lane, prepare_task, model, self.host, self.store, deadline_s=PREPARE_S, task=f"importing {model.name}")
         else:
-            prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
-            task = f"compiling {key[1]} for {key[2]}"
+            prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+            task = f"compiling {key.model} for {key.profile}"
             self.crew.assign(lane, build_task, prepared, profile, self.store, deadline_s=BUILD_S, task=task)
 
     def _start_job(self, lane: str, job: Job) -> None:
-        agent = self._made.get(("agent", job.device.profile.agent or ""))
+        agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))
         self._running[lane] = (job, time.monotonic())
         arguments = (job.device, Fitted(job.model, *self._parts(job), agent), self._turns.plan_of(job), self.store.root)
         self.crew.assign(
@@ -295,18 +310,20 @@ class _Story:
 
         The progress of an agent's build is shown for a job only while nothing else is built for it.
         """
-        busy = {other for other, _ in self._running.values() if isinstance(other, tuple) and other[0] != "agent"}
+        busy = {other for other, _ in self._running.values() if isinstance(other, (PrepareKey, BuildKey))}
         waiting = [job for job in self._waiting if key in needs_of(job)]
-        return [job for job in waiting if key[0] != "agent" or not busy.intersection(needs_of(job))]
+        return [job for job in waiting if not isinstance(key, AgentKey) or not busy.intersection(needs_of(job))]
 
     def _fail_dependents(self, key: Key) -> None:
         """Finish, as failed, all waiting jobs that depend on a task that failed."""
-        error = self._made[key]
-        if not isinstance(error, FarmError):
+        error = self._outcomes.error(key)
+        if error is None:
             return
-        if key[0] == "prepare":
-            self._todo = [other for other in self._todo if other[:2] != ("build", key[1])]
-            self._sought = [other for other in self._sought if other[:2] != ("build", key[1])]
+        if isinstance(key, PrepareKey):
+            self._todo, self._sought = (
+                [other for other in keys if not (isinstance(other, BuildKey) and other.model == key.model)]
+                for keys in (self._todo, self._sought)
+            )
         for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
@@ -332,7 +349,7 @@ class _Story:
         error: FarmError | None = None,
     ) -> None:
         """Store the run of a job and show it."""
-        prepared, artifact = self._made.get(("prepare", job.model.name)), self._made.get(build_key(job))
+        prepared, artifact = self._outcomes.prepared(prepare_key(job)), self._outcomes.artifact(build_key(job))
         run = Run(
             id=uuid.uuid4().hex[:12],
             device=job.device.name,
@@ -342,17 +359,17 @@ class _Story:
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             verdict=verdict,
             reason=reason,
-            artifact_digest=artifact.digest if isinstance(artifact, Artifact) else None,
+            artifact_digest=artifact.digest if artifact else None,
             samples=samples,
             latency=latency,
-            reference_correct=prepared.reference_correct if isinstance(prepared, Prepared) else None,
-            reference_total=prepared.reference_total if isinstance(prepared, Prepared) else None,
+            reference_correct=prepared.reference_correct if prepared else None,
+            reference_total=prepared.reference_total if prepared else None,
             versions={"farm": __version__, **fingerprint.versions()},
             failure=error.as_failure() if error else None,
             threads=None if (threads := job.device.options.get("threads")) is None else int(threads),
             cores=str(job.device.options.get("cores", "")),
             pinned=bool(job.device.options.get("pinned")),
-            model_digest=prepared.digest if isinstance(prepared, Prepared) else None,
+            model_digest=prepared.digest if prepared else None,
             batch=job.model.batch,
         )
         self.keep.keep(run)

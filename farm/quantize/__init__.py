@@ -7,8 +7,12 @@
     recipe        read and write the recipe files of `farm quantize`
     reporting     compare the quantized model with the float model
 
-    imported = load(model, cache, host, note)     # like importers.load, quantized if requested
-    key = fingerprint(model, cache)               # like importers.fingerprint
+    if applies_to(model):
+        imported = importers.load(float_model(model), cache)
+        imported = apply(model, imported, host, note)
+    key = fingerprint(model, cache)  # of the import and of the quantization, if there is one
+
+`farm.prepare.import_model` does this for every model.
 
 The reference of a quantized model is its float model.
 """
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from farm.quantize.recipe import Recipe
 
 
-def is_asked(model: Model) -> bool:
+def applies_to(model: Model) -> bool:
     """Return True if farm quantizes this model."""
     return model.quantize is not None or recipes.is_recipe(model)
 
@@ -46,16 +50,16 @@ def settings_of(model: Model) -> Quantize:
 
 
 def fingerprint(model: Model, cache: Path) -> str | None:
-    """Return the digest of everything that the result of `load` depends on.
+    """Return the digest of everything that an imported, and maybe quantized, model depends on.
 
     Returns None if only importing the model can tell. Raises ModelError if the calibration data
     cannot be read.
     """
-    if not is_asked(model):
+    if not applies_to(model):
         return importers.fingerprint(model, cache)
     own = digest_of(compiler_digest(), source_digest(["quantize"]))
     if recipes.is_recipe(model):
-        base = importers.fingerprint(float_of(model), cache)
+        base = importers.fingerprint(float_model(model), cache)
         return base and digest_of(base, Path(model.source), own)
     base = importers.fingerprint(model, cache)
     assert model.quantize is not None
@@ -70,41 +74,33 @@ def fingerprint(model: Model, cache: Path) -> str | None:
     return base and digest_of(base, asdict(model.quantize), asdict(model.preprocess), samples, own)
 
 
-def load(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
-    """Import a model and, if requested, quantize it. `host` is the profile of this machine.
+def apply(model: Model, imported: Imported, host: Profile, note: Note) -> Imported:
+    """Return an imported float model quantized by its recipe, or else by its `quantize`.
 
-    Raises ModelError if it cannot be imported or quantized.
+    `host` is the profile of this machine. Raises ModelError if the model cannot be quantized.
     """
-    if not is_asked(model):
-        return importers.load(model, cache)
-    recipe, what = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None, Path(model.source).name
-    imported = load_float(model, cache)
+    recipe, label = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None, Path(model.source).name
     with compiling(model.name, host):
-        floating = floating_of(settings_of(model), imported, what)
-        return applied(floating, recipe or calibrated(model, floating, host, note), what)
+        floating = prepare_float(settings_of(model), imported, label)
+        return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
 
 
-def floating_of(settings: Quantize, imported: Imported, what: str) -> Floating:
-    """Return an imported model prepared for quantization with these settings.
+def prepare_float(settings: Quantize, imported: Imported, label: str) -> Floating:
+    """Return an imported model simplified for quantization with these settings.
 
-    `what` names the model in errors. Raises ModelError if it cannot be quantized.
+    `label` names the model in errors. Raises ModelError if it cannot be quantized.
     """
     from farm.quantize import calibrating, halving
 
-    return calibrating.floating(imported, what) if settings.calibrates else halving.floating(imported, what)
+    return calibrating.floating(imported, label) if settings.calibrates else halving.floating(imported, label)
 
 
-def load_float(model: Model, cache: Path) -> Imported:
-    """Import a model for its reference: for a quantized model, its float model."""
-    return importers.load(float_of(model), cache)
-
-
-def float_of(model: Model) -> Model:
+def float_model(model: Model) -> Model:
     """Return the float model of a recipe; return any other model unchanged."""
     return recipes.float_model(model, recipes.read(Path(model.source))) if recipes.is_recipe(model) else model
 
 
-def calibrated(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
+def make_recipe(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
     """Return the recipe for a float model, calibrated if its `quantize` says so.
 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
@@ -155,13 +151,13 @@ def _recipe(
     )
 
 
-def applied(floating: Floating, recipe: Recipe, what: str) -> Imported:
+def apply_recipe(floating: Floating, recipe: Recipe, label: str) -> Imported:
     """Return a float model quantized by a recipe. The reference remains that of the float model."""
     from farm.quantize import calibrating, halving
 
     imported, calibrates = floating.imported, recipe.settings.calibrates
     inputs, names = (imported.inputs, floating.names) if calibrates else ((), [])
-    recipes.check_fits(recipe, names, _weights(floating), inputs, what)
+    recipes.check_fits(recipe, names, _weights(floating), inputs, label)
     if not calibrates:
         module, weights = halving.detached(floating)
         return replace(imported, module=module, weights=weights)

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.codegen.executable import compiled
-from farm.compiler.graph.fp16_weights import as_taken
+from farm.compiler.graph.fp16_weights import parameters_as_called
 from farm.compiler.host_run import flat
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.types import Kernel, Profile
@@ -95,7 +95,9 @@ def run(low: Lowered, inputs: Sequence[Array], cpu: str = "native") -> list[Arra
 def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
     """What gives the outputs for inputs, compiled once."""
     machine = relax.VirtualMachine(compiled(low.module, target(cpu)), tvm.cpu())
-    parameters: list[Any] = [[tvm.runtime.tensor(value) for value in as_taken(low.module, low.parameters)]] if low.parameters else []
+    parameters: list[Any] = (
+        [[tvm.runtime.tensor(value) for value in parameters_as_called(low.module, low.parameters)]] if low.parameters else []
+    )
     return lambda inputs: flat(machine["main"](*map(tvm.runtime.tensor, inputs), *parameters))
 
 

@@ -17,6 +17,7 @@ from this_machine import HOST
 from farm import importers, quantize, zoo
 from farm.compiler import host_run
 from farm.errors import ModelError
+from farm.prepare import import_model
 from farm.quantize import calibrating, recipe
 from farm.quantize.ranges import scale_of
 from farm.quantize.reporting import report
@@ -77,7 +78,7 @@ def made(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     model = replace(zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset)
     floating = calibrating.floating(importers.load(model, cache), "digits")
-    return model, floating, quantize.calibrated(model, floating, HOST, silent)
+    return model, floating, quantize.make_recipe(model, floating, HOST, silent)
 
 
 def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
@@ -86,8 +87,8 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     recipe.write(file, found)
     read = recipe.read(file)
     assert (read.names, read.scales, read.settings, read.source) == (found.names, found.scales, found.settings, found.source)
-    loaded = quantize.load(Model("digits", str(file)), tmp_path, HOST, silent)
-    direct = quantize.applied(floating, found, "digits")
+    loaded = import_model(Model("digits", str(file)), tmp_path, HOST, silent)
+    direct = quantize.apply_recipe(floating, found, "digits")
     [one], [other] = (host_run.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
     assert one.tobytes() == other.tobytes()
     np.testing.assert_allclose(one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max())
@@ -115,8 +116,8 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     np.savez(tmp_path / "data.npz", inputs=numbers.uniform(-1, 1, (40, 8)).astype(np.float32))
     model = Model("open", str(save(tmp_path / "open.onnx", body)), quantize=Quantize("minmax"), calibration_data=tmp_path / "data.npz")
     floating = calibrating.floating(importers.load(model, tmp_path), "open")
-    recipe.write(tmp_path / "open.int8", quantize.calibrated(model, floating, HOST, silent))
-    loaded = quantize.load(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
+    recipe.write(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
+    loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
     run = host_run.built(loaded.module, loaded.weights, HOST)
     rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
@@ -124,7 +125,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
     [expected] = loaded.reference({"x": rows})
     assert np.abs(together - expected).max() < 0.05 * np.abs(expected).max()
-    fixed = quantize.load(Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent)
+    fixed = import_model(Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent)
     assert fixed.example["x"].shape == (3, 8) and not fixed.open
 
 
@@ -139,7 +140,7 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
         ),
     )
     floating = calibrating.floating(importers.load(asked, tmp_path), "digits")
-    found = quantize.calibrated(asked, floating, HOST, silent)
+    found = quantize.make_recipe(asked, floating, HOST, silent)
     assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
     observing = len(floating.points) + 1
     assert sorted(built) == [1, 1, observing, observing]  # float and int8, each with its layers and without
@@ -174,14 +175,14 @@ def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
     source = str(save(tmp_path / "other.onnx", body))
     recipe.write(tmp_path / "digits.int8", replace(found, source=source))
     with pytest.raises(ModelError, match="no longer fits its float model"):
-        quantize.load(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
+        import_model(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": "farm/int8/99"}', '{"schema": "farm/int8/1"}', "\x00\x01"])
 def test_a_file_that_is_no_recipe_is_refused(content, tmp_path):
     (tmp_path / "x.int8").write_text(content)
     with pytest.raises(ModelError, match=r"no quantized model|another version"):
-        quantize.load(Model("x", str(tmp_path / "x.int8")), tmp_path, HOST, silent)
+        import_model(Model("x", str(tmp_path / "x.int8")), tmp_path, HOST, silent)
 
 
 def test_an_example_that_is_damaged_is_refused(made, tmp_path):
@@ -196,18 +197,18 @@ def test_an_example_that_is_damaged_is_refused(made, tmp_path):
 def test_a_quantized_model_is_not_quantized_again(asked, tmp_path):
     source = str(save(tmp_path / "integers.onnx", residual_network()))
     with pytest.raises(ModelError, match="quantized already"):
-        quantize.load(replace(asked, source=source), tmp_path, HOST, silent)
+        import_model(replace(asked, source=source), tmp_path, HOST, silent)
 
 
 def test_a_model_without_weights_has_nothing_to_quantize(asked, tmp_path):
     source = str(save(tmp_path / "relu.onnx", graph([node("Relu", ["image"], ["y"])], {"image": [1, 1, 8, 8]}, {"y": [1, 1, 8, 8]})))
     with pytest.raises(ModelError, match="nothing to quantize"):
-        quantize.load(replace(asked, source=source), tmp_path, HOST, silent)
+        import_model(replace(asked, source=source), tmp_path, HOST, silent)
 
 
 def test_without_data_the_error_says_what_to_name(asked, tmp_path):
     with pytest.raises(ModelError, match="no data to quantize it by") as error:
-        quantize.load(replace(asked, calibration_data=None), tmp_path, HOST, silent)
+        import_model(replace(asked, calibration_data=None), tmp_path, HOST, silent)
     assert "--data DIR" in error.value.fix
 
 
@@ -219,7 +220,7 @@ def test_without_data_the_error_says_what_to_name(asked, tmp_path):
 def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
     np.savez(tmp_path / "bad.npz", inputs=inputs)
     with pytest.raises(ModelError, match=words):
-        quantize.load(replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent)
+        import_model(replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent)
 
 
 def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(asked, made, tmp_path):

@@ -9,6 +9,7 @@ from this_machine import HOST
 
 from farm import importers, quantize
 from farm.errors import ModelError
+from farm.prepare import import_model
 from farm.quantize import halving, recipe
 from farm.quantize.reporting import report
 from farm.types import Model, Quantize
@@ -31,7 +32,7 @@ def silent(_text, _fraction):
 
 def test_weights_are_rounded_to_float16_and_the_reference_stays_the_float_model(tmp_path):
     model = network(tmp_path)
-    plain, made = importers.load(model, tmp_path), quantize.load(model, tmp_path, HOST, silent)
+    plain, made = importers.load(model, tmp_path), import_model(model, tmp_path, HOST, silent)
     assert sorted(value.dtype.name for value in made.weights) == ["float16", "float16"]
     given = {"x": numbers.standard_normal((1, 32)).astype("float32")}
     assert (made.reference(given)[0] == plain.reference(given)[0]).all()
@@ -40,7 +41,7 @@ def test_weights_are_rounded_to_float16_and_the_reference_stays_the_float_model(
 def test_a_report_names_each_layer_and_what_rounding_does_to_it(tmp_path):
     model = network(tmp_path)
     floating = halving.floating(importers.load(model, tmp_path), "net")
-    said = report(model, floating, quantize.calibrated(model, floating, HOST, silent), HOST, silent)
+    said = report(model, floating, quantize.make_recipe(model, floating, HOST, silent), HOST, silent)
     assert [layer.name for layer in sorted(said.layers, key=lambda layer: layer.index)] == ["matmul 64", "matmul 48"]
     assert all(60 < layer.snr_db < 90 for layer in said.layers) and 60 < said.output_snr_db < 90
     assert (said.dtype, said.total, said.remarks) == ("float16", 0, ()) and said.ms > 0
@@ -52,7 +53,7 @@ def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(tmp_path):
     model = network(tmp_path, b=large)
     floating = halving.floating(importers.load(model, tmp_path), "net")
     assert halving.remarks(floating.module) == ["a weight of 64x48 stays float32: 7e+04 is above 65504"]
-    made = quantize.load(model, tmp_path, HOST, silent)
+    made = import_model(model, tmp_path, HOST, silent)
     assert sorted(value.dtype.name for value in made.weights) == ["float16", "float32"]
 
 
@@ -75,7 +76,7 @@ def test_numbers_that_lose_digits_are_counted(tmp_path, small, zero, said):
 def test_a_model_without_weights_to_halve_is_refused(tmp_path):
     path = save(tmp_path / "relu.onnx", graph([node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]}))
     with pytest.raises(ModelError, match="nothing to keep in float16"):
-        quantize.load(Model("relu", str(path), quantize=HALF), tmp_path, HOST, silent)
+        import_model(Model("relu", str(path), quantize=HALF), tmp_path, HOST, silent)
 
 
 def test_what_is_missing_in_a_recipe_is_named(tmp_path):
@@ -88,10 +89,10 @@ def test_what_is_missing_in_a_recipe_is_named(tmp_path):
 def test_a_recipe_is_the_same_model_and_notices_another_one(tmp_path):
     model = network(tmp_path)
     floating = halving.floating(importers.load(model, tmp_path), "net")
-    recipe.write(tmp_path / "net.float16", quantize.calibrated(model, floating, HOST, silent))
-    again = quantize.load(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
-    first = quantize.load(model, tmp_path, HOST, silent)
+    recipe.write(tmp_path / "net.float16", quantize.make_recipe(model, floating, HOST, silent))
+    again = import_model(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
+    first = import_model(model, tmp_path, HOST, silent)
     assert all((one == other).all() for one, other in zip(first.weights, again.weights, strict=True))
     network(tmp_path)  # other weights in the same file
     with pytest.raises(ModelError, match="no longer fits"):
-        quantize.load(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
+        import_model(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)

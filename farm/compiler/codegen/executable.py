@@ -34,7 +34,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = Fa
     if is_gpu(target):
         return tvm.compile(module, target=target)
     with target:
-        module = _PIPELINE(_planned_at_one(module))
+        module = _PIPELINE(_plan_memory_for_batch_one(module))
     # The steps of tvm.compile, whose third takes one thread
     builder = relax.ExecBuilder()
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
@@ -46,7 +46,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = Fa
     return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, [], {}))
 
 
-def _planned_at_one(module: tvm.IRModule) -> tvm.IRModule:
+def _plan_memory_for_batch_one(module: tvm.IRModule) -> tvm.IRModule:
     """Return a copy of the module whose memory will be planned for a batch of one."""
     result = module.clone()
     for variable, function in module.functions_items():

@@ -33,7 +33,7 @@ from farm.compiler.cpu.winograd.schedule import schedule_winograd
 from farm.compiler.graph.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import WORKLOAD
 from farm.compiler.ir.blocks import block_names, is_loop_nest, operations, with_narrow_indices
-from farm.kernels import recurrent_layer_cost
+from farm.kernels import recurrent, recurrent_layer_cost
 from farm.types import Kernel
 
 GENERAL = "general"
@@ -86,7 +86,7 @@ def scheduler_for(selector: ConfigSelector) -> ScheduleOne:
 def _schedule_one(name: str, function: tirx.PrimFunc, selector: ConfigSelector) -> tuple[tirx.PrimFunc, Kernel]:
     """Return the scheduled kernel and the report on it."""
     if recurrent_layer_cost.is_recurrence(function):
-        return function, Kernel(name, recurrent_layer_cost.NAME, "")
+        return function, Kernel(name, recurrent.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):

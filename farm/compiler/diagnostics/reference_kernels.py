@@ -92,7 +92,7 @@ def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Rec
     selector = None
     if not is_gpu(target):
         core = replace(cpu_model_of(target), has_widening_multiply=False)  # the loops run on this machine
-        selector = ConfigSelector(core, parsed(records.choices(target_key(target))), fp16_weights.are_asked(module))
+        selector = ConfigSelector(core, parsed(records.choices(target_key(target))), fp16_weights.has_fp16_weights(module))
     with target:
         module = pipeline.optimize(module, selector)
         module, parameters = pipeline.lift_parameters(module)

@@ -119,7 +119,7 @@ class Planes(Rewriter):
         if shape is None or result is None or any(map(is_open, (*shape[1:], *result[1:]))):
             return None
         stride, apart, front = (int(values[0]) for values in (given.strides, given.dilation, given.padding))
-        depth = transposed_conv.apart(weight.shape[2], stride, apart, front, int(result[2]))
+        depth = transposed_conv.phases_separately(weight.shape[2], stride, apart, front, int(result[2]))
         whole = [self._phase_of_volume(call, weight, depth, part) for part in depth.parts]
         if any(volume is None for volume in whole):
             return None
@@ -128,7 +128,9 @@ class Planes(Rewriter):
         within = emit(relax.op.strided_slice(planes, [1], [0], [int(result[2])]))
         return self._volume(relax.op.reshape(within, [shape[0] * result[2], *image]), [shape[0], result[2]])
 
-    def _phase_of_volume(self, call: Call, weight: Array, depth: transposed_conv.Axis, part: transposed_conv.Part) -> relax.Var | None:
+    def _phase_of_volume(
+        self, call: Call, weight: Array, depth: transposed_conv.TransposedAxis, part: transposed_conv.PhaseGroup
+    ) -> relax.Var | None:
         """Return [N, count, 1, CO, H, W] of a transposed convolution; None for a phase that meets no input."""
         given, emit, extents = call.attrs, self.builder_.emit, call.args[0].ty.shape
         begin, end, before, after = transposed_conv.window(depth, part, int(extents[2]))

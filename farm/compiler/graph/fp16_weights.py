@@ -31,7 +31,7 @@ from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.tensor_cache import PREFIX, WIDEN
 
 Array = np.ndarray[Any, Any]
-ASKED = "halves"  # attribute of a `main` whose parameters are to be kept so
+KEEPS_FP16 = "halves"  # attribute of a `main` whose parameters are to be kept so
 HALF, SINGLE = "float16", "float32"
 _KERNEL = "half_to_float"
 _AS_HALF = "_half"  # behind the name of a kernel that reads float16
@@ -42,7 +42,7 @@ _MAGNITUDE, _SIGN, _LEAST_NORMAL = 0x7FFF, 0x8000, 0x400  # of the 16 bits
 _MORE_DIGITS, _HIGHER_EXPONENT, _SUBNORMAL_UNIT = 13, (127 - 15) << 23, 2.0**-24
 
 
-def are_asked(module: tvm.IRModule) -> bool:
+def has_fp16_weights(module: tvm.IRModule) -> bool:
     """Return whether a module with bound weights casts float16 constants to float32."""
     found: list[Call] = []
 
@@ -77,7 +77,7 @@ def may_be_read(value: Array, core: CpuModel) -> bool:
     return core.fp16_convert_cycles is not None and value.nbytes > core.l1_bytes and as_half(value) is not None
 
 
-def narrowed(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
+def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
     """Return a fused module whose kernels read constants as float16.
 
     This applies to constants that float16 holds exactly, in kernels that get faster by it.
@@ -96,7 +96,7 @@ def narrowed(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
                 module.update_func(kernel, _inlined(module[kernel]))
     main = module["main"]
     steps = {_renamed(str(step), found): layer for step, layer in main.attrs.get(ATTRIBUTE, {}).items()}
-    module["main"] = main.with_attr(ASKED, True).with_attr(ATTRIBUTE, steps)
+    module["main"] = main.with_attr(KEEPS_FP16, True).with_attr(ATTRIBUTE, steps)
     return module
 
 
@@ -207,7 +207,7 @@ def stored(module: tvm.IRModule, parameters: Sequence[Array]) -> tuple[tvm.IRMod
     The module's parameters must be lifted. If some become float16, the module gets the function
     `WIDEN`.
     """
-    if ASKED not in module["main"].attrs:
+    if KEEPS_FP16 not in module["main"].attrs:
         return module, list(parameters)
     halves = {index: half for index, value in enumerate(parameters) if (half := as_half(value)) is not None}
     if halves:
@@ -215,7 +215,7 @@ def stored(module: tvm.IRModule, parameters: Sequence[Array]) -> tuple[tvm.IRMod
     return module, [halves.get(index, value) for index, value in enumerate(parameters)]
 
 
-def as_taken(module: tvm.IRModule, parameters: Sequence[Array]) -> list[Array]:
+def parameters_as_called(module: tvm.IRModule, parameters: Sequence[Array]) -> list[Array]:
     """Return parameters that `stored` returned in the types that `main` takes."""
     if not parameters:
         return []
@@ -223,10 +223,10 @@ def as_taken(module: tvm.IRModule, parameters: Sequence[Array]) -> list[Array]:
     return [value.astype(SINGLE) if _is_widened(value, type_) else value for value, type_ in zip(parameters, types, strict=True)]
 
 
-def places(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[str, str]:
+def widening_sites(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[str, str]:
     """Return, by kernel, where its float16 weights become float32."""
     found, main = dict[str, str](), module["main"]
-    if ASKED not in main.attrs or not parameters:
+    if KEEPS_FP16 not in main.attrs or not parameters:
         return found
     bundle, wide = main.params[-1], set[relax.Var]()
     for binding in (binding for block in main.body.blocks for binding in block.bindings):

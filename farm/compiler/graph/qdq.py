@@ -52,7 +52,7 @@ class QdqRewriter(Rewriter):
 
 
 @mutator
-class Biases(QdqRewriter):
+class DequantizeBiases(QdqRewriter):
     """Rewrites dequantized constants of rank 0 or 1, which are biases, as float32 constants."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -68,7 +68,7 @@ class Biases(QdqRewriter):
 
 
 @mutator
-class Rest(QdqRewriter):
+class LowerRemainingQdq(QdqRewriter):
     """Rewrites the remaining quantize and dequantize as arithmetic, which TVM's layout pass handles."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -79,7 +79,7 @@ class Rest(QdqRewriter):
         to = self.scale(call, str(call.ty.dtype))
         if to is None or str(call.args[0].ty.dtype) != "float32":
             return None
-        return requantize.of_real(self.builder_, call.args[0], to)
+        return requantize.quantize_real(self.builder_, call.args[0], to)
 
     def _dequantize(self, call: Call) -> relax.Expr | None:
         numbers = self.numbers(call)

@@ -22,7 +22,7 @@ from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph import requantize
 from farm.compiler.graph.constant_folding import FoldConstants
-from farm.compiler.graph.qdq import DEQUANTIZE, QUANTIZE, Biases, QdqRewriter, Rest, is_quantized
+from farm.compiler.graph.qdq import DEQUANTIZE, QUANTIZE, DequantizeBiases, LowerRemainingQdq, QdqRewriter, is_quantized
 from farm.compiler.graph.requantize import BYTES, MOST_PRODUCTS, Quantized, Scale, Sums
 from farm.compiler.ir.relax_rewriter import Rule, op_name, rewriting
 
@@ -46,7 +46,7 @@ class Integers:
         transform = relax.transform
         stages = [
             one
-            for name, rewriter in (("Biases", Biases), ("Sums", _Folder), ("Rest", Rest))
+            for name, rewriter in (("Biases", DequantizeBiases), ("Sums", _Folder), ("Rest", LowerRemainingQdq))
             for one in (rewriting(f"farm.{name}", rewriter), FoldConstants(), transform.DeadCodeElimination())
         ]
         return tvm.transform.Sequential(stages)(module)
@@ -141,7 +141,7 @@ class _Folder(QdqRewriter):
         return self._real(Sums(self.builder_.emit(sums), np.asarray(offset, np.int32), np.asarray(factor, np.float64)))
 
     def _real(self, sums: Sums) -> relax.Expr:
-        result = requantize.real(self.builder_, sums)
+        result = requantize.dequantize_sums(self.builder_, sums)
         self._sums[result.args[0]] = sums
         return result
 
@@ -191,7 +191,7 @@ class _Folder(QdqRewriter):
         inner, low, high = self._clamped(expression)
         arguments = (to, low, high)
         if (sums := self._sums_of(inner)) is not None:
-            return requantize.of_sums(self.builder_, sums, *arguments)
+            return requantize.requantize_sums(self.builder_, sums, *arguments)
         if (data := self.quantized(inner)) is not None:
             return self._requantized(data, *arguments)
         call = self.producer(inner)
@@ -200,14 +200,15 @@ class _Folder(QdqRewriter):
             left, right = (self.quantized(argument) for argument in call.args)
             if left is not None and right is not None:
                 if name == "relax.multiply":
-                    return requantize.of_product(self.builder_, left, right, *arguments)
-                return requantize.of_terms(self.builder_, [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)], *arguments)
+                    return requantize.requantize_product(self.builder_, left, right, *arguments)
+                return requantize.requantize_terms(self.builder_, [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)], *arguments)
         if call is not None and name == "relax.nn.avg_pool2d" and (data := self.quantized(call.args[0])) is not None:
-            pooled = self.builder_.emit(_with_data(call, requantize.steps(self.builder_, data)))  # sums of whole numbers: exact
-            return requantize.scaled(self.builder_, pooled, data.scale.scale, *arguments)
+            # Sums of whole numbers are exact in float32.
+            pooled = self.builder_.emit(_with_data(call, requantize.without_zero_point(self.builder_, data)))
+            return requantize.requantize_scaled(self.builder_, pooled, data.scale.scale, *arguments)
         if (low, high) == (-np.inf, np.inf) and call is not None and name in (*_MOVES, "relax.concat"):
             return self._moved(call, to)
-        return requantize.of_real(self.builder_, expression, to)
+        return requantize.quantize_real(self.builder_, expression, to)
 
     def _moved(self, call: Call, to: Scale) -> relax.Expr:
         """Quantize first, then apply the view or move."""
@@ -218,7 +219,7 @@ class _Folder(QdqRewriter):
 
     def _requantized(self, data: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
         if data.scale != to:
-            return requantize.of_terms(self.builder_, [(data, 1.0)], to, low, high)
+            return requantize.requantize_terms(self.builder_, [(data, 1.0)], to, low, high)
         value, (first, last) = data.value, to.bounds(low, high)
         if first > to.limits[0]:
             value = self.builder_.emit(relax.op.maximum(relax.const(first, to.dtype), value))

@@ -76,39 +76,43 @@ class Sums:
         return Sums(self.value, steps.astype(np.int32), self.factor) if (np.abs(steps) < _LARGEST / 2).all() else None
 
 
-def real(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
+def dequantize_sums(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
     """Return the numbers that sums represent, as float32."""
     return relax.op.multiply(_whole(builder, sums), _floats(sums.factor))
 
 
-def of_sums(builder: relax.BlockBuilder, sums: Sums, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_sums(builder: relax.BlockBuilder, sums: Sums, to: Scale, low: float, high: float) -> relax.Expr:
     """Return sums as integers of another scale, clamped to [low, high]."""
     steps = builder.emit(relax.op.multiply(_whole(builder, sums), _floats(sums.factor / to.scale)))
-    return rounded(builder, steps, to, low, high)
+    return round_and_clamp(builder, steps, to, low, high)
 
 
-def of_terms(builder: relax.BlockBuilder, terms: Sequence[tuple[Quantized, float]], to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_terms(
+    builder: relax.BlockBuilder, terms: Sequence[tuple[Quantized, float]], to: Scale, low: float, high: float
+) -> relax.Expr:
     """Return the sum of one or two quantized tensors, each times a sign, as integers of another scale."""
     products = [
-        builder.emit(relax.op.multiply(steps(builder, one), relax.const(short(sign * one.scale.scale / to.scale), "float32")))
+        builder.emit(
+            relax.op.multiply(without_zero_point(builder, one), relax.const(round_mantissa(sign * one.scale.scale / to.scale), "float32"))
+        )
         for one, sign in terms
     ]
     total = products[0] if len(products) == 1 else builder.emit(relax.op.add(*products))
-    return rounded(builder, total, to, low, high)
+    return round_and_clamp(builder, total, to, low, high)
 
 
-def of_product(builder: relax.BlockBuilder, left: Quantized, right: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_product(builder: relax.BlockBuilder, left: Quantized, right: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
     """Multiply two quantized tensors elementwise. Only the last factor rounds."""
-    product = builder.emit(relax.op.multiply(steps(builder, left), steps(builder, right)))
-    return scaled(builder, product, left.scale.scale * right.scale.scale, to, low, high)
+    product = builder.emit(relax.op.multiply(without_zero_point(builder, left), without_zero_point(builder, right)))
+    return requantize_scaled(builder, product, left.scale.scale * right.scale.scale, to, low, high)
 
 
-def scaled(builder: relax.BlockBuilder, whole: relax.Expr, factor: float, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_scaled(builder: relax.BlockBuilder, whole: relax.Expr, factor: float, to: Scale, low: float, high: float) -> relax.Expr:
     """Return numbers times a factor as integers of a scale, clamped to [low, high]."""
-    return rounded(builder, builder.emit(relax.op.multiply(whole, relax.const(factor / to.scale, "float32"))), to, low, high)
+    return round_and_clamp(builder, builder.emit(relax.op.multiply(whole, relax.const(factor / to.scale, "float32"))), to, low, high)
 
 
-def rounded(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float) -> relax.Expr:
+def round_and_clamp(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float) -> relax.Expr:
     """Round numbers, in steps of a scale, to integers of that scale, clamped to [low, high]."""
     first, last = (relax.const(float(bound), "float32") for bound in to.bounds(low, high))
     value = _with_zero(builder, builder.emit(relax.op.round(steps)), to)
@@ -116,19 +120,19 @@ def rounded(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: floa
     return relax.op.astype(builder.emit(relax.op.minimum(last, value)), to.dtype)
 
 
-def of_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
+def quantize_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
     """Quantize float32 numbers. The result for NaN is undefined, because no integer represents it."""
-    return rounded(builder, builder.emit(relax.op.divide(value, relax.const(to.scale, "float32"))), to, -np.inf, np.inf)
+    return round_and_clamp(builder, builder.emit(relax.op.divide(value, relax.const(to.scale, "float32"))), to, -np.inf, np.inf)
 
 
-def steps(builder: relax.BlockBuilder, quantized: Quantized) -> relax.Expr:
+def without_zero_point(builder: relax.BlockBuilder, quantized: Quantized) -> relax.Expr:
     """Return q - zero as float32, which is exact."""
     value = builder.emit(relax.op.astype(quantized.value, "float32"))
     zero = quantized.scale.zero
     return builder.emit(relax.op.subtract(value, relax.const(float(zero), "float32"))) if zero else value
 
 
-def short(factor: float) -> float:
+def round_mantissa(factor: float) -> float:
     """Round a number to FACTOR_BITS bits of mantissa."""
     mantissa, exponent = np.frexp(factor)
     return float(np.ldexp(np.rint(np.ldexp(mantissa, FACTOR_BITS)), exponent - FACTOR_BITS))

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PhaseGroup:
     """Phases along one axis that one convolution computes.
 
     `phases` has, for each phase, kernel rows in the order of the inputs that they meet; the index
@@ -50,14 +50,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TransposedAxis:
     """How one axis is computed.
 
     Each phase has `count` results; from one kernel row to the next are `step` inputs. Of the
     interleaved rows, the first `crop` are dropped; the result has `extent` rows.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PhaseGroup, ...]
     count: int
     step: int
     crop: int
@@ -78,39 +78,39 @@ class Axis:
         return (at + self.crop) % self.phases, (at + self.crop) // self.phases
 
 
-def apart(kernel: int, stride: int, dilation: int, padding: int, extent: int) -> Axis:
+def phases_separately(kernel: int, stride: int, dilation: int, padding: int, extent: int) -> TransposedAxis:
     """Return the axis with each phase computed separately."""
     parts = []
     for phase in range(stride):
         rows = [row for row in reversed(range(kernel)) if (phase + padding - row * dilation) % stride == 0]
         first = (phase + padding - rows[0] * dilation) // stride if rows else 0
-        parts.append(Part((tuple(rows) or (kernel,),), first))
-    return Axis(tuple(parts), -(-extent // stride), dilation // math.gcd(dilation, stride), 0, extent)
+        parts.append(PhaseGroup((tuple(rows) or (kernel,),), first))
+    return TransposedAxis(tuple(parts), -(-extent // stride), dilation // math.gcd(dilation, stride), 0, extent)
 
 
-def together(kernel: int, stride: int, padding: int, extent: int) -> Axis:
+def phases_as_channels(kernel: int, stride: int, padding: int, extent: int) -> TransposedAxis:
     """Return the axis with all phases as channels of one convolution. The kernel must not be dilated."""
     taps, skipped = -(-kernel // stride), padding // stride
     rows = [[phase + tap * stride for tap in reversed(range(taps))] for phase in range(stride)]
     phases = tuple(tuple(min(row, kernel) for row in each) for each in rows)
     count = (padding + extent - 1) // stride + 1 - skipped
-    return Axis((Part(phases, skipped - taps + 1),), count, 1, padding % stride, extent)
+    return TransposedAxis((PhaseGroup(phases, skipped - taps + 1),), count, 1, padding % stride, extent)
 
 
-def best(given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int) -> tuple[Axis, Axis]:
+def best(given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int) -> tuple[TransposedAxis, TransposedAxis]:
     """Return the two axes of a transposed convolution whose result is [H, W, C].
 
     They need the fewest vectors of products and, among those, the fewest convolutions.
     """
     *image, channels = result
-    ways: list[list[Axis]] = []
+    ways: list[list[TransposedAxis]] = []
     for axis in (0, 1):
         stride, dilation, padding = (int(values[axis]) for values in (given.strides, given.dilation, given.padding))
-        ways.append([apart(kernel[axis], stride, dilation, padding, image[axis])])
+        ways.append([phases_separately(kernel[axis], stride, dilation, padding, image[axis])])
         if dilation == 1 < stride and int(given.groups) == 1:
-            ways[axis].append(together(kernel[axis], stride, padding, image[axis]))
+            ways[axis].append(phases_as_channels(kernel[axis], stride, padding, image[axis]))
 
-    def cost(axes: tuple[Axis, ...]) -> tuple[int, int]:
+    def cost(axes: tuple[TransposedAxis, ...]) -> tuple[int, int]:
         side_by_side = channels * math.prod(len(axis.parts[0].phases) for axis in axes)
         return math.prod(axis.products for axis in axes) * -(-side_by_side // lanes), math.prod(len(axis.parts) for axis in axes)
 
@@ -169,7 +169,7 @@ class _Phases(Rewriter):
             windows = [window(axis, part, int(size)) for axis, part, size in zip(axes, (high, wide), data[1:3], strict=True)]
             if any(begin >= end for begin, end, _, _ in windows):
                 return None  # a phase that meets no input
-            parts.append(self._part(call, windows, turned(kernel, high, wide, groups), [axis.step for axis in axes]))
+            parts.append(self._part(call, windows, sub_kernel(kernel, high, wide, groups), [axis.step for axis in axes]))
         if all(axis.phases == 1 for axis in axes):
             return parts[0]
         return self.builder_.call_te(partial(interleaved, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED)
@@ -198,13 +198,13 @@ def _named_by_users(function: relax.Function) -> dict[relax.Var, str]:
     return names
 
 
-def window(axis: Axis, part: Part, extent: int) -> tuple[int, int, int, int]:
+def window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[int, int, int, int]:
     """Return the range of the input that a part uses, and its padding: (begin, end, before, after)."""
     last = part.first + (len(part.phases[0]) - 1) * axis.step + axis.count - 1
     return max(0, part.first), min(extent, last + 1), max(0, -part.first), max(0, last + 1 - extent)
 
 
-def turned(kernel: Array, high: Part, wide: Part, groups: int) -> Array:
+def sub_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -> Array:
     """Return the kernel of a part: [rows, columns, CI / groups, groups * phases of both axes * CO / groups].
 
     `kernel` is [CI, CO / groups, KH + 1, KW + 1].
@@ -215,7 +215,7 @@ def turned(kernel: Array, high: Part, wide: Part, groups: int) -> Array:
     return np.ascontiguousarray(apart.transpose(4, 6, 1, 0, 3, 5, 2)).reshape(rows, columns, inputs // groups, -1)
 
 
-def interleaved(axes: tuple[Axis, Axis], channels: int, *parts: te.Tensor) -> te.Tensor:
+def interleaved(axes: tuple[TransposedAxis, TransposedAxis], channels: int, *parts: te.Tensor) -> te.Tensor:
     """Interleave the phases of all parts: [N, rows, columns, phases * channels] to [N, H, W, channels]."""
     high, wide = axes
     inside_high, inside_wide = len(high.parts[0].phases), len(wide.parts[0].phases)

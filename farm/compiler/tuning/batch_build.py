@@ -111,8 +111,8 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     core = cpu_model_of(target)
     with target:
         bound = pipeline.bind(tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory))
-        halved = fp16_weights.are_asked(bound)
-        known = pipeline.at_one(bound)
+        halved = fp16_weights.has_fp16_weights(bound)
+        known = pipeline.bind_batch_to_one(bound)
         simple = pipeline.simplified(known)
         found: dict[str, Piece] = {**tuning_tasks.operators(simple, core, halved)}
         if known is bound:

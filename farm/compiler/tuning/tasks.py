@@ -39,13 +39,13 @@ Built = tuple[tvm.IRModule, list[Array]]
 class Operator:
     """A tuning task: an operator with the operators fused to it, as a module of its own.
 
-    `decision` has the candidates and the default, which has the fewest predicted cycles. `halves`
+    `decision` has the candidates and the default, which has the fewest predicted cycles. `fp16_weights`
     is True if weights may be float16. `calls` is how often the model calls the operator.
     """
 
     module: tvm.IRModule
     decision: Decision
-    halves: bool
+    fp16_weights: bool
     calls: int = 0
 
     def task(self, key: str, records: Records) -> Task:
@@ -62,7 +62,7 @@ class Operator:
 
     def built(self, key: str, candidate: Candidate, core: CpuModel) -> Built:
         """Return the module scheduled by a candidate, and its constants."""
-        selector = ConfigSelector(core, {key: KernelConfig.from_json(candidate.choice)}, self.halves)
+        selector = ConfigSelector(core, {key: KernelConfig.from_json(candidate.choice)}, self.fp16_weights)
         scheduled, _ = schedule.schedule(pipeline.loop_nests(self.module, selector), schedule.scheduler_for(selector))
         return pipeline.lifted(scheduled)
 
@@ -114,23 +114,23 @@ def _candidate(steps: ScheduleTrace) -> Candidate:
     return Candidate(steps.to_json(), str(steps), 0.0)
 
 
-def operators(module: tvm.IRModule, core: CpuModel, halves: bool) -> dict[str, Operator]:
+def operators(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, Operator]:
     """Return the operators of a simplified module with several candidates, by workload key."""
     found: dict[str, Operator] = {}
     for cut in _cut(module["main"]):
-        selector = ConfigSelector(core, fp16_weights=halves)
+        selector = ConfigSelector(core, fp16_weights=fp16_weights)
         pipeline.loop_nests(cut, selector)
         for key, decision in selector.decisions.items():
-            found.setdefault(key, Operator(cut, decision, halves)).calls += 1
+            found.setdefault(key, Operator(cut, decision, fp16_weights)).calls += 1
     return {key: piece for key, piece in found.items() if len(piece.decision.candidates) > 1}
 
 
-def kernels(module: tvm.IRModule, core: CpuModel, halves: bool) -> dict[str, General]:
+def kernels(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, General]:
     """Return the kernels of a simplified module without a rule of their own, by workload key.
 
     The general rule schedules them.
     """
-    selector = ConfigSelector(core, fp16_weights=halves)
+    selector = ConfigSelector(core, fp16_weights=fp16_weights)
     module = pipeline.loop_nests(module, selector)
     called = [binding for block in module["main"].body.blocks for binding in block.bindings if _name(binding) == "relax.call_tir"]
     calls = Counter(binding.value.args[0] for binding in called)

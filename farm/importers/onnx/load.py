@@ -23,10 +23,10 @@ from farm.importers.onnx.converters import installed
 from farm.importers.onnx.input_shapes import input_specs, user_inputs
 from farm.importers.onnx.layer_outputs import onnx_layers
 from farm.importers.onnx.operators import check_operators, has_converter
-from farm.importers.onnx.qlinear_to_qdq import plainly
+from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.runtime import session
 from farm.importers.onnx.simplify import folded
-from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
 from farm.importers.size_limits import check_size
 from farm.types import Model, TensorSpec
 
@@ -57,7 +57,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
-        asked = session_of(path)
+        session = session_of(path)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
         specs = output_specs(module, outputs)
     except ModelError as error:
@@ -71,7 +71,7 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
-        reference=_reference(asked, outputs, known, what),
+        reference=_reference(session, outputs, known, what),
         layers=lambda values: onnx_layers(onnx.load(path), {**values, **known}),
     )
 
@@ -92,7 +92,7 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
             raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
-    return model, folded(plainly(fed), inputs, has_converter), inputs
+    return model, folded(qlinear_to_qdq(fed), inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -162,7 +162,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
-        with hushed(), installed(), layer_names.of_onnx() as names:
+        with suppress_output(), installed(), layer_names.of_onnx() as names:
             return custom_kernels.compiled(as_dataflow(layer_names.named(from_onnx(model, shape_dict=shapes), names)))
     except Exception as exc:
         node = _failing_node(exc)
@@ -180,12 +180,12 @@ def _failing_node(error: Exception) -> onnx.NodeProto | None:
     return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
 
 
-def _reference(asked: Any, outputs: list[str], known: Mapping[str, np.ndarray], what: str) -> Reference:
-    """Return the function that runs the session `asked` on inputs by name, and the `known` ones."""
+def _reference(session: Any, outputs: list[str], known: Mapping[str, np.ndarray], what: str) -> Reference:
+    """Return the function that runs the ONNX Runtime `session` on inputs by name, and the `known` ones."""
 
     def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            return [np.asarray(output) for output in asked.run(outputs, {**inputs, **known})]
+            return [np.asarray(output) for output in session.run(outputs, {**inputs, **known})]
         except Exception as exc:
             fix = "check the shapes and values of the inputs"
             raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc

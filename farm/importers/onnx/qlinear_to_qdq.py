@@ -26,7 +26,7 @@ _OF_ONE = {
 _SAME = ("QuantizeLinear", "DequantizeLinear")
 
 
-def plainly(model: onnx.ModelProto) -> onnx.ModelProto:
+def qlinear_to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model without QLinear operators; a copy if it has any.
 
     Operators that cannot be rewritten stay, and the import refuses them by name.

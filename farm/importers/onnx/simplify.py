@@ -34,7 +34,7 @@ def folded(model: onnx.ModelProto, inputs: Sequence[TensorSpec], has_converter: 
     Only functions that have no converter are inlined.
     """
     fixed = _with_shapes(model, inputs)
-    fixed = _opened(fixed, has_converter)
+    fixed = _inline_function_ops(fixed, has_converter)
     return _Folder(fixed).run()
 
 
@@ -50,7 +50,7 @@ def _with_shapes(model: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.M
     return result
 
 
-def _opened(model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+def _inline_function_ops(model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
     """Inline ONNX's function operators that have no converter.
 
     An operator is inlined only if its body adds no operator without a converter.

@@ -7,6 +7,7 @@ of constants from the file; here they come from LiteRT, which knows them for all
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,26 @@ _BOUNDS = {"NONE": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0)
 _FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"
 
 
-def converter(opened: Opened, names: Names) -> type:
-    """Return the converter class for one file, as `from_tflite` takes it.
+@dataclass
+class Conversion:
+    """The conversion of one file, from which `from_tflite` makes its converter.
 
-    It records in `names` the layer of each Relax variable.
+    It records in `names` the layer of each Relax variable, and in `at` the operator that is being
+    converted.
     """
-    return type("Converter", (_Converter,), {"opened": opened, "names": names})
+
+    opened: Opened
+    names: Names = field(default_factory=dict)
+    at: Operator | None = None
+
+    def __call__(self, model: Any, subgraph: Any, table: Any, builder: Any) -> _Converter:
+        """Return a converter of a graph of the file; the parameters are TVM's."""
+        return _Converter(self, model, subgraph, table, builder)
 
 
 def problems(opened: Opened) -> list[Problem]:
     """Return everything that the import would refuse, sorted by operator."""
-    known = converter(opened, {})(opened.model, opened.graph, None, None)
+    known = Conversion(opened)(opened.model, opened.graph, None, None)
     found = defaultdict[tuple[str, str], list[str]](list)
     for operator in opened.operators:
         if operator.name not in known.convert_map or operator.name in _REFUSED:
@@ -65,14 +75,15 @@ def _refusal(known: _Converter, operator: Operator) -> str:
 
 
 class _Converter(OperatorConverter):  # type: ignore[misc]
-    """TVM's converter with farm's corrections, for the file `opened`."""
+    """TVM's converter with farm's corrections.
 
-    opened: Opened
-    names: Names
-    at: Operator | None = None  # the operator that is being converted
+    TVM would make converters of inner graphs by another signature; `problems` reports all operators
+    with such graphs.
+    """
 
-    def __init__(self, model: Any, subgraph: Any, table: Any, builder: Any, state: Any = None) -> None:
-        super().__init__(model, subgraph, table, builder, state)
+    def __init__(self, conversion: Conversion, model: Any, subgraph: Any, table: Any, builder: Any) -> None:
+        super().__init__(model, subgraph, table, builder)
+        self.conversion, self.opened = conversion, conversion.opened
         self.convert_map |= {"AVERAGE_POOL_2D": self._average_pool, "EXPAND_DIMS": self._expand_dims}
         # Quantized tensors that are floating point temporarily.
         self._as_floats: set[int] = set()
@@ -102,7 +113,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         for number, operator in enumerate(self.opened.operators):
             if operator.outputs and all(index in self.opened.known for index in operator.outputs):
                 continue
-            type(self).at = operator
+            self.conversion.at = operator
             if self._is_hybrid(operator):
                 self._dequantize_weights(operator)
             made = self.convert_map[operator.name](op=self.subgraph.Operators(number))
@@ -119,7 +130,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         if isinstance(value, tvm.ir.Call) and isinstance(value.ty, relax.TensorType):
             value = self.bb.emit(value)
         if isinstance(value, relax.Var):
-            self.names.setdefault(value.name, operator.place)
+            self.conversion.names.setdefault(value.name, operator.place)
         self.exp_tab.set_expr(self.opened.tensor_name(index), value)
 
     def _is_hybrid(self, operator: Operator) -> bool:

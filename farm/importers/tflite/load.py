@@ -11,8 +11,8 @@ import numpy as np
 from farm.errors import ModelError
 from farm.importers import custom_kernels, layer_names
 from farm.importers.imported_model import Imported
-from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
-from farm.importers.tflite.converter import converter, problems
+from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
+from farm.importers.tflite.converter import Conversion, problems
 from farm.importers.tflite.model import TO_ONNX, Opened
 from farm.types import Model
 
@@ -60,16 +60,15 @@ def _to_relax(opened: Opened) -> Any:
     from tvm.relax.frontend.tflite import from_tflite
 
     shapes = {opened.tensor_name(int(index)): spec.shape for index, spec in zip(opened.graph.InputsAsNumpy(), opened.inputs, strict=True)}
-    names: layer_names.Names = {}
-    made = converter(opened, names)
+    conversion = Conversion(opened)
     try:
-        with hushed():
-            module = from_tflite(opened.model, shape_dict=shapes, op_converter=made)
+        with suppress_output():
+            module = from_tflite(opened.model, shape_dict=shapes, op_converter=conversion)
             # The weights again, which are in the module already.
             module["main"] = module["main"].without_attr("params")
-            return custom_kernels.compiled(layer_names.named(module, names))
+            return custom_kernels.compiled(layer_names.named(module, conversion.names))
     except Exception as exc:
-        at = getattr(made, "at", None)
+        at = conversion.at
         where = f"operator {at.name} ({at.place})" if at is not None else "the model"
         why = one_line(exc)
         raise ModelError(f"{opened.what}: TVM cannot import {where}", why, f"convert the model to ONNX: {TO_ONNX}") from exc

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from farm.errors import ModelError, did_you_mean
 from farm.importers import custom_kernels, layer_names
 from farm.importers.imported_model import Imported, Reference, example_inputs
-from farm.importers.relax_module import detach_weights, hushed, one_line, output_specs
+from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
 from farm.importers.torch.dtypes import is_numpys, spec_of
 from farm.importers.torch.intermediates import torch_layers
 
@@ -31,7 +31,7 @@ def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch
     """
     positional, named = arguments
     try:
-        with hushed(), torch.no_grad():
+        with suppress_output(), torch.no_grad():
             return torch.export.export(module, positional, named)
     except Exception as exc:
         fix = "make the module exportable, see https://docs.pytorch.org/docs/stable/export.html, or export it to ONNX and name that file"
@@ -149,7 +149,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from farm.importers.torch.converters import indexing, operators, pt2e, recurrent
 
     try:
-        with hushed():
+        with suppress_output():
             table = recurrent.decompositions(program)
             table.update(operators.decompositions())
             program = program.run_decompositions(table)

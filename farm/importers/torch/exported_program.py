@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported, example_inputs
 from farm.importers.model_file import refuse_dtypes, refuse_values
-from farm.importers.relax_module import hushed, one_line
+from farm.importers.relax_module import one_line, suppress_output
 from farm.importers.torch.convert import Arguments, convert, export, input_names, with_shapes
 from farm.importers.torch.converters.pt2e import known_to_torch
 from farm.importers.torch.dtypes import spec_of
@@ -69,7 +69,7 @@ def _batched(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 def _read(path: Path) -> torch.export.ExportedProgram:
     """Return the program of a file; raise ModelError if torch cannot load it."""
     try:
-        with hushed(), _no_unpickling():
+        with suppress_output(), _no_unpickling():
             known_to_torch()
             try:
                 return torch.export.load(path)

@@ -63,7 +63,7 @@ class Recorder:
 
     def _read(self) -> set[Path]:
         """Return the files of this recording and of all marked modules; mark the new modules."""
-        opened = {path for path in map(Path, self._opened) if counts(path)}
+        opened = {path for path in map(Path, self._opened) if is_model_dependency(path)}
         modules = dict(_user_modules())
         read = {str(path): file_digest(path) for path in opened | set(modules.values())}
         for name in modules.keys() - self._before:
@@ -79,7 +79,7 @@ def forget_modules() -> None:
             del sys.modules[name]
 
 
-def counts(path: Path) -> bool:
+def is_model_dependency(path: Path) -> bool:
     """Return whether a file belongs to the model.
 
     Files of Python, the system, installed packages and farm itself do not.
@@ -95,7 +95,7 @@ def _user_modules() -> Iterator[tuple[str, Path]]:
     """Yield name and file of each loaded module that belongs to the model."""
     for name, module in _modules():
         file = vars(module).get("__file__")
-        if isinstance(file, str) and name != "__main__" and counts(Path(file).absolute()):
+        if isinstance(file, str) and name != "__main__" and is_model_dependency(Path(file).absolute()):
             yield name, Path(file).absolute()
 
 

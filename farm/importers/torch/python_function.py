@@ -24,7 +24,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import Imported
 from farm.importers.relax_module import one_line
 from farm.importers.torch.convert import Arguments, convert, export, input_names, with_dtypes, with_shapes
-from farm.importers.torch.file_recorder import Recorder, counts, forget_modules
+from farm.importers.torch.file_recorder import Recorder, forget_modules, is_model_dependency
 from farm.types import Model
 from farm.types.python_source import FORM, module_and_function
 
@@ -128,7 +128,7 @@ def _failed(what: str, error: BaseException) -> ModelError:
 
 def _place(error: BaseException) -> str:
     """Return where in the user's code an error was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if counts(Path(frame.filename))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_model_dependency(Path(frame.filename))]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 

@@ -13,7 +13,7 @@ import torch
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import Imported
-from farm.importers.relax_module import hushed, one_line
+from farm.importers.relax_module import one_line, suppress_output
 from farm.importers.torch import python_function
 from farm.importers.torch.pickles import pickled_objects
 from farm.types import Model
@@ -47,7 +47,7 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
     Raises ModelError if the file is not a state dict.
     """
     try:
-        with hushed():
+        with suppress_output():
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:
         objects = pickled_objects(path)

@@ -20,7 +20,7 @@ import torch
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import Imported, example_inputs
-from farm.importers.relax_module import hushed, one_line
+from farm.importers.relax_module import one_line, suppress_output
 from farm.importers.torch.convert import Arguments, convert, export, output_names, reference, with_dtypes
 from farm.importers.torch.dtypes import dtype_name, spec_of
 from farm.importers.torch.pickles import SAVE
@@ -68,7 +68,7 @@ def _read(path: Path) -> Script:
     Its pickle is read by torch's own reader of scripts, which creates no Python objects.
     """
     try:
-        with hushed():
+        with suppress_output():
             script: Script = torch.jit.load(path, map_location="cpu")
             return script.eval()
     except Exception as exc:
@@ -122,7 +122,7 @@ def _of_tensors(script: Script, names: Sequence[str], plain: Mapping[str, str]) 
     _, *arguments = script.forward.schema.arguments
     if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(names) and len(arguments) == len(names):
         return script
-    with hushed():
+    with suppress_output():
         outer = torch.nn.Module()
         outer.inner = script
         scripted: Script = torch.jit.script(outer.eval())
@@ -151,7 +151,7 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
 
     arguments: Arguments = (tuple(inputs.values()), {})
     try:
-        with hushed(), torch.no_grad():
+        with suppress_output(), torch.no_grad():
             program = TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE) from exc
@@ -164,7 +164,7 @@ def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
     With all weights constant, torch resolves control flow that depends on them and on the mode.
     """
     try:
-        with hushed():
+        with suppress_output():
             frozen = torch.jit.freeze(script)
     except Exception as exc:
         raise ModelError(f"{what}: torch cannot freeze the script", one_line(exc), SAVE) from exc
@@ -185,7 +185,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"
         try:
-            with hushed(), torch.no_grad():
+            with suppress_output(), torch.no_grad():
                 torch.onnx.export(script, tuple(inputs.values()), path, input_names=list(inputs), opset_version=_OPSET, dynamo=False)
         except Exception as exc:
             raise ModelError(f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE) from exc

@@ -65,9 +65,6 @@ class Tuning:
     skipped: list[str] = field(default_factory=list)
     kept: int = 0
     core: str = ""
-    _built: list[Batch] = field(default_factory=list)
-    _building: Wanted = ()
-    _number: int = 0
 
 
 Show = Callable[[Tuning, str], None]  # with a line if something has happened, else ""
@@ -75,13 +72,20 @@ Show = Callable[[Tuning, str], None]  # with a line if something has happened, e
 
 @dataclass
 class Trials:
-    """The loop from candidates to batches to records."""
+    """The loop from candidates to batches to records.
+
+    `work` is the state that `show` displays. The batches that wait for a board or are being built
+    are the loop's own.
+    """
 
     work: Tuning
     crew: Crew
     prepared: Prepared
     profile: Profile
     show: Show
+    _built: list[Batch] = field(default_factory=list)
+    _building: Wanted = ()
+    _batches_begun: int = 0
 
     def run(self, deadline: Deadline) -> None:
         """Build and measure batches until nothing is left to try or the time is over."""
@@ -92,7 +96,7 @@ class Trials:
                     self._build_next()
                 self._measure_next(deadline)
                 under_way = [board for board in work.boards if board.batch]
-                if not (under_way or work._building) and (deadline.expired or not work._built):
+                if not (under_way or self._building) and (deadline.expired or not self._built):
                     return
                 for message in self.crew.messages(_TICK_S):
                     self._hear(message)
@@ -104,12 +108,12 @@ class Trials:
     def _build_next(self) -> None:
         """Assign the next batch to the builder, unless one batch per board is already waiting."""
         work = self.work
-        if work._building or len(work._built) >= len(work.boards) or not self.crew.idle(_BUILDER):
+        if self._building or len(self._built) >= len(work.boards) or not self.crew.idle(_BUILDER):
             return
         if wanted := work.search.next():
-            work._building = wanted
-            work._number += 1
-            folder = self.crew.scratch / f"batch-{work._number}"
+            self._building = wanted
+            self._batches_begun += 1
+            folder = self.crew.scratch / f"batch-{self._batches_begun}"
             arguments = (self.prepared, self.profile, wanted, folder)
             self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
 
@@ -117,8 +121,8 @@ class Trials:
         """Assign waiting batches to idle boards."""
         # The board with the fewest batches comes first: all get some if building is the bottleneck.
         for board in sorted(self.work.boards, key=lambda one: one.batches):
-            if self.work._built and not (board.batch or board.gone or deadline.expired):
-                batch = self.work._built.pop(0)
+            if self._built and not (board.batch or board.gone or deadline.expired):
+                batch = self._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
                 limit_s = self._limit_s(batch)
                 self.crew.assign(
@@ -167,10 +171,10 @@ class Trials:
         work = self.work
         if message.kind is Kind.NOTE:
             return
-        wanted, work._building = work._building, ()
+        wanted, self._building = self._building, ()
         if message.kind is Kind.DONE:
             batch: Batch = message.value
-            work._built.append(batch)
+            self._built.append(batch)
             for workload, choice, why in batch.failed:
                 next(kernel for kernel in work.search.kernels if kernel.task.workload == workload).skipped[choice] = why
                 self.show(work, f"skipped {choice} of {workload}: {why}")

@@ -14,7 +14,7 @@ from tvm import relax
 from farm import executor, importers, subprocesses
 from farm.compiler import host_run
 from farm.compiler.build import build
-from farm.compiler.graph.requantize import FACTOR_BITS, Scale, Sums, short
+from farm.compiler.graph.requantize import FACTOR_BITS, Scale, Sums, round_mantissa
 from farm.prepare import prepare
 from farm.types import Device, Model
 
@@ -110,7 +110,7 @@ def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
 
 def test_a_factor_times_a_step_is_exact_in_float32():
     for factor in numbers.uniform(1e-4, 40, 200):
-        shortened = short(float(factor))
+        shortened = round_mantissa(float(factor))
         assert abs(shortened / factor - 1) <= 2.0**-FACTOR_BITS
         for step in (-255, -1, 127, 255):
             assert float(np.float32(shortened) * np.float32(step)) == shortened * step

@@ -106,10 +106,10 @@ def test_a_record_for_weights_of_float16_is_none_for_those_of_float32_where_a_ke
 
     row = {"x": np.ones((1, 256), "float32")}
     half = np.random.default_rng(5).standard_normal((256, 256)).astype("float16")
-    keys = {dtype: lowered(row, body, {"w": half.astype(dtype)}, "x86-64-v3").asked for dtype in ("float16", "float32")}
+    keys = {dtype: lowered(row, body, {"w": half.astype(dtype)}, "x86-64-v3").record_keys for dtype in ("float16", "float32")}
     assert keys["float16"] == [f"{keys['float32'][0]} f16"]
     for cpu, small in (("x86-64", half), ("x86-64-v3", half[:, :8])):  # a core without the instruction; what stays in the nearest cache
-        assert lowered(row, body, {"w": small}, cpu).asked == lowered(row, body, {"w": small.astype("float32")}, cpu).asked
+        assert lowered(row, body, {"w": small}, cpu).record_keys == lowered(row, body, {"w": small.astype("float32")}, cpu).record_keys
 
 
 def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them(desk, kept, records, tmp_path):

@@ -43,17 +43,17 @@ def convolution(found):
 
 
 def test_a_kernel_has_one_key_whatever_its_model_calls_things_and_on_every_machine():
-    [first] = [key for key in lowered(X, volumes, W).asked if "conv3d" in key]
-    [other] = [key for key in lowered({"image": X["x"]}, volumes, {"filters": W["w"]}).asked if "conv3d" in key]
+    [first] = [key for key in lowered(X, volumes, W).record_keys if "conv3d" in key]
+    [other] = [key for key in lowered({"image": X["x"]}, volumes, {"filters": W["w"]}).record_keys if "conv3d" in key]
     assert first == other == KEY
     image, table = (np.zeros(shape, "float32") for shape in ((1, 8, 9, 9), (3, 5)))
-    [early] = lowered({"x": image}, lambda emit, x: emit(relax.op.max(emit(relax.op.nn.relu(x)), 1))).asked
+    [early] = lowered({"x": image}, lambda emit, x: emit(relax.op.max(emit(relax.op.nn.relu(x)), 1))).record_keys
 
     def after_others(emit, t, x):
         more = emit(relax.op.add(emit(relax.op.permute_dims(t)), relax.const(1.0)))
         return [emit(relax.op.max(emit(relax.op.nn.relu(x)), 1)), more]
 
-    assert lowered({"t": table, "x": image}, after_others).asked == [early]
+    assert lowered({"t": table, "x": image}, after_others).record_keys == [early]
 
 
 def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_searched():
@@ -66,7 +66,7 @@ def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_s
         (open_batch, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2))),
         ({"x": np.zeros((9, 8), "float32")}, lambda emit, x: emit(relax.op.permute_dims(x))),
     ]:
-        assert lowered(inputs, body).asked == []
+        assert lowered(inputs, body).record_keys == []
 
 
 def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record(desk, kept, cache, records, tmp_path):
@@ -106,7 +106,7 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(desk, kept, cache
 
 @pytest.mark.parametrize("trace", [[[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []], [], ["x"]])
 def test_a_record_that_does_not_apply_is_left_out_and_said(trace):
-    [key] = [key for key in lowered(X, volumes, W).asked if "conv3d" in key]
+    [key] = [key for key in lowered(X, volumes, W).record_keys if "conv3d" in key]
     low = lower(module(X, volumes, W), list(W.values()), target(), {}, {key: ScheduleTrace(str(trace).replace("'", '"'))})
     [kernel] = [kernel for kernel in low.kernels if "conv3d" in kernel.name]
     assert (kernel.rule, kernel.recorded) == ("general", False) and kernel.note.startswith("its record does not apply")

@@ -36,7 +36,7 @@ class _Recurrent(OnnxOpConverter):  # type: ignore[misc]
     @classmethod
     def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Tuple:
         given = {name: inputs[index] for index, name in enumerate(_INPUTS)}
-        return convert(builder, _layer(cls.cell, given, attributes), Math(builder), given, bool(attributes.get("layout", 0)))
+        return convert(builder, _layer(cls.cell, given, attributes), LayoutOps(builder), given, bool(attributes.get("layout", 0)))
 
 
 class Lstm(_Recurrent):
@@ -102,7 +102,7 @@ def _activations(cell: str, attributes: dict[str, Any], directions: int) -> tupl
     return tuple(tuple(names[index * each : (index + 1) * each]) for index in range(directions))
 
 
-def convert(builder: relax.BlockBuilder, layer: Layer, math: Math, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
+def convert(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
     """Emit a recurrent layer; return its output and last states in ONNX's layout.
 
     `given` holds the operator's inputs by ONNX's names; absent ones are None.
@@ -110,17 +110,17 @@ def convert(builder: relax.BlockBuilder, layer: Layer, math: Math, given: dict[s
     The results are [T, D, B, H] and [D, B, H]; if `batch_first`, [B, T, D, H] and [B, D, H].
     """
     data = builder.emit(relax.op.permute_dims(given["X"], [1, 0, 2])) if batch_first else given["X"]
-    operands = [_shares(builder, layer, math, data, given), math.packed(layer, _value(given["R"]))]
+    operands = [_input_gates(builder, layer, layout, data, given), layout.packed(layer, _value(given["R"]))]
     states = [given["initial_h"], given["initial_c"]][: 2 if layer.cell == LSTM else 1]
-    operands += [math.state(layer, state, batch_first) for state in states]
+    operands += [layout.state(layer, state, batch_first) for state in states]
     if layer.reset_after:
-        operands.append(math.filled(layer, math.split(_biases(layer, given["B"]), 1, 6)[5]))
+        operands.append(layout.filled(layer, layout.split(_biases(layer, given["B"]), 1, 6)[5]))
     if layer.peepholes:
-        separate = math.reshaped(_value(given["P"]), (len(layer.backwards), 3, layer.hidden))
-        operands.append(math.filled(layer, separate))
+        separate = layout.reshaped(_value(given["P"]), (len(layer.backwards), 3, layer.hidden))
+        operands.append(layout.filled(layer, separate))
     if layer.masked:
         operands.append(relax.op.astype(given["sequence_lens"], "int32"))
-    made = kernels_recurrent.emit(builder, layer, [math.expression(operand) for operand in operands])
+    made = kernels_recurrent.emit(builder, layer, [layout.expression(operand) for operand in operands])
     output, *states = [_unfilled(builder, layer, made[index]) for index in range(len(states) + 1)]
     if batch_first:
         output = relax.op.permute_dims(output, [2, 0, 1, 3])
@@ -128,24 +128,24 @@ def convert(builder: relax.BlockBuilder, layer: Layer, math: Math, given: dict[s
     return relax.Tuple([builder.emit(one) for one in (output, *states)])
 
 
-def _shares(builder: relax.BlockBuilder, layer: Layer, math: Math, data: relax.Expr, given: dict[str, Any]) -> relax.Expr:
+def _input_gates(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, data: relax.Expr, given: dict[str, Any]) -> relax.Expr:
     """Return the input gates [T, B, D, N, G, L], with all biases.
 
     The bias that GRU's reset gate scales is left out.
     """
     directions, depth = len(layer.backwards), int(data.ty.shape[2])
-    weights = math.packed(layer, _value(given["W"]))  # [D, N, I, G, L], where I is the input size
+    weights = layout.packed(layer, _value(given["W"]))  # [D, N, I, G, L], where I is the input size
     columns = directions * layer.blocks * layer.gates * layer.lanes
-    weights = math.reshaped(math.permuted(weights, [2, 0, 1, 3, 4]), (depth, columns))
+    weights = layout.reshaped(layout.permuted(weights, [2, 0, 1, 3, 4]), (depth, columns))
     rows = builder.emit(relax.op.reshape(data, (layer.steps * layer.batch, depth)))
-    shares = builder.emit(relax.op.matmul(rows, math.expression(weights)))
+    gates = builder.emit(relax.op.matmul(rows, layout.expression(weights)))
     if given["B"] is not None:
-        inner, recurrent = math.split(_biases(layer, given["B"]), 1, 2)
+        inner, recurrent = layout.split(_biases(layer, given["B"]), 1, 2)
         if layer.reset_after:
-            recurrent = math.without_last_gate(layer, recurrent)
-        bias = math.packed(layer, math.reshaped(math.added(inner, recurrent), (directions, layer.gates * layer.hidden, 1)))
-        shares = builder.emit(relax.op.add(shares, math.expression(math.reshaped(bias, (columns,)))))
-    return builder.emit(relax.op.reshape(shares, (layer.steps, layer.batch, directions, layer.blocks, layer.gates, layer.lanes)))
+            recurrent = layout.without_last_gate(layer, recurrent)
+        bias = layout.packed(layer, layout.reshaped(layout.added(inner, recurrent), (directions, layer.gates * layer.hidden, 1)))
+        gates = builder.emit(relax.op.add(gates, layout.expression(layout.reshaped(bias, (columns,)))))
+    return builder.emit(relax.op.reshape(gates, (layer.steps, layer.batch, directions, layer.blocks, layer.gates, layer.lanes)))
 
 
 def _biases(layer: Layer, bias: Any) -> Value:
@@ -161,7 +161,7 @@ def _unfilled(builder: relax.BlockBuilder, layer: Layer, value: relax.Expr) -> r
     return builder.emit(relax.op.strided_slice(value, [len(value.ty.shape) - 1], [0], [layer.hidden]))
 
 
-class Math:
+class LayoutOps:
     """Layout changes that are computed by numpy if a value is constant.
 
     Weights are thus packed once, during the import.

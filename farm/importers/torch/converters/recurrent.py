@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tvm import relax
 
-from farm.importers.onnx.converters.recurrent import Math, Value, convert
+from farm.importers.onnx.converters.recurrent import LayoutOps, Value, convert
 from farm.kernels.recurrent import GRU, LSTM, RNN, Layer
 
 _CELLS = {"lstm.input": LSTM, "gru.input": GRU, "rnn_tanh.input": RNN, "rnn_relu.input": RNN}
@@ -84,7 +84,7 @@ class _Stack:
 
     def __init__(self, node: torch.fx.Node, importer: Any, weights: Mapping[str, np.ndarray]) -> None:
         self.node, self.importer, self.weights = node, importer, weights
-        self.builder, self.math = importer.block_builder, Math(importer.block_builder)
+        self.builder, self.layout = importer.block_builder, LayoutOps(importer.block_builder)
         self.cell = _CELLS[_name(node)]
         self.biased, self.layers, self.bidirectional, self.batch_first = bool(node.args[3]), int(node.args[4]), node.args[7], node.args[8]
         self.directions = 2 if self.bidirectional else 1
@@ -113,7 +113,7 @@ class _Stack:
         given: dict[str, Any] = {"X": data, "B": None, "sequence_lens": None, "P": None}
         given["W"], given["R"] = (self._stacked(parts[which::each]) for which in range(2))
         if self.biased:
-            given["B"] = self.math.joined([self._stacked(parts[which::each]) for which in (2, 3)], 1)
+            given["B"] = self.layout.joined([self._stacked(parts[which::each]) for which in (2, 3)], 1)
         for name, states in zip(("initial_h", "initial_c"), (*self.first, None), strict=False):
             given[name] = None if states is None else states[index]
         steps, batch = (int(extent) for extent in list(data.ty.shape)[:2])
@@ -127,7 +127,7 @@ class _Stack:
             (_ACTIVATIONS[_name(self.node)],) * self.directions,
             reset_after=self.cell == GRU,
         )
-        return convert(self.builder, layer, self.math, given, False)
+        return convert(self.builder, layer, self.layout, given, False)
 
     def _stacked(self, parts: Sequence[Value]) -> Value:
         """Return the weights of all directions as [D, G*H, ...], with the gates in ONNX's order.
@@ -136,10 +136,10 @@ class _Stack:
         """
         order, stacked = _ONNX_ORDER[self.cell], []
         for part in parts:
-            gates = self.math.split(part, 0, len(order)) if len(order) > 1 else [part]
-            part = self.math.joined([gates[gate] for gate in order], 0)
-            stacked.append(self.math.reshaped(part, (1, *_shape(part))))
-        return self.math.joined(stacked, 0)
+            gates = self.layout.split(part, 0, len(order)) if len(order) > 1 else [part]
+            part = self.layout.joined([gates[gate] for gate in order], 0)
+            stacked.append(self.layout.reshaped(part, (1, *_shape(part))))
+        return self.layout.joined(stacked, 0)
 
     def _weight(self, node: torch.fx.Node) -> Value:
         """Return a weight as an array if it is constant, else as an expression."""
