@@ -242,7 +242,7 @@ class _Story:
         else:
             prepared, profile = self._made["prepare", key[1]], self._profiles[key[2]]
             task = f"compiling {key[1]} for {key[2]}"
-            self.crew.assign(lane, build_task, prepared, profile, self.store, deadline_s=BUILD_S, task=task)
+            self.crew.assign(lane, build_task, self._models[key[1]], prepared, profile, self.store, deadline_s=BUILD_S, task=task)
 
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._made.get(("agent", job.device.profile.agent or ""))
