@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,16 @@ from farm.compiler.fingerprint import artifact_digest, versions
 from farm.errors import BuildError, FarmError
 from farm.store import RecordStore, Store, Upstream, digest_of, file_digest
 from farm.time_ledger import timed
-from farm.types import Artifact, Prepared, Profile, Progress, Stage
+from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Stage
 from farm.workers import Desk
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.compiler.lower import Lowered
-
+OBJECTS = "objects"
+_OBJECT = re.compile(r"[\w-][\w.-]*\.o", re.ASCII)
 RawChoices = Mapping[str, Mapping[str, object]]  # by workload, as records have them
+Generator = Callable[..., "Generated"]
 # Kept by the digest of a build without records: the CPU model, and the workloads that it looked up.
 ASKED, WORKLOADS = "workloads", "workloads.json"
 
@@ -35,25 +37,31 @@ def build(
     cache: Path,
     records: RecordStore | None = None,
     upstream: Upstream | None = None,
+    generator: Generator | None = None,
 ) -> Artifact:
     """Return the artifact of a model for a profile: from the store, or built and published there.
 
     Only the records for the profile's CPU model and for workloads of this model affect the build. The
     first build stores the keys of these workloads, so the digest depends on their records and on no
-    others. `upstream` is where others' builds are fetched from. Raises BuildError.
+    others. `upstream` is where others' builds are fetched from. `generator` replaces `generate`, for
+    example to run it in a sandbox; the files that it leaves are trusted for their content only.
+    Raises BuildError.
     """
     store, base = Store(cache, upstream), artifact_digest(prepared, profile)
     if found := _find(store, base, prepared, profile, records):
         return found
-    with _our_errors(prepared, profile):
-        made = _lower(desk, prepared, profile, records)
-    if not store.find(ASKED, base):
-        with store.publish(ASKED, base) as folder:
-            (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": list(made.lowered.record_keys)}, indent=1))
-    digest = _digest_with(base, made.choices, made.lowered.record_keys)
-    if not store.find(KIND, digest):
-        with store.publish(KIND, digest) as folder, _our_errors(prepared, profile):
-            _write(folder, desk, prepared, profile, digest, made, store)
+    every = {core: records.choices(core) for core in records.cores()} if records else {}
+    with store.scratch() as scratch:
+        made = scratch / "made"
+        made.mkdir()
+        generated: Generated = (generator or generate)(desk, prepared, profile, every, cache, made)
+        if not store.find(ASKED, base):
+            with store.publish(ASKED, base) as folder:
+                (folder / WORKLOADS).write_text(json.dumps({"core": generated.core, "workloads": list(generated.record_keys)}, indent=1))
+        digest = _digest_with(base, every.get(generated.core, {}), generated.record_keys)
+        if not store.find(KIND, digest):
+            with store.publish(KIND, digest) as folder:
+                _finish(folder, prepared, profile, digest, generated, made)
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
     return _named(load(kept, cached=False), prepared, profile)
@@ -88,32 +96,69 @@ def _named(artifact: Artifact, prepared: Prepared, profile: Profile) -> Artifact
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A lowered model, its target, the recorded choices it used, and the seconds of each stage."""
+class Generated:
+    """What the generation of a build's code returns besides files.
 
-    target: Any
+    `core` is the key of the target's CPU model, and `record_keys` are the keys of the workloads that a
+    record can change. `objects` are the names of the object files, in the order of linking.
+    `target` is the profile's target with the CPU of this machine, where it is `native`.
+    """
+
     core: str
-    choices: RawChoices
-    lowered: Lowered
+    record_keys: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+    objects: tuple[str, ...]
+    target: dict[str, object]
     seconds: dict[str, float]
 
 
-def _lower(desk: Desk, prepared: Prepared, profile: Profile, records: RecordStore | None) -> _Made:
+def generate(desk: Desk, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices], cache: Path, folder: Path) -> Generated:
+    """Generate the code of a prepared model: object files, parameters and graph in a folder.
+
+    `records` are the recorded choices by CPU model. Starts no program, except for GPUs. Raises
+    BuildError.
+    """
     import tvm
 
+    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.kernel_libraries import export
+    from farm.compiler.codegen.nvrtc import device_code
     from farm.compiler.cpu.kernel_config import parsed
+    from farm.compiler.execution_graph import graph_of
     from farm.compiler.lower import lower, resolve_target
     from farm.compiler.target.cpu_model import target_key
 
     seconds: dict[str, float] = {}
-    desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
-    target = resolve_target(profile)
-    core = target_key(target)
-    choices = records.choices(core) if records else {}
-    with timed(seconds, "read"):
-        module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
-        weights = read_weights(prepared.directory)
-    return _Made(target, core, choices, lower(module, weights, target, seconds, parsed(choices)), seconds)
+    objects: list[str] = []
+    workspace = folder / OBJECTS
+    workspace.mkdir()
+    with _our_errors(prepared, profile):
+        desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
+        target = resolve_target(profile)
+        core = target_key(target)
+        with timed(seconds, "read"):
+            module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
+            weights = read_weights(prepared.directory)
+        lowered = lower(module, weights, target, seconds, parsed(records.get(core, {})))
+        desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
+        graph = graph_of(lowered.module)
+        with timed(seconds, "code"), device_code(target, Store(cache)):
+            executable = compiled(lowered.module, target)
+        with timed(seconds, "link"):  # `build` does the rest of it
+            export(executable, folder / LIBRARY, lambda _, files, **__: objects.extend(Path(file).name for file in files), workspace)
+        with timed(seconds, "write"):
+            tensor_cache.write(folder / PARAMETERS, lowered.parameters)
+            (folder / GRAPH).write_text(json.dumps(graph))
+    # TVM's texts are of a type of its own, which does not pass out of a sandbox
+    told = {
+        "core": core,
+        "record_keys": list(lowered.record_keys),
+        "kernels": list(map(asdict, lowered.kernels)),
+        "target": _plain_target(profile, target),
+    }
+    plain = json.loads(json.dumps(told))
+    kernels = tuple(Kernel(**kernel) for kernel in plain["kernels"])
+    return Generated(plain["core"], tuple(plain["record_keys"]), kernels, tuple(objects), plain["target"], seconds)
 
 
 def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
@@ -131,23 +176,17 @@ def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
         yield
 
 
-def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, digest: str, made: _Made, store: Store) -> None:
-    from farm.compiler.codegen.executable import compiled
-    from farm.compiler.codegen.kernel_libraries import export
+def _finish(folder: Path, prepared: Prepared, profile: Profile, digest: str, generated: Generated, made: Path) -> None:
+    """Link the object files in the folder `made`, and move the other files there into a folder."""
     from farm.compiler.codegen.link import linker
-    from farm.compiler.codegen.nvrtc import device_code
-    from farm.compiler.execution_graph import graph_of
 
-    lowered, seconds = made.lowered, made.seconds
-    desk.note(Progress(Stage.COMPILING, f"for {profile.name}: machine code"))
-    graph = graph_of(lowered.module)
-    with timed(seconds, "code"), device_code(made.target, store):
-        executable = compiled(lowered.module, made.target)
+    seconds = dict(generated.seconds)
+    _check_files(prepared, generated, made)
     with timed(seconds, "link"):
-        export(executable, folder / LIBRARY, linker(profile), workspace(desk))
+        linker(profile)(str(folder / LIBRARY), [str(made / OBJECTS / name) for name in generated.objects])
     with timed(seconds, "write"):
-        tensor_cache.write(folder / PARAMETERS, lowered.parameters)
-        (folder / GRAPH).write_text(json.dumps(graph))
+        (made / PARAMETERS).rename(folder / PARAMETERS)
+        (made / GRAPH).rename(folder / GRAPH)
         metadata = {
             "model": prepared.model,
             "profile": profile.name,
@@ -156,12 +195,27 @@ def _write(folder: Path, desk: Desk, prepared: Prepared, profile: Profile, diges
             "parameters_digest": digest_of(*sorted((folder / PARAMETERS).iterdir())),
             "inputs": [asdict(spec) for spec in prepared.inputs],
             "outputs": [asdict(spec) for spec in prepared.outputs],
-            "target": json.loads(json.dumps(_plain_target(profile, made.target))),
+            "target": generated.target,
             "versions": versions(),
             "nbytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-            "kernels": [asdict(kernel) for kernel in lowered.kernels],
+            "kernels": [asdict(kernel) for kernel in generated.kernels],
         }
     (folder / METADATA).write_text(json.dumps({**metadata, "seconds": seconds}, indent=1))
+
+
+def _check_files(prepared: Prepared, generated: Generated, made: Path) -> None:
+    """Refuse files of other names, links and special files: a sandboxed process may have made them.
+
+    Raises BuildError.
+    """
+    odd = [name for name in generated.objects if not _OBJECT.fullmatch(name)]
+    parameters = [made / PARAMETERS / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)]
+    wanted = [made / GRAPH, *parameters, *(made / OBJECTS / name for name in generated.objects)]
+    odd += [path.name for path in wanted if path.is_symlink() or not path.is_file()]
+    odd += [path.name for path in (made / PARAMETERS).iterdir() if path not in wanted]
+    if odd or any(path.is_symlink() for path in (made / PARAMETERS, made / OBJECTS)):
+        what = f"{prepared.model}: the process that compiled it left other files than code and parameters"
+        raise BuildError(what, ", ".join(odd)[:600], "run the command again")
 
 
 def workspace(desk: Desk) -> Path:

@@ -1,4 +1,4 @@
-"""Run the code that reads a model file in a sandbox if the model is not trusted.
+"""Run the code that reads a model file, or compiles it, in a sandbox if the model is not trusted.
 
 | model                                   | with a sandbox | without one             | trusted    |
 |-----------------------------------------|----------------|-------------------------|------------|
@@ -23,8 +23,9 @@ from farm.sandbox import Policy
 from farm.types import Model, Progress, Stage
 from farm.workers import Desk
 
+_BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.
-_MODULES = ("farm.prepare", "farm.compiler.lower", "farm.compiler.codegen.executable")
+_MODULES = ("farm.prepare", *_BUILD_MODULES)
 
 
 def may_run_here(model: Model) -> bool:
@@ -53,34 +54,71 @@ def confined(
     from farm.quantize import float_model
 
     source = float_model(model)
-    if model.trust or importers.python_source(source) is not None:
-        return task(desk, *arguments)
-    support = sandbox.support()
-    if not support.complete:
-        if importers.is_program(source):
-            raise ModelError(
-                f"{model.name} is a program, and this machine cannot confine it",
-                support.missing,
-                "where you trust whoever made it as you trust a program: --trust, or `trust = true` in devices.toml; "
-                "or export it to ONNX, which holds no code",
-            )
-        desk.note(Progress(Stage.IMPORTING, f"without a sandbox: {support.missing}"))
+    if not _is_sandboxed(desk, model, Stage.IMPORTING):
         return task(desk, *arguments)
     importers.check_source(source)
-    loader = importers.loader_module(source)
+    allowed = ((*_files_of(model, source), *read), write)
+    modules = (importers.loader_module(source), *_MODULES)
+    return _in_sandbox(desk, f"importing {model.name}", allowed, modules, types, task, *arguments)
+
+
+def confined_build(
+    desk: Desk,
+    model: Model,
+    task: Callable[..., Any],
+    *arguments: Any,
+    read: Sequence[Path],
+    write: Sequence[Path] = (),
+    types: Sequence[type] = (),
+) -> Any:
+    """Return `task(desk, *arguments)`, which compiles what was imported, as `confined` would run it.
+
+    It may read `read`, which are files of the import, and not the model's own files.
+    """
+    if not _is_sandboxed(desk, model, Stage.COMPILING):
+        return task(desk, *arguments)
+    return _in_sandbox(desk, f"compiling {model.name}", (read, write), _BUILD_MODULES, types, task, *arguments)
+
+
+def _is_sandboxed(desk: Desk, model: Model, stage: Stage) -> bool:
+    """Return whether the code that reads a model runs in a sandbox.
+
+    Raises ModelError for a program if there is no sandbox.
+    """
+    from farm.quantize import float_model
+
+    source = float_model(model)
+    if model.trust or importers.python_source(source) is not None:
+        return False
+    support = sandbox.support()
+    if support.complete:
+        return True
+    if importers.is_program(source):
+        raise ModelError(
+            f"{model.name} is a program, and this machine cannot confine it",
+            support.missing,
+            "where you trust whoever made it as you trust a program: --trust, or `trust = true` in devices.toml; "
+            "or export it to ONNX, which holds no code",
+        )
+    desk.note(Progress(stage, f"without a sandbox: {support.missing}"))
+    return False
+
+
+def _in_sandbox(
+    desk: Desk,
+    what: str,
+    allowed: tuple[Sequence[Path], Sequence[Path]],
+    modules: Sequence[str],
+    types: Sequence[type],
+    task: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+    """Run a task in a sandbox that may read and write the `allowed` files, and its scratch folder."""
+    read, write = allowed
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=desk.scratch) as folder:
         scratch = Path(folder)
-        policy = Policy.of_this_machine((*_files_of(model, source), *read), (scratch, *write))
-        return sandbox.run(
-            policy,
-            scratch,
-            task,
-            *arguments,
-            modules=(loader, *_MODULES),
-            types=types,
-            note=desk.note,
-            what=f"importing {model.name}",
-        )
+        policy = Policy.of_this_machine(tuple(read), (scratch, *write))
+        return sandbox.run(policy, scratch, task, *arguments, modules=modules, types=types, note=desk.note, what=what)
 
 
 def _files_of(model: Model, source: Model) -> list[Path]:

@@ -48,8 +48,8 @@ def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store
     `host` is the profile of this machine.
     """
     with crew_of(store) as crew:
-        _, prepared = prepare(crew, model, profile, host, store, show)
-        return prepared, build(crew, prepared, profile, store, show)
+        model, prepared = prepare(crew, model, profile, host, store, show)
+        return prepared, build(crew, model, prepared, profile, store, show)
 
 
 def infer(
@@ -192,7 +192,7 @@ def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: St
 
 def fit(crew: Crew, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
     """Build a prepared model and get the agent for a device."""
-    return Fitted(model, prepared, build(crew, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
+    return Fitted(model, prepared, build(crew, model, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
 
 
 def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show) -> dict[str, Fitted | FarmError]:
@@ -211,13 +211,13 @@ def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, sto
     return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
 
 
-def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+def build(crew: Crew, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
     there: Artifact | None = do(crew, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True)
     if there:
         return there
-    artifact: Artifact = do(crew, build_task, (prepared, profile, store), show, BUILD_S, task)
+    artifact: Artifact = do(crew, build_task, (model, prepared, profile, store), show, BUILD_S, task)
     return artifact
 
 

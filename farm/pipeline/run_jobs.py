@@ -289,7 +289,7 @@ class _Story:
         else:
             prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
             task = f"compiling {key.model} for {key.profile}"
-            self.crew.assign(lane, build_task, prepared, profile, self.store, deadline_s=BUILD_S, task=task)
+            self.crew.assign(lane, build_task, self._models[key.model], prepared, profile, self.store, deadline_s=BUILD_S, task=task)
 
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))

@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
-from farm.pipeline.confinement import confined
+from farm.pipeline.confinement import confined, confined_build
 from farm.store import RecordStore, Store
 from farm.types import (
     Artifact,
@@ -108,11 +108,21 @@ def prepare_task(desk: Desk, model: Model, host: Profile, store: Store) -> Prepa
     return prepare(desk, model, host, store.root, maker, store.upstream)
 
 
-def build_task(desk: Desk, prepared: Prepared, profile: Profile, store: Store) -> Artifact:
-    """Build a prepared model for a profile, with this user's tuning records."""
-    from farm.compiler.build import build
+def build_task(desk: Desk, model: Model, prepared: Prepared, profile: Profile, store: Store) -> Artifact:
+    """Build a prepared model for a profile, with this user's tuning records.
 
-    return build(desk, prepared, profile, store.root, RecordStore.of_user(), store.upstream)
+    The code is generated in a sandbox if the model needs one, except for GPUs: NVIDIA's compiler
+    loads its driver's library, or builds a stub of it.
+    """
+    from farm.compiler.build import Generated, build, generate
+
+    def generator(desk: Desk, prepared: Prepared, profile: Profile, records: Any, cache: Path, folder: Path) -> Generated:
+        arguments = (prepared, profile, records, cache, folder)
+        made: Generated = confined_build(desk, model, generate, *arguments, read=(prepared.directory,), write=(folder,), types=(Generated,))
+        return made
+
+    used = None if profile.on_gpu else generator
+    return build(desk, prepared, profile, store.root, RecordStore.of_user(), store.upstream, used)
 
 
 def measure_task(desk: Desk, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:

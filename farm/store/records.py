@@ -111,6 +111,10 @@ class RecordStore:
         """Return the kernel configurations for a CPU model, by workload."""
         return {record.workload: record.choice for record in self._all() if record.core == core}
 
+    def cores(self) -> list[str]:
+        """Return the CPU models of which there are configurations, sorted."""
+        return sorted({record.core for record in self._all()})
+
     def _all(self) -> list[Record]:
         if not self.path.exists():
             return []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from this_machine import HOST
 
 from farm import sandbox
 from farm.config import load
-from farm.errors import FarmError, ModelError, UsageError
+from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
 from farm.pipeline.confinement import confined, may_run_here
@@ -247,3 +249,62 @@ def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(tmp_path: Path,
         worker_tasks.prepare_task(desk, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
     with pytest.raises(ModelError, match="PermissionError"):
         confined(desk, Model("net", str(path)), read, tmp_path / "elsewher")
+
+
+def module_that_writes(path: Path) -> str:
+    """Return a module as a model that has taken over its import could leave it, as JSON.
+
+    Its kernel is of constants, so the compiler runs it to fold it, and it calls the C library.
+    """
+    import tvm
+    from tvm import relax, te, tirx
+
+    float_type = relax.TensorType((1, 8), "float32")
+    source = te.placeholder((1, 8), "float32", "source")
+    made = te.extern((1, 8), [source], lambda *_: tirx.Evaluate(tirx.call_extern("int32", "creat", str(path), 0o600)), dtype="float32")
+    builder = relax.BlockBuilder()
+    kernel = builder.add_func(te.create_prim_func([source, made]).with_attr("global_symbol", "kernel"), "kernel")
+    x = relax.Var("x", float_type)
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            constant = builder.emit(relax.call_tir(kernel, (relax.const(np.zeros((1, 8), "float32")),), float_type))
+            result = builder.emit_output(relax.op.add(x, constant))
+        builder.emit_func_output(result)
+    return str(tvm.ir.save_json(builder.finalize()))
+
+
+@needs_sandbox
+def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(tmp_path: Path, desk: Desk) -> None:
+    """The attack works on a build of a trusted model, which shows that it is one."""
+    store = Store(tmp_path / "cache")
+    model = Model("net", str(onnx_file(tmp_path)))
+    prepared = worker_tasks.prepare_task(desk, model, HOST, store)
+    assert worker_tasks.build_task(desk, model, prepared, HOST, store).library.is_file()
+    planted = tmp_path / "PWNED"
+    (prepared.directory / "module.json").write_text(module_that_writes(planted))
+    np.savez(prepared.directory / "weights.npz")
+    with contextlib.suppress(FarmError):
+        worker_tasks.build_task(desk, model, prepared, HOST, store)
+    assert not planted.exists()
+    with contextlib.suppress(FarmError):
+        worker_tasks.build_task(desk, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another"))
+    assert planted.exists()
+
+
+def leave(_: Desk, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, names: tuple[str, ...]) -> Any:
+    """Leave a build whose process was taken over."""
+    from farm.compiler import build
+
+    generated = build.generate(_, prepared, profile, records, cache, folder)
+    return replace(generated, objects=(*generated.objects, *names))
+
+
+@pytest.mark.parametrize("name", ["--version", "../../../module.o", "/etc/passwd", "missing.o", "-T.o/x", "a\n.o"])
+def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(name: str, tmp_path: Path, desk: Desk) -> None:
+    from farm.compiler.build import build
+
+    store = Store(tmp_path / "cache")
+    prepared = worker_tasks.prepare_task(desk, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
+    with pytest.raises(BuildError, match="left other files"):
+        build(desk, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
+    assert not (store.root / "artifacts").exists()

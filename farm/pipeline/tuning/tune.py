@@ -73,7 +73,7 @@ def tune(
     with crew_of(store) as crew:
         _, prepared = prepare(crew, work.model, profile, host, store, said)
         agents = {device.name: ensure_agent(crew, device, store, said) for device in devices}
-        before = build(crew, prepared, profile, store, said)
+        before = build(crew, work.model, prepared, profile, store, said)
         work.core, tasks = do(crew, tasks_task, (prepared, profile), said, BUILD_S, f"looking at {model.name}")
         there = {record.workload: record for record in records.records() if record.core == work.core}
         work.search = Search([Kernel(task) for task in tasks])
@@ -81,7 +81,7 @@ def tune(
             count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
             work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
         Trials(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
-        after = build(crew, prepared, profile, store, said)
+        after = build(crew, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]

@@ -31,8 +31,9 @@ def main() -> None:
     fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
         desk = Desk(Path(scratch))
-        prepared = prepare_task(desk, fleet.model(sys.argv[3]), host_profile(fleet), Store(cache))
-        build_task(desk, prepared, fleet.profile("cuda-sm80"), Store(cache))
+        model = fleet.model(sys.argv[3])
+        prepared = prepare_task(desk, model, host_profile(fleet), Store(cache))
+        build_task(desk, model, prepared, fleet.profile("cuda-sm80"), Store(cache))
         probe_task(desk, fleet.profile("cuda-sm80"), cache)
 
 
