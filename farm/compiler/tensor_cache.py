@@ -8,15 +8,19 @@ src/runtime/vm/tensor_cache_support.cc).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from farm.errors import BuildError
 
 if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it
     import numpy as np
 
 # A library may have this function; it is called once after the parameters are loaded.
 WIDEN = "widen_parameters"
+_NUMBERS, _EXTENDED = "biufc", ("bfloat16",)  # numpy's kinds of types, and names of others
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
 
@@ -53,7 +57,11 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the parameters by name, in order."""
+    """Return the parameters by name, in order.
+
+    Raises BuildError for a type that is not one of numbers: numpy takes the bytes of an array of
+    objects as addresses, and a process that was taken over may have written them.
+    """
     import numpy as np
 
     shards = json.loads((folder / INDEX).read_text())["records"]
@@ -61,6 +69,10 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     def tensor(record: dict[str, Any]) -> np.ndarray[Any, Any]:
         dtype = np.dtype(record["dtype"])
+        if dtype.kind not in _NUMBERS and dtype.name not in _EXTENDED:
+            raise BuildError(
+                "the parameters of a build are damaged", f"one has the type {dtype}", f"rm -r {shlex.quote(str(folder.parent))}"
+            )
         values: np.ndarray[Any, Any] = np.ndarray(record["shape"], dtype, content, record["byteOffset"])
         return values
 

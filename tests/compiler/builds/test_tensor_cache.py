@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tvm
 
-from farm.compiler.tensor_cache import INDEX, PREFIX, SHARD, raw, write
+from farm.compiler.tensor_cache import INDEX, PREFIX, SHARD, raw, read, write
+from farm.errors import BuildError
 
 CPU = 1  # DLPack's kDLCPU
 
@@ -65,3 +67,15 @@ def test_the_bytes_of_an_array_are_in_c_order_whatever_its_type():
     half = np.array([[1, 2], [3, 4]], ml_dtypes.bfloat16)
     for value in (half, np.arange(6, dtype="float32").reshape(2, 3).T, np.zeros((0, 3), "int8"), np.array(2.5)):
         assert raw(value).tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["O", "O,O", "M8[s]", "U2"])
+def test_parameters_of_a_type_other_than_numbers_are_not_read(dtype: str, tmp_path: Path) -> None:
+    """Of objects, numpy takes the bytes in the file as addresses."""
+    write(tmp_path / "parameters", [np.full(16, 0x41, "uint8")])
+    index = tmp_path / "parameters" / INDEX
+    content = json.loads(index.read_text())
+    content["records"][0]["records"][0].update(dtype=dtype, shape=[1])
+    index.write_text(json.dumps(content))
+    with pytest.raises(BuildError, match="are damaged"):
+        read(tmp_path / "parameters")
