@@ -32,8 +32,8 @@ def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(desk, device, seconds)
+    from farm.transports import board_scripts
     from farm.transports.board_architecture import architecture_of, kind_of
-    from farm.transports.ssh import board_scripts
 
     if device.scheme == "ssh":
         from farm.transports.ssh.board import reached

@@ -6,6 +6,8 @@ Modules:
     rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
     tracker               `tracker://`: a board that a TVM tracker lends
     ssh                   `ssh://`: install and start the agent on a board by SSH
+    shell_board           install and start the agent on a board with a shell
+    board_scripts         shell scripts for that
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting
     agent_keys            keys of agents on this machine, in files of their owner
     agent_version         check that the agent has farm's protocol and versions

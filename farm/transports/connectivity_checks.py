@@ -61,7 +61,7 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
 
         client = _login(device, stack, deadline, ask)
         with translated(device.name, route(device.url)[-1]):
-            seen, sent = Board(client, device, deadline).place(agent, proven=True)
+            seen, sent = Board(device, deadline, client).place(agent, proven=True)
         version.append(seen["version"])
         return f"{seen['agent']}, {f'{size} sent' if sent else 'it was there already'}"
 
@@ -86,7 +86,7 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: A
                 raise
             refused.append(error)
             return "it is known"
-        found.append(Board(client, device, deadline))
+        found.append(Board(device, deadline, client))
         return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
 
     def logs_in() -> str:

@@ -14,8 +14,8 @@ from farm.boards.arm_cores import EXTENSIONS, core_of
 from farm.config import fleet_of, profiles
 from farm.config.edit import with_tables
 from farm.errors import DeviceError
+from farm.transports import board_scripts
 from farm.transports.board_architecture import architecture_of, kind_of
-from farm.transports.ssh import board_scripts
 
 SHIPPED = profiles.shipped()
 V8 = "fp asimd evtstrm crc32 cpuid"

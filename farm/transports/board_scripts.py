@@ -1,4 +1,4 @@
-"""Shell scripts that run on a board over SSH; each reports its results as lines `farm:NAME=VALUE`.
+"""Shell scripts that run on a board; each reports its results as lines `farm:NAME=VALUE`.
 
 They need sh and the file tools of every Linux. Each script is passed to the user's shell, whichever
 it is, as one quoted word: it contains no single quotes, no exclamation marks, no two backslashes in
