@@ -8,6 +8,7 @@ Modules:
     ssh                   `ssh://`: install and start the agent on a board by SSH
     shell_board           install and start the agent on a board with a shell
     board_scripts         shell scripts for that
+    adb                   `adb:`: install and start the agent on an Android board by adb
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting
     agent_keys            keys of agents on this machine, in files of their owner
     agent_version         check that the agent has farm's protocol and versions
@@ -53,6 +54,7 @@ _TRANSPORTS = {
     "local": "farm.transports.local",
     "qemu": "farm.transports.local",
     "rpc": "farm.transports.rpc",
+    "adb": "farm.transports.adb.transport",
     "ssh": "farm.transports.ssh.transport",
     "tracker": "farm.transports.tracker",
 }

@@ -70,14 +70,34 @@ def session(
             with greeting_errors(device, greeting_s):
                 greet_server(board, f"{key} -timeout={timeout_s}", patience)
             local_port, local_key = relay.serve(board)
-        try:
+        with _relayed(device, relay):
             yield rpc.connect("127.0.0.1", local_port, local_key)
-        except Exception as exc:
-            if error := relay.error(device):
-                raise error from exc
-            raise
+
+
+@contextlib.contextmanager
+def session_over(device: Device, board: socket.socket, scratch: Path) -> Iterator[Any]:
+    """Yield TVM's session with an agent whose standard streams are a socket, without a handshake.
+
+    Raises DeviceError if the board sends anything but answers.
+    """
+    with _relay(scratch) as relay:
+        rpc = tvm_rpc()
+        local_port, local_key = relay.serve(board)
+        with _relayed(device, relay):
+            yield rpc.connect("127.0.0.1", local_port, local_key)
+
+
+@contextlib.contextmanager
+def _relayed(device: Device, relay: _Relay) -> Iterator[None]:
+    """Raise the relay's error, if it has one, in place of the one that the block raises."""
+    try:
+        yield
+    except Exception as exc:
         if error := relay.error(device):
-            raise error
+            raise error from exc
+        raise
+    if error := relay.error(device):
+        raise error
 
 
 def notice_silence(sock: socket.socket) -> None:

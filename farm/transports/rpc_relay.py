@@ -128,7 +128,9 @@ def main(owner_fd: int) -> None:
 
 
 def _serve(client: socket.socket, board: socket.socket, owner: socket.socket) -> None:
-    relay = Relay(client, board, lambda: board.shutdown(socket.SHUT_RDWR))
+    # The standard streams of a program: it ends by itself, and says its last words
+    how = socket.SHUT_WR if board.family == socket.AF_UNIX else socket.SHUT_RDWR
+    relay = Relay(client, board, lambda: board.shutdown(how))
     relay.start()
     while not relay.ended.is_set() and not _has_ended(owner):
         relay.tick(_TICK_S)

@@ -45,17 +45,25 @@ class ShellBoard(abc.ABC):
         `content` is the script's standard input.
         """
 
+    @property
+    def preamble(self) -> str:
+        """What precedes each command: the transport's own folder, for example."""
+        return ""
+
     def command(self, script: str, arguments: Sequence[str]) -> str:
         """Return the command line that runs a script of board_scripts with its arguments."""
         places = [str(self.device.options.get(option, "")) for option in ("store", "work_dir")]
-        return f"exec sh -c {shlex.quote(board_scripts.HEAD + script)} farm {shlex.join([*places, *arguments])}"
+        return f"{self.preamble}exec sh -c {shlex.quote(board_scripts.HEAD + script)} farm {shlex.join([*places, *arguments])}"
 
-    def start_arguments(self, executable: Path) -> tuple[list[str], str]:
-        """Install the agent if necessary; return the arguments of board_scripts.START, and the folder of the agent's store."""
+    def start_arguments(self, executable: Path, extra_s: int = _EXTRA_S) -> tuple[list[str], str]:
+        """Install the agent if necessary; return the arguments of board_scripts.START, and its store.
+
+        The board ends the agent `extra_s` seconds after the deadline.
+        """
         seen, _ = self.place(executable)
         command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
         command += agent_options(self.device)
-        seconds = math.ceil(self.deadline.remaining) + _EXTRA_S
+        seconds = math.ceil(self.deadline.remaining) + extra_s
         return [self._wrapper(seen), str(seconds), *command], seen["store"]
 
     def place(self, executable: Path, *, proven: bool = False) -> tuple[dict[str, str], int]:
