@@ -33,14 +33,17 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              return a State within a few seconds, without a session
     boards(device)
              optional, for transports that lend boards: return how many boards there are
+    facts(device)
+             optional: return what the board's system says beside the agent, as texts by name
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +57,8 @@ _TRANSPORTS = {
     "local": "farm.transports.local",
     "qemu": "farm.transports.local",
     "rpc": "farm.transports.rpc",
-    "adb": "farm.transports.adb.transport",
     "ssh": "farm.transports.ssh.transport",
+    "adb": "farm.transports.adb.transport",
     "tracker": "farm.transports.tracker",
 }
 
@@ -69,12 +72,14 @@ class Link:
     """An open session with a device.
 
     `native` is True for farm's agent, which stores files by digest and reports facts, and False for
-    TVM's own RPC server. `carry` is the transport's own function for large files, if it has one.
+    TVM's own RPC server. `carry` is the transport's own function for large files, and `system` the one
+    for facts of the board's system, if it has them.
     """
 
     session: Any
     native: bool
     carry: upload.Carry | None = None
+    system: Callable[[], dict[str, str]] | None = None
     # Cached, because fetching and releasing a function costs a round trip each
     _functions: dict[str, Any] = field(default_factory=dict)
 
@@ -95,6 +100,10 @@ class Link:
     def facts(self) -> dict[str, str]:
         """Return the facts that a native agent reports about itself and its board."""
         return agent_answers.facts(self.call("farm.agent.facts"))
+
+    def system_facts(self) -> dict[str, str]:
+        """Return what the board's system says beside the agent; reading it may take a second."""
+        return self.system() if self.system else {}
 
     def let_go(self) -> None:
         """Release this client's remote handles; the session closes when the last one is released.
@@ -146,7 +155,8 @@ def connect(
     if lacking := gpu_preflight.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
     with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (session, carry):
-        link = Link(session, _is_native(session), carry)
+        system = getattr(_transport(device), "facts", None)
+        link = Link(session, _is_native(session), carry, partial(system, device) if system else None)
         try:
             yield link
             # Releasing handles on another machine takes round trips, which may be slow

@@ -151,6 +151,17 @@ class AndroidBoard:
         wait_until(lambda: port.exists() or self.child.poll() is not None, "the port of adbd")
         assert port.exists(), (self.folder / "adbd.log").read_text()
 
+    @contextlib.contextmanager
+    def disk(self, options: str) -> Iterator[Path]:
+        """A small disk of its own in the place of /data/local/tmp."""
+        if os.getuid():
+            pytest.skip("only root may mount a disk")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.temporary], check=True)
+        try:
+            yield self.temporary
+        finally:
+            subprocess.run(["umount", "--lazy", self.temporary], check=True)
+
     def connect(self) -> None:
         self.server.adb("connect", self.serial, check=False)  # it says "failed" of a device that has to be authorized
         wait_until(lambda: self.serial.encode() in self.server.adb("devices").stdout, "the device in the list")

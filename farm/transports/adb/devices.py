@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.config import parse_url
@@ -23,13 +24,13 @@ _ALLOW = (
 _AGAIN = "plug it in again, or for one in the network: adb disconnect {serial}, then adb connect {serial}"
 _RULES = "install the udev rules (sudo apt-get install android-sdk-platform-tools-common), then plug it in again"
 _BOOT = "start Android on it: adb -s {serial} reboot"
-# The word of a state, what it means, and what to do
+# What a state of adb's list means, and what to do
 _STATES: Mapping[str, tuple[str, str]] = {
-    "unauthorized": ("has not authorized this computer", _ALLOW),
-    "authorizing": ("has not authorized this computer yet", _ALLOW),
+    "unauthorized": ("is unauthorized", _ALLOW),
+    "authorizing": ("is unauthorized", _ALLOW),
     "offline": ("is offline", _AGAIN),
-    "connecting": ("is offline: it does not answer yet", _AGAIN),
-    "no permissions": ("may not be used by this user", _RULES),
+    "connecting": ("is offline", _AGAIN),
+    "no permissions": ("is not permitted to this user", _RULES),
 }
 _SHELL = "shell_v2"
 _MOST_NAMED = 8
@@ -50,15 +51,22 @@ def find(device: Device) -> Found:
     the state `device`, or if the url names none and there are several.
     """
     where = client.ready()
-    try:
+    with server_errors(device):
         listed = choose(device, server.devices(where))
         check_state(device, listed)
         if _SHELL not in server.features(where, listed.serial):
             why = "its adbd has no second version of the shell's protocol (shell_v2)"
-            raise DeviceError(f"the Android of {device.name} is too old", why, "use a board with Android 7 or later")
+            raise DeviceError(f"{device.name} is too old", why, "use a board with Android 7 or later")
+    return Found(where, listed.serial)
+
+
+@contextlib.contextmanager
+def server_errors(device: Device) -> Iterator[None]:
+    """Translate the errors of questions to the server into a DeviceError."""
+    try:
+        yield
     except (OSError, ServerError) as exc:
         raise DeviceError(f"the adb server does not say how {device.name} is", str(exc), "see what this says: adb devices -l") from exc
-    return Found(where, listed.serial)
 
 
 def choose(device: Device, listed: Sequence[Listed]) -> Listed:
@@ -73,7 +81,7 @@ def choose(device: Device, listed: Sequence[Listed]) -> Listed:
         raise DeviceError(f"{device.name} is not connected", "adb lists no device", _PLUG)
     if len(listed) > 1:
         fix = f"name its serial number in the url: adb:{listed[0].serial}"
-        raise DeviceError(f"it is not clear which device {device.name} is", f"the url names none, and adb lists {names}", fix)
+        raise DeviceError(f"{device.name} is any of several devices", f"its url names none, and adb lists {names}", fix)
     return listed[0]
 
 
@@ -82,8 +90,11 @@ def check_state(device: Device, listed: Listed) -> None:
     if listed.state == "device":
         return
     key = "no permissions" if listed.state.startswith("no permissions") else listed.state
-    words, fix = _STATES.get(key, (f"is in the state {listed.state}, not in Android", _BOOT))
-    raise DeviceError(f"{device.name} {words}", f"adb lists {listed.serial} as {listed.state}", fix.format(serial=listed.serial))
+    words, fix = _STATES.get(key, ("is not in Android", _BOOT))
+    why = f"adb lists {listed.serial} as {listed.state}"
+    if words == "is unauthorized":
+        why += ": its user has not allowed this computer"
+    raise DeviceError(f"{device.name} {words}", why, fix.format(serial=listed.serial))
 
 
 def state(device: Device) -> State:
@@ -93,5 +104,8 @@ def state(device: Device) -> State:
     try:
         find(device)
     except DeviceError as error:
+        begin = f"{device.name} is "
+        if error.what.startswith(begin):
+            return State(error.what.removeprefix(begin), False, error.why, error.fix)
         return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
     return State("emulated" if device.emulated else "ready", True)

@@ -15,12 +15,15 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from farm.deadline import Deadline
 from farm.errors import DeviceError
 
 _PORT = 5037
 _ANSWER_S = 10.0
 _MOST_BYTES = 1 << 16  # four hexadecimal digits
-_NEWS_S = 1.0  # for the server to notice what has ended a stream
+_USABLE = "device"  # the state of a device that runs commands
+_TICK_S = 0.1
+_NEWS_S = 1.5  # for the server to notice what has ended a stream
 _LINE = re.compile(r"(\S+)\s+(no permissions\b.*|\S+)(.*)")
 
 
@@ -97,30 +100,36 @@ class Watch:
     """The server's reports of changes of its list, for as long as a session lasts."""
 
     sock: socket.socket
+    where: Place
     serial: str
 
     def lost(self) -> str:
-        """Return how the server or the device went, in words; empty if neither did.
+        """Return the state in which the device is or was since, or `server` if the server went.
 
-        Waits a moment for the server's report: a stream may end before it.
+        Empty if neither went. A stream may end before the server notices why, so that this waits a
+        moment. The server does not report a lost device of the network at once: its list is asked, too.
         """
-        words = ""
+        deadline = Deadline(_NEWS_S)
         try:
-            while select.select([self.sock], [], [], _NEWS_S)[0]:
-                state = next((one.state for one in _parsed(_text(self.sock)) if one.serial == self.serial), "absent")
-                if state != "device":
-                    words = state
-                    break
+            while not deadline.expired:
+                while select.select([self.sock], [], [], _TICK_S)[0]:
+                    if (state := self._state_in(_parsed(_text(self.sock)))) != _USABLE:
+                        return state
+                if (state := self._state_in(devices(self.where))) != _USABLE:
+                    return state
         except (OSError, EOFError, ServerError):
             return "server"
-        return words
+        return ""
+
+    def _state_in(self, listed: list[Listed]) -> str:
+        return next((one.state for one in listed if one.serial == self.serial), "absent")
 
 
 @contextlib.contextmanager
 def watched(where: Place, serial: str) -> Iterator[Watch]:
     """Yield the server's reports about a device that it lists now."""
     with contextlib.closing(_requested(where, "host:track-devices")) as sock:
-        yield Watch(sock, serial)
+        yield Watch(sock, where, serial)
 
 
 def _asked(where: Place, request: str) -> str:

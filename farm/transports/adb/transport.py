@@ -16,7 +16,7 @@ from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.prompts import Ask
-from farm.transports.adb import devices, server
+from farm.transports.adb import devices, phone, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.carry import carry
 from farm.transports.adb.server import ServerError, Watch
@@ -69,6 +69,11 @@ def open(  # noqa: A001
 def state(device: Device) -> State:
     """Return `ready` if adb lists the device as one that can be used."""
     return devices.state(device)
+
+
+def facts(device: Device) -> dict[str, str]:
+    """Return what Android says of the board: SoC, battery, battery saver, screen, thermal status."""
+    return phone.facts(device)
 
 
 @contextlib.contextmanager

@@ -77,3 +77,19 @@ def test_a_server_that_does_not_run_is_started(farm: Farm, adb: AdbServer) -> No
     done = farm.run("devices")
     assert adb.is_up()
     assert "adb lists no" in done.out + done.err  # a device by TCP is not found again by itself
+
+
+def test_a_phone_says_how_it_is(farm: Farm, board: AndroidBoard) -> None:
+    board.power(level=42, usb=False, awake=False)
+    facts = farm.run("devices", "-v", "--json").json["devices"][0]["facts"]
+    assert facts["board_model"] == "Stand-in Board One" and facts["soc"] == "QTI SM8350" and facts["android"] == "13"
+    assert facts["battery_percent"] == "42" and facts["external_power"] == facts["screen_on"] == facts["battery_saver"] == "false"
+    said = farm.run("doctor", "--device", "board").out
+    assert "battery: 42 %, not on external power" in said and "screen: off" in said
+
+
+def test_figures_of_a_phone_on_battery_saver_are_throttled(farm: Farm, board: AndroidBoard) -> None:
+    board.power(saver=True)
+    (run,) = farm.run("bench", "--device", "board", "digits", "--json").json["runs"]
+    assert run["verdict"] == "THROTTLED" and run["reason"] == "its battery saver is on"
+    assert all("battery_saver" not in facts for facts in run["samples"]["facts_during"]), "dumpsys would disturb the samples"
