@@ -20,7 +20,7 @@ _IDENTIFY_S = 60.0
 def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
-    A board by SSH and this machine are inspected by a script; an agent at an address is asked for
+    A board by SSH or adb and this machine are inspected by a script; an agent at an address is asked for
     its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no facts.
     """
     with crew_of(store) as crew:
@@ -40,6 +40,11 @@ def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence
 
         with reached(device, Deadline(seconds), desk.ask) as board:
             report = board.identify()
+    elif device.scheme == "adb":
+        from farm.transports.adb import board as adb_board
+
+        with adb_board.reached(device, Deadline(seconds)) as phone:
+            report = phone.identify()
     else:
         command: list[str | Path] = ["sh", "-c", board_scripts.HEAD + board_scripts.IDENTIFY, "farm", "", ""]
         fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"
