@@ -128,13 +128,32 @@ def peer(command: Sequence[str | Path]) -> Iterator[socket.socket]:
 
     Yields the other end of the socket. The program's stderr is ours.
     """
+    with peer_process(command, stderr=None) as (ours, _):
+        yield ours
+
+
+@contextlib.contextmanager
+def peer_process(
+    command: Sequence[str | Path], *, stderr: Path | None, both: bool = False, grace_s: float = 0.0
+) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+    """Run a program as `peer` does; yield the socket and the process.
+
+    The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket, too,
+    with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end by itself.
+    """
     ours, theirs = socket.socketpair()
-    with ours:
+    with ours, contextlib.ExitStack() as stack:
         with theirs:
-            child = subprocess.Popen([str(word) for word in command], stdin=theirs.fileno(), stdout=theirs.fileno())
+            words, stream = [str(word) for word in command], theirs.fileno()
+            errors = stack.enter_context(stderr.open("ab")) if stderr else stream if both else None
+            child = subprocess.Popen(words, stdin=stream, stdout=stream, stderr=errors)
         try:
-            yield ours
+            yield ours, child
         finally:
+            if grace_s:
+                with contextlib.suppress(OSError):
+                    ours.shutdown(socket.SHUT_WR)
+                wait(child, grace_s)
             ours.close()  # its input ends, so it ends
             end(child)
 
@@ -149,6 +168,13 @@ def end(child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float =
         _wait_for_group(child.pid, grace_s)
     send(child, signal.SIGKILL, group=group)
     child.wait()
+
+
+def wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return a program's exit status, negative for a signal; None if it does not end in time."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(seconds)
+    return None
 
 
 def _wait_for_group(group: int, seconds: float) -> None:
@@ -228,7 +254,7 @@ def attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Po
         raise UsageError(f"{command[0]} cannot be run", exc.strerror or str(exc), "name a program after --") from exc
 
 
-def wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+def shell_status(child: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Return a program's exit code as shells do, or None if it still runs after some seconds."""
     try:
         status = child.wait(seconds)

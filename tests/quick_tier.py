@@ -49,6 +49,7 @@ PATHS = (
     "test_words.py",
     "transports/test_agent_answers.py",
     "transports/test_agent_key_files.py",
+    "transports/test_android_facts.py",
     "transports/test_board_kind.py",
     "transports/test_errors.py",
     "transports/test_gpu_devices.py",

@@ -51,6 +51,11 @@ def slowed(*reasons: str) -> list[dict[str, object]]:
     return [{"gpu_slowed_by": []}, {"gpu_slowed_by": list(reasons)}, {"gpu_slowed_by": []}]
 
 
+def phone(*told: dict[str, object]) -> list[dict[str, object]]:
+    usual = {"battery_saver": False, "thermal_status": 0, "screen_on": True, "external_power": True}
+    return [{**usual, **one} for one in told]
+
+
 def moments(*pairs: tuple[float, float]) -> list[dict[str, object]]:
     return [{"time_s": theirs, "host_s": ours} for theirs, ours in pairs]
 
@@ -77,6 +82,11 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(flags(0, 0b100, 0)), Verdict.THROTTLED, "it is throttled"),
         (samples(flags(0, 0, 0x10000)), Verdict.THROTTLED, "supply voltage"),
         (samples(flags(0x50000, 0x50000, 0x50000)), Verdict.STABLE, ""),  # long ago
+        (samples(phone({}, {}, {})), Verdict.STABLE, "200 samples"),
+        (samples(phone({}, {}, {"battery_saver": True})), Verdict.THROTTLED, "its battery saver is on"),
+        (samples(phone({}, {}, {"thermal_status": 3})), Verdict.THROTTLED, "for its heat, severely"),
+        (samples(phone({}, {}, {"screen_on": False})), Verdict.NOISY, "its screen went off"),
+        (samples(phone({"external_power": False}, {}, {})), Verdict.NOISY, "plugged in to power"),
         (samples(held_up=0.5), Verdict.NOISY, "other work had the CPU for 50 %"),
         (samples(held_up=0.5, facts_during=HOT.facts_during, seconds=HOT.seconds), Verdict.THROTTLED, "85 °C"),
         (samples(seconds=seconds(slower_at_the_end=-0.08)), Verdict.NOISY, "faster by 8 %"),

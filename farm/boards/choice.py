@@ -33,14 +33,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A board with a built-in profile, by its device tree; `profiles` are by architecture."""
+    """A board with a built-in profile, by its device tree or its name; `profiles` are by architecture."""
 
     compatible: str
     board: re.Pattern[str]
     profiles: Mapping[str, str]
 
 
-# `compatible` is from the Linux kernel's device trees, `board` from their property `model`
+# `compatible` is from the Linux kernel's device trees, `board` from their property `model`, or, of a
+# phone, from ro.product.manufacturer and ro.product.model
 _KNOWN = (
     _Known("brcm,bcm2837", re.compile(r"Raspberry Pi (3|Zero 2|Compute Module 3)"), {"armv7": "rasp3b", "aarch64": "rasp3b-64"}),
     _Known("brcm,bcm2711", re.compile(r"Raspberry Pi (4|Compute Module 4)"), {"armv7": "rasp4", "aarch64": "rasp4-64"}),
@@ -49,11 +50,17 @@ _KNOWN = (
     _Known("avnet,ultra96", re.compile(r"Ultra96", re.IGNORECASE), {"aarch64": "ultra96"}),
     _Known("p3701", re.compile(r"Jetson AGX Orin"), {"aarch64": "jetson-agx-orin"}),
     _Known("p3767", re.compile(r"Orin Nano|Orin NX"), {"aarch64": "jetson-orin-nano"}),
+    _Known("", re.compile(r"^Google Pixel 2( XL)?$"), {"aarch64": "pixel2"}),
+    _Known("", re.compile(r"^HUAWEI ALP-[ALT]"), {"aarch64": "mate10"}),
+    _Known("", re.compile(r"^HUAWEI BLA-[ALT]"), {"aarch64": "mate10pro"}),
+    _Known("", re.compile(r"^HUAWEI EML-[ALT]"), {"aarch64": "p20"}),
+    _Known("", re.compile(r"^HUAWEI CLT-[ALT]"), {"aarch64": "p20pro"}),
 )
 _X86_V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
 _X86_V4 = _X86_V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 _X86_V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
 # What a board's own profile inherits, by the architecture of its programs and that of its cores
+_LIKE_ANDROID = "pixel2"  # of 64-bit programs
 _LIKE = {("aarch64", 8): "rasp4-64", ("armv7", 8): "rasp4", ("armv7", 7): "pynq"}
 
 
@@ -107,7 +114,8 @@ def _for_cpu(name: str, evidence: Evidence) -> Choice:
 def _known(evidence: Evidence) -> str | None:
     """Return the built-in profile of a board that has one."""
     for known in _KNOWN:
-        is_this = any(known.compatible in word for word in evidence.compatible) or known.board.search(evidence.board)
+        by_tree = known.compatible and any(known.compatible in word for word in evidence.compatible)
+        is_this = by_tree or known.board.search(evidence.board)
         if is_this and evidence.architecture in known.profiles:
             return known.profiles[evidence.architecture]
     return None
@@ -166,8 +174,9 @@ def _table(title: str, evidence: Evidence, core: ArmCore, kinds: str) -> Table:
     missing = [f"-{name}" for name in core.extensions if name not in there]
     more = [f"+{name}" for name in ("fullfp16", "dotprod") if name in there and name not in core.extensions]
     count = evidence.core_count or sum(one.count for one in evidence.cores)
+    like = _LIKE[evidence.architecture, core.architecture if evidence.architecture == "armv7" else 8]
     return {
-        "inherits": _LIKE[evidence.architecture, core.architecture if evidence.architecture == "armv7" else 8],
+        "inherits": _LIKE_ANDROID if evidence.android and evidence.architecture == "aarch64" else like,
         "description": f"{title}: {kinds}",
         "target": {"mcpu": core.mcpu, "mattr": ["+neon", *more, *missing], "num-cores": count},
         "source": SOURCE,

@@ -40,7 +40,7 @@ class Evidence:
     `architecture` is that of its programs: x86_64, aarch64, armv7 or riscv64; empty for another.
     `machine` is the kernel's name of it. `board` is the name in the device tree, `compatible` the
     device tree's list of what it is compatible with, `cpu` the name of the CPU. `features` are the
-    kernel's names of the CPU's extensions.
+    kernel's names of the CPU's extensions. `android` is the version of Android, if the board has it.
     """
 
     architecture: str
@@ -53,13 +53,14 @@ class Evidence:
     features: frozenset[str] = frozenset()
     memory_bytes: int = 0
     gpus: tuple[Gpu, ...] = ()
+    android: str = ""
 
 
 def of_report(architecture: str, report: Mapping[str, str]) -> Evidence:
     """Return the evidence in the report of the script that inspects a board.
 
     The report's names are machine, board, compatible, cpu, arm_cores (`4 0x41 0xd08,...`), cores,
-    features, memory_kib and gpus (`9.0, NVIDIA H200;...`).
+    features, memory_kib, gpus (`9.0, NVIDIA H200;...`) and android.
     """
     return Evidence(
         architecture,
@@ -72,6 +73,7 @@ def of_report(architecture: str, report: Mapping[str, str]) -> Evidence:
         features=frozenset(report.get("features", "")[:8192].lower().split()),
         memory_bytes=_number(report.get("memory_kib", ""), 1 << 50) * 1024,
         gpus=tuple(_gpus(report.get("gpus", ""))),
+        android=_text(report.get("android", "")),
     )
 
 

@@ -61,6 +61,7 @@ def add(
     \b
     farm add                                       what is there to add?
     farm add pi4 ssh://pi@raspberrypi.local
+    farm add phone adb:                            the Android board that is plugged in
     farm add arm qemu: --profile rasp3b            an emulated board
     farm add orin ssh://orin -o store=/data/farm --tag lab
     """
@@ -322,5 +323,5 @@ def _list_candidates(session: Session, fleet: Fleet) -> None:
     for one in found:
         echo(f"farm add {one.name} {one.url}", f"    # {one.source}")
     if not found:
-        echo("no boards were found in ~/.ssh/config, at the tracker, or in this machine", err=True)
+        echo("no boards were found in ~/.ssh/config, at the tracker, at a running adb server, or in this machine", err=True)
         echo("name one: farm add pi4 ssh://pi@raspberrypi.local", err=True)

@@ -1,10 +1,11 @@
-"""Parse device URLs, in their five forms.
+"""Parse device URLs, in their six forms.
 
     local:                    an agent on this machine
     qemu:                     an agent under qemu-user on this machine
     rpc://host:port           an agent, or TVM's RPC server
     tracker://host:port/key   a device that a TVM tracker leases under a key
     ssh://[user@]host[:port]  a board with an SSH server
+    adb:[serial]              an Android board, by its serial number or as the only one
 
 The transport is named by the scheme.
 """
@@ -23,10 +24,13 @@ EXAMPLES = {
     "rpc": "rpc://192.168.7.2:9090",
     "tracker": "tracker://lab.example.org:9190/rasp3b",
     "ssh": "ssh://pi@raspberrypi.local",
+    "adb": "adb:HT7A1B200123",
 }
 # A ProxyCommand of ~/.ssh/config inserts users and hosts into a shell command, and ssh reads a word
 # that begins with `-` as an option.
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
+# As `adb devices` lists them: of USB, `host:port`, `[address]:port`, or the name of an mDNS service
+_SERIAL = re.compile(r"(?!-)[\w.:%@()\[\]-]{1,200}", re.ASCII)
 _USER = re.compile(r"(?!-)[\w.@+-]+")
 
 
@@ -42,6 +46,7 @@ class Url:
     port: int | None = None
     user: str = ""
     key: str = ""
+    serial: str = ""
 
 
 def parse_url(text: str) -> Url:
@@ -51,7 +56,7 @@ def parse_url(text: str) -> Url:
     """
     scheme, colon, rest = text.partition(":")
     if not colon:
-        hint = f"did you mean '{text}:'?" if text in ("local", "qemu") else f"write one of {', '.join(EXAMPLES.values())}"
+        hint = f"did you mean '{text}:'?" if text in ("local", "qemu", "adb") else f"write one of {', '.join(EXAMPLES.values())}"
         raise ValueError(f"{text!r} names no transport, {hint}")
     if scheme not in EXAMPLES:
         raise ValueError(f"unknown transport {scheme!r}, {did_you_mean(scheme, EXAMPLES)}")
@@ -59,12 +64,22 @@ def parse_url(text: str) -> Url:
         if rest:
             raise ValueError(f"nothing may follow {scheme!r} and its colon, got {text!r}")
         return Url(scheme)
+    if scheme == "adb":
+        return Url(scheme, serial=_serial(rest))
     if not text.isprintable() or " " in text:
         raise ValueError(f"{text!r} has a space or an unprintable character in it")
     try:
         return _network(scheme, text, urlsplit(text))
     except ValueError as exc:
         raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
+
+
+def _serial(text: str) -> str:
+    if text.startswith("//"):
+        raise ValueError(f"adb takes no '//', write 'adb:{text.lstrip('/')}'")
+    if text and not _SERIAL.fullmatch(text):
+        raise ValueError(f"{text!r} is no serial number of a device; `adb devices` lists them")
+    return text
 
 
 def check_host(host: str) -> None:

@@ -267,8 +267,11 @@ def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric:
     return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
 
 
-def facts_of(link: Link) -> dict[str, str]:
-    """Return what a device reports about itself, as texts by name; empty for TVM's own server."""
+def facts_of(link: Link, *, system: bool = True) -> dict[str, str]:
+    """Return what a device reports about itself, as texts by name; empty for TVM's own server.
+
+    With `system` those of its system are among them, which are slower to read.
+    """
     if not link.native:
         return {}
-    return link.facts()
+    return {**(link.system_facts() if system else {}), **link.facts()}

@@ -140,10 +140,10 @@ class _Meter:
     block: int = 1
     _look_again_s: float = 0.0
 
-    def facts(self) -> dict[str, str]:
+    def facts(self, *, system: bool = True) -> dict[str, str]:
         """Return the device's facts and add the time of reading them to the ledger."""
         with timed(self.ledger, "facts"):
-            return facts_of(self.link)
+            return facts_of(self.link, system=system)
 
     def sample(self, first_s: float) -> None:
         """Take samples until there are enough, over a long enough time.
@@ -226,7 +226,7 @@ class _Meter:
         The seconds are the total so far: the session was ready to run and other work had the CPU.
         None if the device does not report them.
         """
-        facts = self.facts()
+        facts = self.facts(system=False)
         self.during.append({**{name: facts[name] for name in _CHANGING if name in facts}, "host_s": f"{time.monotonic():.3f}"})
         if len(self.during) > _MOST_FACTS:
             del self.during[1::2]
@@ -238,7 +238,7 @@ class _Meter:
         if target is None or not self.seconds:
             return
         with timed(self.ledger, "cool-down"):
-            while not deadline.expired and (now := _hottest(facts_of(self.link))) is not None and now > target + _COOLER_BY_C:
+            while not deadline.expired and (now := _hottest(facts_of(self.link, system=False))) is not None and now > target + _COOLER_BY_C:
                 self.desk.note(Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C"))
                 time.sleep(min(1.0, deadline.remaining))
 

@@ -1,4 +1,4 @@
-"""Find boards that could be added: hosts of ~/.ssh/config, a tracker's boards, GPUs of this machine."""
+"""Find boards that could be added: hosts of ~/.ssh/config, a tracker's boards, those of adb, GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def discover(fleet: Fleet) -> list[Candidate]:
     """Return the boards that were found and are not in the fleet, at most 200.
 
     Nobody is logged in to: the configuration of ssh, the tracker that `[tracker]` of devices.toml
-    names, and the driver's list of this machine's GPUs are read. A source that cannot be read adds
-    nothing.
+    names, the list of an adb server that runs, and the driver's list of this machine's GPUs are read.
+    A source that cannot be read adds nothing, and nothing is started.
     """
     taken = {device.url for device in fleet.devices.values()}
-    found = [*_ssh_hosts(Path("~/.ssh/config").expanduser()), *_lent(fleet), *_gpus(fleet)]
+    found = [*_ssh_hosts(Path("~/.ssh/config").expanduser()), *_lent(fleet), *_phones(), *_gpus(fleet)]
     return [one for one in found if one.url not in taken][:_MOST]
 
 
@@ -69,6 +69,27 @@ def _lent(fleet: Fleet) -> Iterator[Candidate]:
     for key in keys:
         if re.fullmatch(r"[A-Za-z0-9_.:-]+", key):
             yield Candidate(_as_name(key), f"tracker://{place}/{key}", f"the tracker at {place}")
+
+
+def _phones() -> Iterator[Candidate]:
+    """Yield the devices of adb that run commands, or will once their user allows it."""
+    from farm.config import parse_url
+    from farm.transports.adb import server
+
+    try:
+        where = server.place()
+        listed = server.devices(where)
+    except (FarmError, OSError, server.ServerError):
+        return
+    for one in listed:
+        if one.state not in ("device", "unauthorized"):
+            continue
+        try:
+            parse_url(f"adb:{one.serial}")
+        except ValueError:
+            continue
+        allowed = "" if one.state == "device" else ", not authorized yet"
+        yield Candidate(_as_name(one.model or one.serial).lower(), f"adb:{one.serial}", f"adb devices{allowed}")
 
 
 def _gpus(fleet: Fleet) -> Iterator[Candidate]:

@@ -20,7 +20,7 @@ _IDENTIFY_S = 60.0
 def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
-    A board by SSH and this machine are inspected by a script; an agent at an address is asked for
+    A board by SSH or adb and this machine are inspected by a script; an agent at an address is asked for
     its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no facts.
     """
     with crew_of(store) as crew:
@@ -32,14 +32,19 @@ def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(desk, device, seconds)
+    from farm.transports import board_scripts
     from farm.transports.board_architecture import architecture_of, kind_of
-    from farm.transports.ssh import board_scripts
 
     if device.scheme == "ssh":
         from farm.transports.ssh.board import reached
 
         with reached(device, Deadline(seconds), desk.ask) as board:
             report = board.identify()
+    elif device.scheme == "adb":
+        from farm.transports.adb import board as adb_board
+
+        with adb_board.reached(device, Deadline(seconds)) as phone:
+            report = phone.identify()
     else:
         command: list[str | Path] = ["sh", "-c", board_scripts.HEAD + board_scripts.IDENTIFY, "farm", "", ""]
         fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"

@@ -257,7 +257,7 @@ def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float)
             from farm.executor import open_gpu
 
             open_gpu(link, device)
-        return link.facts() if link.native else {}
+        return {**link.system_facts(), **link.facts()} if link.native else {}
 
 
 def device_at_home(device: Device, cache: Path) -> Device:

@@ -1,4 +1,4 @@
-"""A TCP connection for a thread that waits. Its coroutines never suspend: `completed` runs them.
+"""A connection for a thread that waits. Its coroutines never suspend: `completed` runs them.
 
 `Session` so needs no event loop, which would take most of the time of a short request.
 """
@@ -42,7 +42,8 @@ class BlockingConnection:
 
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if opened.family != socket.AF_UNIX:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = opened
         self._rest = b""
         self._lost = False
@@ -88,8 +89,12 @@ class BlockingConnection:
         return data
 
     async def close(self) -> None:
-        """Close the connection. The kernel sends what the server has not taken yet."""
-        self.socket.close()
+        """Say that nothing more comes. The kernel sends what the server has not taken yet.
+
+        Whoever opened the socket closes it.
+        """
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
         """Break the connection now: what waits for it sees its end."""

@@ -28,6 +28,13 @@ SLOWED_BY = 0.03  # slowdown that counts as throttling of a hot device
 
 # The Raspberry Pi's flags: the current state; shifted by 16 bits, what has occurred since boot.
 _FLAGS = {0: "its supply voltage is too low", 1: "its frequency is capped", 2: "it is throttled", 3: "it is at its soft temperature limit"}
+# PowerManager.THERMAL_STATUS_* of Android
+_THERMAL = {1: "lightly", 2: "moderately", 3: "severely", 4: "critically", 5: "in an emergency", 6: "and is about to shut down"}
+# Facts of a phone, each with the words for its change to true and to false
+_SWITCHES = {
+    "screen_on": ("its screen went on during the run", "its screen went off during the run"),
+    "external_power": ("it was plugged in to power during the run", "it was unplugged from power during the run"),
+}
 
 Facts = Mapping[str, str]
 
@@ -48,7 +55,7 @@ def judge(device_emulated: bool, samples: Samples, latency: Latency | None, plan
         return Verdict.THROTTLED, reason
     if early[0] is Verdict.NOISY:
         return early
-    if reason := clock_at_odds(samples) or drifted(samples.seconds):
+    if reason := clock_at_odds(samples) or switched(readings) or drifted(samples.seconds):
         return Verdict.NOISY, reason
     if samples.warm is False:
         return Verdict.NOISY, "it was still getting faster or slower when the warm-up had to end"
@@ -107,7 +114,26 @@ def throttled(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
 
     `readings` are the device's facts in order of time.
     """
-    return _flags(readings) or _held_back(readings[1:-1]) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+    return _flags(readings) or _by_android(readings) or _held_back(readings[1:-1]) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+
+
+def _by_android(readings: Sequence[Facts]) -> str:
+    """Return how Android holds its CPU back, in words; empty if it does not say so."""
+    if any(facts.get("battery_saver") == "true" for facts in readings):
+        return "its battery saver is on"
+    status = max((int(_numbers(facts, "thermal_status")[0]) for facts in readings if "thermal_status" in facts), default=0)
+    if status == 0:
+        return ""
+    return f"Android throttles it for its heat, {_THERMAL.get(status, f'status {status}')}"
+
+
+def switched(readings: Sequence[Facts]) -> str:
+    """Return what of a phone's conditions changed during the run, in words; empty if nothing did."""
+    for name, (on, off) in _SWITCHES.items():
+        told = [facts[name] for facts in readings if name in facts]
+        if len(set(told)) > 1:
+            return on if told[-1] == "true" else off
+    return ""
 
 
 def _held_back(readings: Sequence[Facts]) -> str:

@@ -6,6 +6,9 @@ Modules:
     rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
     tracker               `tracker://`: a board that a TVM tracker lends
     ssh                   `ssh://`: install and start the agent on a board by SSH
+    shell_board           install and start the agent on a board with a shell
+    board_scripts         shell scripts for that
+    adb                   `adb:`: install and start the agent on an Android board by adb
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting
     agent_keys            keys of agents on this machine, in files of their owner
     agent_version         check that the agent has farm's protocol and versions
@@ -29,14 +32,17 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              return a State within a few seconds, without a session
     boards(device)
              optional, for transports that lend boards: return how many boards there are
+    facts(device)
+             optional: return what the board's system says beside the agent, as texts by name
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +58,7 @@ _TRANSPORTS = {
     "qemu": "farm.transports.local",
     "rpc": "farm.transports.rpc",
     "ssh": "farm.transports.ssh.transport",
+    "adb": "farm.transports.adb.transport",
     "tracker": "farm.transports.tracker",
 }
 
@@ -67,12 +74,14 @@ class Link:
     """An open session with a device.
 
     `native` is True for farm's agent, which stores files by digest and reports facts, and False for
-    TVM's own RPC server. `carry` is the transport's own function for large files, if it has one.
+    TVM's own RPC server. `carry` is the transport's own function for large files, and `system` the one
+    for facts of the board's system, if it has them.
     """
 
     session: BlockingSession
     native: bool
     carry: upload.Carry | None = None
+    system: Callable[[], dict[str, str]] | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the device by its global name and return its result."""
@@ -89,6 +98,10 @@ class Link:
     def facts(self) -> dict[str, str]:
         """Return the facts that a native agent reports about itself and its board."""
         return agent_answers.facts(self.call("farm.agent.facts"))
+
+    def system_facts(self) -> dict[str, str]:
+        """Return what the board's system says beside the agent; reading it may take a second."""
+        return self.system() if self.system else {}
 
     def put(self, path: Path, digest: str, note: upload.Note) -> int:
         """Store a file in the store of a native agent under its SHA-256; return the bytes sent.
@@ -130,7 +143,9 @@ def connect(
     if lacking := gpu_preflight.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
     with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (session, carry):
-        yield Link(session, session.has_function("farm.agent.facts"), carry)
+        system = getattr(_transport(device), "facts", None)
+        native = session.has_function("farm.agent.facts")
+        yield Link(session, native, carry, partial(system, device) if system else None)
 
 
 def state(device: Device) -> State:

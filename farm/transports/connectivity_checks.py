@@ -19,6 +19,7 @@ from farm.errors import DeviceError
 from farm.prompts import Ask, nobody
 from farm.transports import agent_version, board_architecture, rpc
 from farm.transports.local import launcher_of
+from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
 Layer = tuple[str, Callable[[], str]]
@@ -33,6 +34,10 @@ def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask:
         yield "this machine", lambda: _usable(device)
     elif device.scheme == "ssh":
         yield from _ssh(device, stack, deadline, ask)
+    elif device.scheme == "adb":
+        from farm.transports.adb import checks
+
+        yield from checks.layers(device, deadline)
     else:
         host, port = rpc.address(device)
         yield "name", lambda: _resolved(host, port)
@@ -55,18 +60,31 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
             command: list[str | Path] = [*launcher_of(device), agent, "--version"]
             version.append(subprocesses.run(command, deadline=deadline, what="starting the agent", fix="farm doctor").strip())
             return f"{agent}, {size}"
-        from farm.transports.ssh.board import Board
-        from farm.transports.ssh.config import route
-        from farm.transports.ssh.errors import translated
-
-        client = _login(device, stack, deadline, ask)
-        with translated(device.name, route(device.url)[-1]):
-            seen, sent = Board(client, device, deadline).place(agent, proven=True)
+        with _shell(device, stack, deadline, ask) as board:
+            seen, sent = board.place(agent, proven=True)
         version.append(seen["version"])
         return f"{seen['agent']}, {f'{size} sent' if sent else 'it was there already'}"
 
     yield "agent binary", is_there
     yield "agent version", lambda: _same_version(device, version[0])
+
+
+@contextlib.contextmanager
+def _shell(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[ShellBoard]:
+    """Yield the board of a device that is reached by SSH or adb; connections are closed by `stack`."""
+    if device.scheme == "adb":
+        from farm.transports.adb import board as adb_board
+
+        with adb_board.reached(device, deadline) as board:
+            yield board
+        return
+    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.config import route
+    from farm.transports.ssh.errors import translated
+
+    client = _login(device, stack, deadline, ask)
+    with translated(device.name, route(device.url)[-1]):
+        yield Board(device, deadline, client)
 
 
 def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[Layer]:
@@ -86,7 +104,7 @@ def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: A
                 raise
             refused.append(error)
             return "it is known"
-        found.append(Board(client, device, deadline))
+        found.append(Board(device, deadline, client))
         return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
 
     def logs_in() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from farm.cancellation import breakable
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, LinkError
+from farm.rpc.answers import MOST_RETURN_BYTES
 from farm.rpc.blocking import BlockingSession
 from farm.rpc.blocking_connection import BlockingConnection, completed
 from farm.rpc.errors import ProtocolError, RemoteError
@@ -51,9 +52,9 @@ def session(
     """
     deadline = Deadline(timeout_s + _OVERDUE_S)
     greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
-    with socket.create_connection((host, port), timeout=_CONNECT_S) as opened:
-        notice_silence(opened)
-        connection = BlockingConnection(opened)
+    with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
+        notice_silence(board)
+        connection = BlockingConnection(board)
         with breakable(connection.cut), _translated(device):
             with greeting_errors(device, greeting_s):
                 opening = open_session(
@@ -63,11 +64,41 @@ def session(
                     greeting=greeting,
                     opening_s=OPENING_S,
                 )
-                blocking = BlockingSession(_opened(device, opening), device.name, deadline)
-            try:
+                opened = _opened(device, opening)
+            with _blocking(device, opened, deadline) as blocking:
                 yield blocking
-            finally:
-                blocking.close()
+
+
+@contextlib.contextmanager
+def session_over(
+    device: Device,
+    board: socket.socket,
+    timeout_s: float,
+) -> Iterator[BlockingSession]:
+    """Yield a session with an agent whose standard streams are a socket, without a handshake.
+
+    Raises as `session` does.
+    """
+    connection = BlockingConnection(board)
+    with breakable(connection.cut), _translated(device):
+        opened = _opened(device, _over(connection, device.name))
+        with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
+            yield blocking
+
+
+async def _over(connection: BlockingConnection, name: str) -> Session:
+    opened = Session(connection, name, MOST_RETURN_BYTES)
+    await opened.open(Deadline(OPENING_S))
+    return opened
+
+
+@contextlib.contextmanager
+def _blocking(device: Device, opened: Session, deadline: Deadline) -> Iterator[BlockingSession]:
+    blocking = BlockingSession(opened, device.name, deadline)
+    try:
+        yield blocking
+    finally:
+        blocking.close()
 
 
 def _opened(device: Device, opening: Coroutine[Any, Any, Session]) -> Session:

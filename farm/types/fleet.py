@@ -100,7 +100,7 @@ class Device:
 
         Otherwise someone else has started one.
         """
-        return self.scheme in ("local", "qemu", "ssh")
+        return self.scheme in ("local", "qemu", "ssh", "adb")
 
 
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")

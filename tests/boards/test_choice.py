@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ from farm.boards.arm_cores import EXTENSIONS, core_of
 from farm.config import fleet_of, profiles
 from farm.config.edit import with_tables
 from farm.errors import DeviceError
+from farm.transports import board_scripts
 from farm.transports.board_architecture import architecture_of, kind_of
-from farm.transports.ssh import board_scripts
 
 SHIPPED = profiles.shipped()
 V8 = "fp asimd evtstrm crc32 cpuid"
@@ -37,15 +39,21 @@ def cpuinfo(parts: list[tuple[int, int]], features: str) -> str:
     return "\n".join(cores)
 
 
-def report(folder: Path, cpu: str, board: str = "", compatible: str = "") -> dict[str, str]:
-    """What the script that inspects a board prints, run over the files of a folder instead of /proc."""
+def report(folder: Path, cpu: str, board: str = "", compatible: str = "", properties: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the script that inspects a board prints, run over the files of a folder instead of /proc, with `properties` for getprop."""
     (folder / "device-tree").mkdir()
     (folder / "device-tree/model").write_bytes(board.encode() + b"\0")
     (folder / "device-tree/compatible").write_bytes(compatible.replace(" ", "\0").encode() + b"\0")
     (folder / "cpuinfo").write_text(cpu)
     (folder / "meminfo").write_text("MemTotal:        8131912 kB\nMemFree:         100 kB\n")
     script = (board_scripts.HEAD + board_scripts.IDENTIFY).replace("/proc/", f"{folder}/")
-    return board_scripts.reported(subprocess.run(["sh", "-c", script, "farm", "", ""], check=True, capture_output=True, text=True).stdout)
+    if properties is not None:
+        branches = "".join(f"{name}) echo '{value}';;\n" for name, value in properties.items())
+        (folder / "getprop").write_text(f'#!/bin/sh\ncase "$1" in\n{branches}*) echo;;\nesac\n')
+        (folder / "getprop").chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script, "farm", "", ""], check=True, capture_output=True, text=True, env=env)
+    return board_scripts.reported(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +94,47 @@ def test_a_board_of_two_kinds_of_cores_gets_a_profile_of_its_own_for_the_larger_
         "num-cores": 8,
     }
     assert profile.agent == "aarch64"
+
+
+def phone(maker: str, model: str, soc: str = " ") -> dict[str, str]:
+    soc_maker, soc_model = soc.split(" ")
+    names = ("ro.product.manufacturer", "ro.product.model", "ro.soc.manufacturer", "ro.soc.model", "ro.build.version.release")
+    return dict(zip(names, (maker, model, soc_maker, soc_model, "13"), strict=True)) | {"ro.board.platform": "a_platform"}
+
+
+@pytest.mark.parametrize(
+    ("maker", "model", "profile"),
+    [
+        ("Google", "Pixel 2", "pixel2"),
+        ("Google", "Pixel 2 XL", "pixel2"),
+        ("HUAWEI", "ALP-L29", "mate10"),
+        ("HUAWEI", "BLA-L09", "mate10pro"),
+        ("HUAWEI", "EML-L29", "p20"),
+        ("HUAWEI", "CLT-L29", "p20pro"),
+    ],
+)
+def test_a_phone_that_has_a_profile_gets_it(tmp_path: Path, maker: str, model: str, profile: str) -> None:
+    parts = [(0x41, 0xD03)] * 4 + [(0x41, 0xD09)] * 4
+    evidence = boards.of_report("aarch64", report(tmp_path, cpuinfo(parts, V8), properties=phone(maker, model)))
+    assert boards.choose("mine", evidence, SHIPPED).profile == profile
+
+
+def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path) -> None:
+    parts = [(0x41, 0xD05)] * 4 + [(0x41, 0xD0B)] * 2 + [(0x41, 0xD44)] * 2
+    said = report(tmp_path, cpuinfo(parts, V8_2), properties=phone("Google", "Pixel 6", "Google GS101"))
+    evidence = boards.of_report("aarch64", said)
+    assert (evidence.board, evidence.cpu, evidence.android) == ("Google Pixel 6", "Google GS101", "13")
+    choice = boards.choose("p6", evidence, SHIPPED)
+    assert choice.reason == "it has 2x Cortex-X1 and 2x Cortex-A76 and 4x Cortex-A55"
+    assert choice.table is not None and choice.table["inherits"] == "pixel2"
+    text = with_tables("", {("devices", "p6"): {"profile": "p6", "url": "adb:"}, ("profiles", "p6"): choice.table})
+    profile = fleet_of(text, tmp_path / "devices.toml").device("p6").profile
+    assert (profile.triple, profile.agent, profile.target["mcpu"]) == ("aarch64-linux-android", "aarch64", "cortex-x1")
+
+
+def test_a_phone_of_before_android_12_tells_its_platform(tmp_path: Path) -> None:
+    said = report(tmp_path, cpuinfo([(0x41, 0xD03)] * 4, V8), properties=phone("Xiaomi", "Mi A1"))
+    assert boards.of_report("aarch64", said).cpu == "a_platform"
 
 
 def test_extensions_that_the_kernel_does_not_tell_of_are_not_used(tmp_path: Path) -> None:

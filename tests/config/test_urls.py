@@ -18,6 +18,11 @@ from farm.config import Url, parse_url
         ("ssh://pi@[fe80::1]:2222", Url("ssh", "fe80::1", 2222, "pi")),
         ("ssh://board", Url("ssh", "board")),
         ("ssh://first.last+lab@board", Url("ssh", "board", None, "first.last+lab")),
+        ("adb:", Url("adb")),
+        ("adb:HT7A1B200123", Url("adb", serial="HT7A1B200123")),
+        ("adb:192.168.7.5:5555", Url("adb", serial="192.168.7.5:5555")),
+        ("adb:[fe80::1%usb0]:5555", Url("adb", serial="[fe80::1%usb0]:5555")),
+        ("adb:adb-1A2B-x._adb-tls-connect._tcp", Url("adb", serial="adb-1A2B-x._adb-tls-connect._tcp")),
     ],
 )
 def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
@@ -65,6 +70,11 @@ def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
         ("ssh://a|b@host", "no user that a url may name"),
         ("ssh://-host", "no host name"),
         ("rpc://-host:9090", "no host name"),
+        ("adb", "did you mean 'adb:'?"),
+        ("adb://HT7A1B200123", "write 'adb:HT7A1B200123'"),
+        ("adb:-P1", "no serial number"),
+        ("adb:a b", "no serial number"),
+        ("adb:$(x)\n", "no serial number"),
     ],
 )
 def test_a_bad_url_is_refused_in_words(text: str, words: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 from farm.config import load
 from farm.config.locate import SHIPPED
 from farm.deadline import Deadline
-from farm.transports.ssh import board_scripts, systemd_scripts
+from farm.transports import board_scripts
+from farm.transports.ssh import systemd_scripts
 from farm.transports.ssh.board import Board
 from farm.types import Device
 
@@ -44,7 +45,7 @@ def wrapper(store: str, base: Path) -> str:
     digest = sha256(PROGRAM).hexdigest()
     seen = {"base": str(base), "store": str(base), "work": str(base / "work")}
     seen["agent"] = f"{base}/agents/{digest}/farm-agent"
-    return Board(None, device, Deadline(1))._wrapper(seen)
+    return Board(device, Deadline(1), None)._wrapper(seen)
 
 
 @pytest.mark.parametrize("name", ODD)

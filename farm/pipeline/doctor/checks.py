@@ -236,6 +236,25 @@ def _of_gpu(facts: Mapping[str, str]) -> Iterator[str]:
         yield f"{float(facts['gpu_power_w']):.0f} W"
 
 
+def _of_phone(facts: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield findings about the battery and the screen of a phone; none of other boards."""
+    if "battery_percent" in facts or "battery_saver" in facts:
+        saver = facts.get("battery_saver") == "true"
+        power = {"true": "on external power", "false": "not on external power"}.get(facts.get("external_power", ""), "")
+        level = f"{facts['battery_percent']} %" if "battery_percent" in facts else ""
+        words = ", ".join(filter(None, [level, power, "its saver is on" if saver else ""]))
+        advice = "switch its battery saver off: figures are THROTTLED while it is on" if saver else ""
+        if not saver and facts.get("external_power") == "false":
+            advice = "for steady figures, plug it in to power"
+        yield Finding("battery", words or "its saver is off", advice=advice)
+    if "screen_on" in facts:
+        off = facts["screen_on"] == "false"
+        advice = "Android may slow down while its screen is off; on it, while it is plugged in: svc power stayon true" if off else ""
+        yield Finding("screen", "off" if off else "on", advice=advice)
+    if facts.get("thermal_status", "0") != "0":
+        yield Finding("thermal status", facts["thermal_status"], advice="Android throttles it for its heat: cool it")
+
+
 def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
     """Yield findings about what makes times unsteady, slow or hard to date, by the agent's facts.
 
@@ -254,6 +273,7 @@ def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
     )
     if slowed := json.loads(facts.get("gpu_slowed_by", "[]")):
         yield Finding("GPU clocks", ", ".join(slowed), advice="they hold it back now: its cooling, its power supply or its power limit")
+    yield from _of_phone(facts)
     flags = int(json.loads(facts.get("throttled", "0")))
     yield Finding(
         "throttling flags",

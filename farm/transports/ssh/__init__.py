@@ -9,8 +9,7 @@ known_hosts           check host keys
 config                read ~/.ssh/config into hops
 config_include        resolve Include in ~/.ssh/config
 paramiko_transport    paramiko's transport with faster settings
-board                 install and start the agent on a board
-board_scripts         shell scripts for that
+board                 run scripts on a board, which install and start the agent
 systemd_service       install the agent as a service of systemd
 systemd_scripts       shell scripts for that
 upload                upload large files on a channel of their own

@@ -1,6 +1,6 @@
 """Shell scripts for a board's service, and the script that removes farm from a board.
 
-They follow the rules in board_scripts.py.
+They follow the rules in farm/transports/board_scripts.py.
 """
 
 from __future__ import annotations

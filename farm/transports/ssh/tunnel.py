@@ -84,7 +84,7 @@ class _Tunnel:
         """Log in, start the agent, and relay between one client and the agent."""
         hops = route(self._device.url)
         with logged_in(self._device.name, hops, self._deadline, self._ask) as client:
-            board = Board(client, self._device, self._deadline)
+            board = Board(self._device, self._deadline, client)
             channel, store = self._start(board, agent, hops[-1])
             try:
                 self._in_background(self._keep_log, channel)

@@ -1,4 +1,4 @@
-"""Shell scripts that run on a board over SSH; each reports its results as lines `farm:NAME=VALUE`.
+"""Shell scripts that run on a board; each reports its results as lines `farm:NAME=VALUE`.
 
 They need sh and the file tools of every Linux. Each script is passed to the user's shell, whichever
 it is, as one quoted word: it contains no single quotes, no exclamation marks, no two backslashes in
@@ -25,6 +25,12 @@ test -z "$1" || { base=$(at_home "$1"); store=$base; }
 test -z "$2" || work=$(at_home "$2")
 shift 2
 agents=$base/agents service=$base/service wrapper=$base/farm-agent
+# The first bytes of the shell, in hexadecimal; Android has it elsewhere.
+shell_header() {
+  for one in /bin/sh /system/bin/sh; do
+    test -e "$one" && { od -A n -v -t x1 -N 52 "$one" 2>/dev/null | tr -d " \\n"; return; }
+  done
+}
 # Whether a process has one of our agents, of those in the folder $2, in its command line.
 has_agent() { case $(tr "\\000" "\\n" 2>/dev/null <"$1/cmdline") in *"$2/"*farm-agent*) return 0;; esac; return 1; }
 """
@@ -41,7 +47,7 @@ libc() {
   test -e /system/bin/linker && echo bionic
 }
 tell machine "$(uname -m)"; tell bits "$(getconf LONG_BIT 2>/dev/null)"; tell libc "$(libc)"
-tell shell "$(od -A n -v -t x1 -N 52 /bin/sh 2>/dev/null | tr -d " \\n")"
+tell shell "$(shell_header)"
 tell user "$(id -u)"; tell base "$base"; tell store "$store"; tell work "$work"; tell agent "$agent"
 there=no
 test -x "$agent" && there=yes && touch -c "${agent%/*}" 2>/dev/null
@@ -127,11 +133,19 @@ exit $code
 # of its cores as ARM counts them, the extensions that the kernel tells programs of, memory and GPUs.
 IDENTIFY = """
 tell machine "$(uname -m)"; tell bits "$(getconf LONG_BIT 2>/dev/null)"
-tell shell "$(od -A n -v -t x1 -N 52 /bin/sh 2>/dev/null | tr -d " \\n")"
+tell shell "$(shell_header)"
 words() { cat "/proc/device-tree/$1" 2>/dev/null | tr "\\000" " "; }
-tell board "$(words model)"; tell compatible "$(words compatible)"
+android=$(getprop ro.build.version.release 2>/dev/null)
+board=$(words model) cpu=""
+if test -n "$android"; then
+  board="$(getprop ro.product.manufacturer) $(getprop ro.product.model)"
+  cpu="$(getprop ro.soc.manufacturer) $(getprop ro.soc.model)"
+  test "$cpu" = " " && cpu=$(getprop ro.board.platform)
+fi
+tell android "$android"; tell board "$board"; tell compatible "$(words compatible)"
 info() { grep -m 1 -E "^$1[[:space:]]*:" /proc/cpuinfo | { IFS=: read -r _ value; echo $value; }; }
-tell cpu "$(info "(model name|uarch|Hardware)")"; tell features "$(info "(flags|Features|isa)")"
+test -n "$cpu" || cpu=$(info "(model name|uarch|Hardware)")
+tell cpu "$cpu"; tell features "$(info "(flags|Features|isa)")"
 tell cores "$(grep -c -E "^processor[[:space:]]*:" /proc/cpuinfo)"
 tell memory_kib "$(grep -m 1 "^MemTotal" /proc/meminfo | tr -c -d 0-9)"
 tab=$(printf "\\t")

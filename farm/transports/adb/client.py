@@ -1,0 +1,74 @@
+"""The adb program, which starts the server where none runs, and runs commands on a device.
+
+An adb program that finds a server of another version kills it and starts its own, and with it end the
+connections of whoever uses the server. The versions are therefore compared before the program is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from farm import subprocesses
+from farm.deadline import Deadline
+from farm.errors import DeviceError, FarmError
+from farm.transports.adb import server
+from farm.transports.adb.server import Place, ServerError
+
+_START_S = 20.0
+INSTALL = "sudo apt-get install adb, or Android's platform-tools with adb on PATH"
+
+
+def program() -> str:
+    """Return the path of the adb program. Raises DeviceError if it is not installed."""
+    if found := subprocesses.find("adb"):
+        return found
+    raise DeviceError("adb is not installed", "Android boards are reached by it", INSTALL)
+
+
+@functools.cache
+def version(path: str) -> int:
+    """Return the version of the protocol that an adb program speaks: 41 for `1.0.41`."""
+    try:
+        said = subprocesses.run([path, "version"], deadline=Deadline(_START_S), what="starting adb", fix=INSTALL)
+    except FarmError as exc:
+        raise DeviceError("the adb program does not run", exc.why, INSTALL) from exc
+    found = re.search(r"version 1\.0\.(\d+)", said)
+    if not found:
+        raise DeviceError("the adb program does not tell its version", said[:200], INSTALL)
+    return int(found[1])
+
+
+def ready() -> Place:
+    """Return where the server is; start one on this machine if none runs, as adb does.
+
+    Raises DeviceError if there is no adb program, if its version is not the server's, or if no server
+    can be reached.
+    """
+    path, where = program(), server.place()
+    try:
+        theirs = server.version(where)
+    except ServerError as exc:
+        fix = "see what listens there, or name another port: export ANDROID_ADB_SERVER_PORT=5038"
+        raise DeviceError(f"what listens at {where} is no adb server", str(exc), fix) from exc
+    except OSError as exc:
+        if not where.here:
+            raise DeviceError(f"there is no adb server at {where}", str(exc), "start it there: adb -a start-server") from exc
+        return _started(path, where)
+    if theirs != version(path):
+        raise DeviceError(
+            "the adb server is of another version than the adb program",
+            f"the server at {where} has {theirs}, {path} has {version(path)}: it would kill the server, which others may use",
+            "put the adb program that started the server first on PATH, or end the server with that one: adb kill-server",
+        )
+    return where
+
+
+def _started(path: str, where: Place) -> Place:
+    try:
+        subprocesses.run([path, "start-server"], deadline=Deadline(_START_S), what="starting the adb server")
+        server.version(where)
+    except (FarmError, OSError, ServerError) as exc:
+        why = exc.why if isinstance(exc, FarmError) else str(exc)
+        raise DeviceError("the adb server cannot be started", why or str(exc), "see what this says: adb start-server") from exc
+    return where

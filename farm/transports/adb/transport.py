@@ -1,0 +1,107 @@
+"""`adb:[serial]`: an Android board, on which farm installs its agent by adb.
+
+The agent communicates on the standard streams of a command that the adb program runs: the board opens
+no port, and no other app of it can connect to the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import subprocesses
+from farm.deadline import Deadline
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.prompts import Ask
+from farm.transports.adb import devices, phone, server
+from farm.transports.adb.board import AdbBoard
+from farm.transports.adb.carry import carry
+from farm.transports.adb.server import ServerError, Watch
+from farm.transports.rpc_client import session_over
+from farm.transports.rpc_errors import ended, translate
+from farm.transports.state import State
+from farm.types import Device
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_LOG = "agent.log"
+_LAST_WORDS_S = 1.5
+
+
+@contextlib.contextmanager
+def open(  # noqa: A001
+    device: Device,
+    agent: Path | None,
+    scratch: Path,
+    timeout_s: float,
+    ask: Ask,  # noqa: ARG001
+    greeting_s: float | None,  # noqa: ARG001
+) -> Iterator[Any]:
+    """Start the agent on the board, connect, and end it when the block ends.
+
+    If the session breaks, the error says whether the board, the adb server or the agent has gone.
+    """
+    if agent is None:
+        there = state(device)
+        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+    deadline, log = Deadline(timeout_s), scratch / _LOG
+    log.unlink(missing_ok=True)
+    found = devices.find(device)
+    with _watched(found) as watch:
+        board = AdbBoard(device, deadline, found)
+        streams, store = board.start_agent(agent, log)
+        with streams as (sock, child):
+            try:
+                with session_over(device, sock, timeout_s) as session:
+                    yield session, partial(carry, board, store, log)
+            except FarmError:
+                raise
+            except Exception as exc:
+                if isinstance(translate(device, exc), (LinkError, DeadlineError)):
+                    raise _cause(device, watch, child, log, deadline) from exc
+                raise
+
+
+def state(device: Device) -> State:
+    """Return `ready` if adb lists the device as one that can be used."""
+    return devices.state(device)
+
+
+def facts(device: Device) -> dict[str, str]:
+    """Return what Android says of the board: SoC, battery, battery saver, screen, thermal status."""
+    return phone.facts(device)
+
+
+@contextlib.contextmanager
+def _watched(found: devices.Found) -> Iterator[Watch]:
+    with contextlib.ExitStack() as stack:
+        try:
+            watch = stack.enter_context(server.watched(found.where, found.serial))
+        except (OSError, ServerError) as exc:
+            raise DeviceError("the adb server does not tell its devices", str(exc), "see what this says: adb devices -l") from exc
+        yield watch
+
+
+def _cause(device: Device, watch: Watch, child: Popen[bytes], log: Path, deadline: Deadline) -> FarmError:
+    """Return the error that explains why the session is over."""
+    name = device.name
+    if deadline.expired:
+        why = f"{deadline.seconds:.0f} s are over"
+        return DeadlineError(f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS")
+    status = subprocesses.shell_status(child, _LAST_WORDS_S)
+    said = subprocesses.last_lines(log.read_text(errors="replace")) if log.exists() else ""
+    lost = watch.lost()
+    if lost == "server":
+        why = f"the server at {server.place()} ended, by adb kill-server, by an adb program of another version, or by a crash"
+        return LinkError(f"the adb server ended while {name} was in use", why, "run the command again; it starts a server if none runs")
+    if lost:
+        why = "adb no longer lists it" if lost == "absent" else f"adb lists it as {lost} now"
+        fix = "check its cable and whether it has restarted, plug it in again, and run the command again"
+        return LinkError(f"{name} was unplugged, or its connection broke", why, fix)
+    how = "" if not status else f" of signal {status - 128}" if status > 128 else f" with exit code {status}"
+    what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
+    return ended(device, what, said, "check the memory of the board (farm devices -v, adb logcat), then run the command again")

@@ -1,0 +1,58 @@
+"""What an Android board says of its battery, its screen and its heat, in the forms of dumpsys and settings."""
+
+from __future__ import annotations
+
+import json
+
+from farm.transports.adb.phone import of_report
+
+BATTERY = (
+    "Current Battery Service state:;  AC powered: false;  USB powered: true;  Wireless powered: false;"
+    "  status: 5;  level: 93;  scale: 100;  voltage: 4351;  temperature: 312;"
+)
+REPORT = {
+    "board": "Google Pixel 6",
+    "soc": "Google GS101",
+    "platform": "gs101",
+    "android": "14",
+    "battery": BATTERY,
+    "saver": "1;",
+    "power": "  mWakefulness=Dozing;Display Power: state=OFF;",
+    "thermal": "Thermal Status: 2;",
+}
+
+
+def test_every_fact_is_read() -> None:
+    facts = of_report(REPORT)
+    texts = {name: facts.pop(name) for name in ("board_model", "soc", "android")}
+    assert texts == {"board_model": "Google Pixel 6", "soc": "Google GS101", "android": "14"}
+    assert {name: json.loads(value) for name, value in facts.items()} == {
+        "battery_percent": 93,
+        "battery_temperature_c": 31.2,
+        "charging": False,
+        "external_power": True,
+        "battery_saver": True,
+        "screen_on": False,
+        "thermal_status": 2,
+    }
+
+
+def test_what_an_older_android_does_not_say_is_left_out() -> None:
+    assert of_report(
+        {"board": " ", "soc": " ", "platform": "msm8998", "saver": "null;", "thermal": "", "power": "Display Power: state=ON;"}
+    ) == {
+        "soc": "msm8998",
+        "screen_on": "true",
+    }
+    assert of_report({}) == {}
+
+
+def test_a_board_that_says_nonsense_gives_no_facts_of_it() -> None:
+    wild = {
+        "battery": "level: 99999999999; scale: 0; status: 9; temperature: x",
+        "thermal": "Thermal Status: hot",
+        "board": "\x1b[2J" * 200,
+    }
+    facts = of_report(wild)
+    assert "battery_percent" not in facts and "thermal_status" not in facts
+    assert "\x1b" not in facts["board_model"] and len(facts["board_model"]) <= 200
