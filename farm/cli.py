@@ -33,6 +33,7 @@ from farm.commands import (
     doctor,
     export,
     history,
+    lab,
     profile,
     provision,
     quantize,
@@ -56,7 +57,7 @@ GROUPS = {
     "Judge and show": ("history", "compare", "baseline", "report", "runs", "records"),
     "Models": ("check", "compile", "quantize", "export", "cache"),
     "Devices": ("devices", "add", "remove", "doctor", "provision", "deployments", "rollback", "undeploy"),
-    "Servers": ("agent", "tracker"),
+    "Servers": ("agent", "tracker", "lab"),
     "For programs": ("schema", "completion"),
 }
 
@@ -135,7 +136,7 @@ for command in (
     report.report,
     runs.runs,
     *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
-    *(serve.agent, serve.tracker, schema.schema, completion.completion),
+    *(serve.agent, serve.tracker, lab.lab, schema.schema, completion.completion),
 ):
     cli.add_command(command)
 

@@ -73,6 +73,16 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker |
     return load(model.name, kept, cached=False)
 
 
+def kept(model: Model, cache: Path) -> Prepared | None:
+    """Return the prepared model from the store; None if it has to be imported.
+
+    Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
+    """
+    digest = _digest(model, cache)
+    folder = digest and Store(cache).find(KIND, digest)
+    return load(model.name, folder, cached=True) if folder else None
+
+
 def make(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> None:
     """Import a model, check it, and write FILES into a folder.
 

@@ -85,7 +85,9 @@ class _Line:
 
         It is empty if nothing was typed, or if the terminal is gone.
         """
-        while select.select([self._descriptor], [], [], 0)[0]:
+        poll = select.poll()  # `select` refuses descriptors above 1023
+        poll.register(self._descriptor, select.POLLIN)
+        while poll.poll(0):
             try:
                 piece = os.read(self._descriptor, _MOST_BYTES)
             except OSError:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from farm.deadline import Deadline
-from farm.errors import BuildError, DeadlineError
+from farm.errors import BuildError, DeadlineError, UsageError
 
 GRACE_S = 2.0
 # The first words of the stacks that TVM and Python print when a process crashes.
@@ -218,3 +218,20 @@ def replace(command: Sequence[str | Path], *, env: Mapping[str, str] | None = No
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(words[0], words, {**os.environ, **(env or {})})
+
+
+def attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program that has this one's input and output. Raises UsageError if it cannot start."""
+    try:
+        return subprocess.Popen(list(command), env={**os.environ, **env})
+    except OSError as exc:
+        raise UsageError(f"{command[0]} cannot be run", exc.strerror or str(exc), "name a program after --") from exc
+
+
+def wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return a program's exit code as shells do, or None if it still runs after some seconds."""
+    try:
+        status = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return status if status >= 0 else 128 - status

@@ -1,4 +1,4 @@
-"""Import TVM without torch, and without its compiler in processes that only drive devices.
+"""Import TVM without torch.
 
 This saves most of the run time of a short command. It is for farm's own processes. TVM's FFI
 imports torch if it is installed, which takes longer than TVM itself. Most of the remaining import
@@ -12,7 +12,6 @@ for torch's tensors and streams, which farm does not use; the general path is `_
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -21,30 +20,12 @@ from types import ModuleType
 from typing import Any
 
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
-_RUNTIME_ALONE = "TVM_USE_RUNTIME_LIB"  # read by tvm/base.py when it is imported
 
 
 def leave_torch_out() -> None:
     """Hide torch from the first import of TVM in this process from now on."""
     if not _left_out():
         sys.meta_path.insert(0, _Finder())
-
-
-def tvm_rpc() -> Any:
-    """Return the module `tvm.rpc`.
-
-    If torch is hidden and TVM is not imported yet, this loads TVM's runtime-only library: such a
-    worker drives a device and compiles nothing.
-    """
-    alone = _left_out() and "tvm" not in sys.modules and _RUNTIME_ALONE not in os.environ
-    if alone:
-        os.environ[_RUNTIME_ALONE] = "1"
-    try:
-        from tvm import rpc
-    finally:
-        if alone:
-            del os.environ[_RUNTIME_ALONE]
-    return rpc
 
 
 def _left_out() -> bool:

@@ -16,10 +16,11 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from farm.errors import BuildError, FarmError, InternalError
 from farm.prompts import Question
@@ -92,6 +93,16 @@ class _Warnings(logging.Handler):
             self._connection.send((Kind.WARNING, record.getMessage()))
 
 
+def run(desk: Desk, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Kind, Any]:
+    """Run a task; return DONE and its result, or FAILED and its FarmError."""
+    try:
+        return Kind.DONE, function(desk, *arguments)
+    except FarmError as error:
+        return Kind.FAILED, error
+    except Exception as error:
+        return Kind.FAILED, _unexpected(error)
+
+
 def _work(connection: Connection, desk: Desk) -> None:
     """Run tasks until the crew closes the connection."""
     while True:
@@ -99,16 +110,14 @@ def _work(connection: Connection, desk: Desk) -> None:
             connection.recv()
         except EOFError:
             return
-        try:
-            function, arguments = pickle.loads((desk.scratch / TASK).read_bytes())
-            (desk.scratch / ANSWER).write_bytes(pickle.dumps(function(desk, *arguments)))
-            answer: tuple[Kind, FarmError | None] = (Kind.DONE, None)
-        except FarmError as error:
-            answer = (Kind.FAILED, error)
-        except Exception as error:
-            traceback.print_exc()
-            answer = (Kind.FAILED, _unexpected(error))
-        connection.send(answer)
+        kind, value = run(desk, *pickle.loads((desk.scratch / TASK).read_bytes()))
+        if kind is Kind.DONE:
+            try:
+                (desk.scratch / ANSWER).write_bytes(pickle.dumps(value))
+                value = None
+            except Exception as error:
+                kind, value = Kind.FAILED, _unexpected(error)
+        connection.send((kind, value))
 
 
 def full_disk(error: BaseException) -> FarmError | None:

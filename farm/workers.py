@@ -1,15 +1,19 @@
-"""Worker processes: each lane has one process that runs one task at a time and can be killed.
+"""Workers: each lane has one process, or thread, that runs one task at a time.
 
     crew = Crew(scratch)             with Crew(...) as crew:
     crew.assign("pi3", function, arguments, deadline_s=60)      runs function(desk, *arguments)
     crew.messages(1.0)               -> [Message("pi3", Kind.NOTE | DONE | FAILED, value), ...]
 
-This is farm's only form of concurrency, apart from threads for I/O (`together`, `ahead`). A TVM
-call that hangs cannot be interrupted from within its process; therefore lanes are processes. A
-worker lives in a process group with everything that it starts, works in a scratch folder that is
-deleted with it, and dies with this process. `desk.quiet()` pauses every other lane on this machine,
-so that farm's own load does not disturb a latency measured here. `desk.ask(question)` asks the
-user. A warning that a worker logs to the logger "farm" is logged here, once for all workers.
+A TVM call that hangs cannot be interrupted from within its process; therefore lanes that compile
+are processes. A worker process lives in a process group with everything that it starts, works in a
+scratch folder that is deleted with it, and dies with this process. `desk.quiet()` pauses every
+other lane on this machine, so that farm's own load does not disturb a latency measured here.
+`desk.ask(question)` asks the user. A warning that a worker logs to the logger "farm" is logged
+here, once for all workers.
+
+A lane that only talks to a device over a network is a thread of this process (`thread=True`): it
+costs a thousandth of a process. All its waits are `cancellation.breakable`, so that it ends at its
+deadline too.
 """
 
 from __future__ import annotations
@@ -17,24 +21,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
+import resource
+import selectors
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from farm import signals, subprocesses
+from farm.cancellation import Cancellation
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, InternalError
 from farm.prompts import terminal
-from farm.worker_main import ANSWER, TASK, Desk, Kind
+from farm.worker_main import ANSWER, TASK, Desk, Kind, run
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -45,6 +54,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _TICK_S = 0.1
+_MOST_FILES = 1 << 16
 # A worker has our import path. (`python -m` would search the working directory first, where a
 # user's file may have any name.)
 _START = "import sys; sys.path[:] = {path!r}; from farm import worker_main; worker_main.main()"
@@ -61,16 +71,74 @@ class Message:
 
 @dataclass
 class _Worker:
-    child: Popen[bytes]
     connection: Connection
     scratch: Path
     log: Path
     here: bool
+    child: Popen[bytes] | None  # None for a thread
     deadline: Deadline | None = None
     task: str = ""
     paused_at: float | None = None
     asked_at: float | None = None
     doing: str = ""  # as the task last noted
+
+    @property
+    def has_died(self) -> bool:
+        """Return whether the process has ended. A thread of ours does not end by itself."""
+        return self.child is not None and self.child.poll() is not None
+
+    def give(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Hand a task to the worker."""
+        (self.scratch / TASK).write_bytes(pickle.dumps((function, arguments)))
+        # the worker has just died: the next `messages` reports it
+        with contextlib.suppress(OSError):
+            self.connection.send(None)
+
+    def answer(self) -> Any:
+        """Return the result of the task that is done."""
+        return pickle.loads((self.scratch / ANSWER).read_bytes())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and all that it started."""
+        if self.child:
+            subprocesses.send(self.child, number, group=True)
+
+    def end(self) -> None:
+        """End the worker with everything that it started."""
+        if self.child:
+            subprocesses.end(self.child, group=True)
+
+
+@dataclass
+class _ThreadWorker(_Worker):
+    """A thread of this process. Tasks and answers pass as they are."""
+
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    _tasks: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = field(default_factory=SimpleQueue)
+    _answer: Any = None
+
+    def give(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._tasks.put((function, arguments))
+
+    def answer(self) -> Any:
+        found, self._answer = self._answer, None
+        return found
+
+    def end(self) -> None:
+        """Have the thread end: its waits break. It is not waited for."""
+        self.cancellation.cancel()
+        self._tasks.put(None)
+
+    def work(self, connection: Connection) -> None:
+        """Run tasks until the crew ends the worker."""
+        desk = Desk(self.scratch, connection)
+        with connection, self.cancellation.in_this_thread(), contextlib.suppress(OSError):  # ended
+            while task := self._tasks.get():
+                kind, value = run(desk, *task)
+                if kind is Kind.DONE:
+                    self._answer, value = value, None
+                connection.send((kind, value))
+                del task, value
 
 
 @dataclass
@@ -86,6 +154,7 @@ class Crew:
     _wants_quiet: list[str] = field(default_factory=list)
     _warnings: set[str] = field(default_factory=set)
     _heir: subprocesses.Heir = field(init=False)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __enter__(self) -> Crew:
         self.scratch.mkdir(parents=True, exist_ok=True)
@@ -94,9 +163,10 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers.values():
-            subprocesses.send(worker.child, signal.SIGTERM, group=True)
+            worker.signal(signal.SIGTERM)
         for lane in list(self._workers):
             self._dismiss(lane)
+        self._selector.close()
         self._heir.close()
 
     def idle(self, lane: str) -> bool:
@@ -104,20 +174,28 @@ class Crew:
         worker = self._workers.get(lane)
         return worker is None or worker.deadline is None
 
-    def assign(self, lane: str, function: Callable[..., Any], *arguments: Any, deadline_s: float, task: str, here: bool = True) -> None:
+    def assign(
+        self,
+        lane: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        deadline_s: float,
+        task: str,
+        here: bool = True,
+        thread: bool = False,
+    ) -> None:
         """Make an idle lane call `function(desk, *arguments)`, with a module-level function.
 
-        `here` marks a lane on this machine, which others' `quiet` may pause.
+        `here` marks a lane on this machine, which others' `quiet` may pause. With `thread`, the
+        lane is a thread of this process: for a function that only waits for a network.
         """
         worker = self._workers.get(lane)
-        if worker is None or worker.child.poll() is not None:
+        if worker is None or worker.has_died:
             if worker is not None:
                 self._dismiss(lane)
-            worker = self._workers[lane] = self._hire(lane, here)
-        (worker.scratch / TASK).write_bytes(pickle.dumps((function, arguments)))
-        # the worker has just died: the next `messages` reports it
-        with contextlib.suppress(OSError):
-            worker.connection.send(None)
+            worker = self._workers[lane] = self._start_thread(lane) if thread else self._start_process(lane, here)
+            self._selector.register(worker.connection, selectors.EVENT_READ, lane)
+        worker.give(function, arguments)
         worker.deadline, worker.task, worker.doing = Deadline(deadline_s), task, ""
         if self._quiet not in (None, lane):
             self._pause(worker)
@@ -136,7 +214,16 @@ class Crew:
             if found or timeout.expired:
                 return found
 
-    def _hire(self, lane: str, here: bool) -> _Worker:
+    def _start_thread(self, lane: str) -> _Worker:
+        """Start a thread with its scratch folder and its connection."""
+        _allow_many_files()
+        scratch = Path(tempfile.mkdtemp(prefix=f"{lane}-", dir=self.scratch))
+        ours, theirs = Pipe()
+        worker = _ThreadWorker(ours, scratch, scratch / "worker.log", here=False, child=None)
+        threading.Thread(target=worker.work, args=[theirs], name=lane, daemon=True).start()
+        return worker
+
+    def _start_process(self, lane: str, here: bool) -> _Worker:
         """Start a worker process with its scratch folder and its connection."""
         scratch = Path(tempfile.mkdtemp(prefix=f"{lane}-", dir=self.scratch))
         log = scratch / "worker.log"
@@ -150,14 +237,16 @@ class Crew:
                 own_group=True,
             )
         self._heir.know(child)
-        return _Worker(child, ours, scratch, log, here)
+        return _Worker(ours, scratch, log, here, child)
 
     def _dismiss(self, lane: str) -> None:
         """End a worker with everything that it started, and delete its scratch folder."""
         worker = self._workers.pop(lane)
         terminal.withdraw(lane)
-        subprocesses.end(worker.child, group=True)
-        self._heir.forget(worker.child)
+        worker.end()
+        if worker.child:
+            self._heir.forget(worker.child)
+        self._selector.unregister(worker.connection)
         worker.connection.close()
         shutil.rmtree(worker.scratch, ignore_errors=True)
         if lane in self._wants_quiet:
@@ -168,14 +257,15 @@ class Crew:
 
     def _receive(self, timeout_s: float) -> list[Message]:
         """Return the messages that arrive within `timeout_s`, also of workers that died."""
-        by_connection = {worker.connection: lane for lane, worker in self._workers.items()}
-        if not by_connection:
+        if not self._workers:
             time.sleep(timeout_s)
             return []
         found = []
-        for connection in wait(list(by_connection), timeout_s):
-            lane = by_connection[connection]  # type: ignore[index]
-            worker = self._workers[lane]
+        for key, _ in self._selector.select(timeout_s):
+            lane: str = key.data
+            worker = self._workers.get(lane)
+            if worker is None or worker.connection is not key.fileobj:
+                continue  # dismissed meanwhile
             try:
                 while worker.connection.poll():
                     found += self._hear(lane, *worker.connection.recv())
@@ -203,16 +293,18 @@ class Crew:
         else:
             worker.deadline = None
         if kind is Kind.DONE:
-            value = pickle.loads((worker.scratch / ANSWER).read_bytes())
+            value = worker.answer()
         return [Message(lane, kind, value)]
 
     def _died(self, lane: str) -> list[Message]:
         """Remove a worker that died; return the failure of its task, if it had one."""
         worker = self._workers[lane]
         busy, task = worker.deadline is not None, worker.task
+        child = worker.child
+        assert child, "a thread closes its connection only after it was dismissed"
         with contextlib.suppress(Exception):
-            worker.child.wait(subprocesses.GRACE_S)
-        status = worker.child.returncode
+            child.wait(subprocesses.GRACE_S)
+        status = child.returncode
         how = subprocesses.exit_in_words(status)
         output = worker.log.read_text(errors="replace") if worker.log.exists() else ""
         why = subprocesses.crash_cause(worker.doing, output)
@@ -273,13 +365,22 @@ class Crew:
                 if worker.deadline:
                     worker.deadline.extend(time.monotonic() - worker.paused_at)
                 worker.paused_at = None
-                subprocesses.send(worker.child, signal.SIGCONT, group=True)
+                worker.signal(signal.SIGCONT)
 
     def _pause(self, worker: _Worker) -> None:
         """Stop the process group of a worker on this machine."""
         if worker.here and worker.paused_at is None:
             worker.paused_at = time.monotonic()
-            subprocesses.send(worker.child, signal.SIGSTOP, group=True)
+            worker.signal(signal.SIGSTOP)
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files: a thread has about four, and there may be a thousand."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def together(function: Callable[[Item], Answer], items: Sequence[Item], most: int = 32) -> list[Answer]:

@@ -22,6 +22,8 @@ PATHS = (
     "config/test_toml_lines.py",
     "config/test_urls.py",
     "data_sets/test_reading.py",
+    "lab/test_lab_inventory.py",
+    "lab/test_lab_lending.py",
     "store/test_answers.py",
     "store/test_postgres_urls.py",
     "test_agreement.py",

@@ -16,7 +16,7 @@ import farm
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
     sanitize regular_files
-    types deadline time_ledger interleaved prompts tvm_import
+    types deadline cancellation time_ledger interleaved prompts tvm_import
     errors
     subprocesses stats signals worker_main ownership rpc
     workers formatting metrics sandbox
@@ -29,6 +29,7 @@ LAYERS = """
     prepare deployments
     executor export
     pipeline tracker
+    lab
     api
     dashboard views pytest_plugin
     commands
@@ -88,6 +89,17 @@ INSIDE_TABLES = {
         framing
         peer
         server
+        run
+        __init__
+    """,
+    "lab": """
+        nouns durations
+        order refusals inventory codec effects shelf
+        lending client relay
+        journal
+        writer
+        desk
+        control
         run
         __init__
     """,

@@ -20,6 +20,7 @@ import farm
 from farm import config, errors, transports
 from farm.cli import GROUPS, cli
 from farm.inputs.images import read_image
+from farm.lab.inventory import read_settings
 from farm.signals import Stopped
 from farm.types import Model, Preprocess, TensorSpec, Verdict
 
@@ -34,6 +35,11 @@ NAMED_FILES = re.compile(r'"([\w.-]+\.(?:onnx|pt2|npz|txt|key))"')
 def blocks(language: str, text: str = MANUAL) -> list[str]:
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return list(dict.fromkeys(re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found))
+
+
+def configurations(lab: bool = False) -> list[str]:
+    """The devices.toml of the pages, or the lab.toml, which say so in their first line."""
+    return [text for text in blocks("toml") if text.startswith("# lab.toml") == lab]
 
 
 def farm_lines(text: str) -> Iterator[str]:
@@ -115,7 +121,7 @@ def test_there_are_command_lines_to_parse() -> None:
 def known_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The devices and profiles of the built-in configuration and of the examples."""
     folder = tmp_path_factory.mktemp("examples")
-    examples = [config.load(config_file(folder, text)) for text in ["", *blocks("toml")]]
+    examples = [config.load(config_file(folder, text)) for text in ["", *configurations()]]
     return {name for fleet in [config.load(PACKAGE / "devices.toml"), *examples] for name in (*fleet.devices, *fleet.profiles)}
 
 
@@ -133,7 +139,13 @@ def config_file(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", blocks("toml"), ids=lambda text: text.splitlines()[0].split("  ")[0])
+@pytest.mark.parametrize("text", configurations(lab=True))
+def test_a_configuration_of_a_lab_loads(text: str, tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(text, "utf-8")
+    assert read_settings(tmp_path / "lab.toml").boards
+
+
+@pytest.mark.parametrize("text", configurations(), ids=lambda text: text.splitlines()[0].split("  ")[0])
 def test_a_configuration_of_the_docs_loads(text: str, folder: Path) -> None:
     fleet = config.load(config_file(folder, text))
     assert fleet.devices

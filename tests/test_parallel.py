@@ -1,11 +1,13 @@
-"""Lanes: real processes that work, fail, die, hang, and are paused."""
+"""Lanes: real processes that work, fail, die, hang, and are paused; and threads."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from pickle import PicklingError
 import pytest
 from waiting import LIMIT_S, wait_until
 
+from farm.cancellation import Cancelled, breakable
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.prompts import Question
 from farm.types import Progress, Stage
@@ -320,6 +323,75 @@ def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(c
     assert message.value == 3 or "its process ended" in message.value.what
     crew.assign("a", add, 1, 2, deadline_s=LIMIT_S, task="third")
     assert finish(crew, "a")["a"].value == 3
+
+
+def thread_name(desk: Desk) -> tuple[str, int]:
+    desk.note(Progress(Stage.CONNECTING))
+    return threading.current_thread().name, os.getpid()
+
+
+def test_a_lane_that_is_a_thread_works_like_another_in_this_process(crew: Crew) -> None:
+    for _ in range(2):
+        crew.assign("a", thread_name, deadline_s=LIMIT_S, task="a", thread=True)
+        crew.assign("b", blunder, deadline_s=LIMIT_S, task="b", thread=True)
+        crew.assign("c", fail, deadline_s=LIMIT_S, task="c", thread=True)
+        ends = finish(crew, "a", "b", "c")
+        assert ends["a"].value == ("a", os.getpid())
+        assert isinstance(ends["b"].value, InternalError) and "in blunder" in ends["b"].value.why
+        assert ends["c"].value.parts() == ("what", "why", "fix")
+
+
+def wait_for_a_word(_: Desk, peer: socket.socket, begun: threading.Event, ended: threading.Event) -> bytes:
+    with breakable(lambda: peer.shutdown(socket.SHUT_RDWR)):
+        begun.set()
+        try:
+            return peer.recv(1)
+        finally:
+            ended.set()
+
+
+def test_a_thread_past_its_deadline_fails_at_once_its_wait_ends_and_the_lane_goes_on(crew: Crew) -> None:
+    ours, theirs = socket.socketpair()
+    begun, ended = threading.Event(), threading.Event()
+    with ours, theirs:
+        crew.assign("a", wait_for_a_word, theirs, begun, ended, deadline_s=0.5, task="x on pi3", thread=True)
+        error = finish(crew, "a")["a"].value
+        assert isinstance(error, DeadlineError) and "x on pi3" in error.what
+        assert ended.wait(LIMIT_S)
+        crew.assign("a", add, 1, 2, deadline_s=LIMIT_S, task="again", thread=True)
+        assert finish(crew, "a")["a"].value == 3
+
+
+def test_leaving_ends_the_waits_of_threads(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    begun, ended = threading.Event(), threading.Event()
+    with ours, theirs:
+        with pytest.raises(KeyboardInterrupt), Crew(tmp_path / "scratch") as crew:
+            crew.assign("a", wait_for_a_word, theirs, begun, ended, deadline_s=LIMIT_S, task="a", thread=True)
+            assert begun.wait(LIMIT_S)
+            raise KeyboardInterrupt
+        assert ended.wait(LIMIT_S)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def wait_twice(_: Desk, begun: threading.Event, going: threading.Event, told: list[str]) -> None:
+    begun.set()
+    assert going.wait(LIMIT_S)
+    try:
+        with breakable(lambda: None):
+            told.append("it waits")
+    except Cancelled:
+        told.append("it is cancelled")
+
+
+def test_a_thread_that_was_given_up_begins_no_further_wait(tmp_path: Path) -> None:
+    begun, going, told = threading.Event(), threading.Event(), list[str]()
+    with Crew(tmp_path / "scratch") as crew:
+        crew.assign("a", wait_twice, begun, going, told, deadline_s=LIMIT_S, task="a", thread=True)
+        assert begun.wait(LIMIT_S)
+    going.set()
+    wait_until(lambda: told, "the thread goes on")
+    assert told == ["it is cancelled"]
 
 
 def full_disk(_: Desk) -> None:

@@ -59,7 +59,7 @@ def _known(facts: Any) -> dict[str, str]:
 
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
-    from farm.pipeline.facts import facts_of
+    from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices") as spinner:
         return facts_of(chosen, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)

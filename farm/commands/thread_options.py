@@ -81,7 +81,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
     from farm.executor.threads import numbers_of
-    from farm.pipeline.facts import facts_of
+    from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
         answers = facts_of(devices, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)

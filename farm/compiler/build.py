@@ -43,14 +43,11 @@ def build(
     others. `upstream` is where others' builds are fetched from. Raises BuildError.
     """
     store, base = Store(cache, upstream), artifact_digest(prepared, profile)
-    if asked := store.find(ASKED, base):
-        content = json.loads((asked / WORKLOADS).read_text())
-        choices = records.choices(content["core"]) if records else {}
-        if kept := store.find(KIND, _digest_with(base, choices, content["workloads"])):
-            return _named(load(kept, cached=True), prepared, profile)
+    if found := _find(store, base, prepared, profile, records):
+        return found
     with _our_errors(prepared, profile):
         made = _lower(desk, prepared, profile, records)
-    if not asked:
+    if not store.find(ASKED, base):
         with store.publish(ASKED, base) as folder:
             (folder / WORKLOADS).write_text(json.dumps({"core": made.core, "workloads": list(made.lowered.record_keys)}, indent=1))
     digest = _digest_with(base, made.choices, made.lowered.record_keys)
@@ -60,6 +57,21 @@ def build(
     kept = store.find(KIND, digest)
     assert kept is not None, "published, and not there"
     return _named(load(kept, cached=False), prepared, profile)
+
+
+def kept(prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None) -> Artifact | None:
+    """Return the artifact of a model for a profile from the store; None if it has to be built."""
+    return _find(Store(cache), artifact_digest(prepared, profile), prepared, profile, records)
+
+
+def _find(store: Store, base: str, prepared: Prepared, profile: Profile, records: RecordStore | None) -> Artifact | None:
+    """Return an artifact from the store; `base` is its digest without tuning records."""
+    if not (asked := store.find(ASKED, base)):
+        return None
+    content = json.loads((asked / WORKLOADS).read_text())
+    choices = records.choices(content["core"]) if records else {}
+    found = store.find(KIND, _digest_with(base, choices, content["workloads"]))
+    return _named(load(found, cached=True), prepared, profile) if found else None
 
 
 def _digest_with(base: str, choices: RawChoices, workloads: Iterable[str]) -> str:

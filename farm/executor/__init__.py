@@ -1,10 +1,11 @@
 """Run builds on a device: open a session, upload what is missing, load, run and measure.
 
     loading             connect, upload and load a model; retry when the connection breaks
+    batches             many samples, several of them a call
     threads             the threads and cores of a session
     gpu                 open the GPU of a session, and explain why it cannot be used
     measuring           one job: answer, latency, accuracy on labelled samples
-    short_sessions      one inference, deployments, facts
+    short_sessions      one inference, deployments
     accuracy            predictions for many samples, on a device or by the reference engine
     comparing           two builds interleaved
     engine_comparison   farm's build and other engines interleaved
@@ -22,6 +23,6 @@ RPC in the main thread, so that they can be killed. Times are by the device's cl
 from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of
 from farm.executor.measuring import measure
-from farm.executor.short_sessions import deployments, facts, infer, infer_deployed, roll_back, undeploy
+from farm.executor.short_sessions import deployments, infer, infer_deployed, roll_back, undeploy
 
-__all__ = ["deployments", "facts", "facts_of", "infer", "infer_deployed", "measure", "open_gpu", "roll_back", "undeploy"]
+__all__ = ["deployments", "facts_of", "infer", "infer_deployed", "measure", "open_gpu", "roll_back", "undeploy"]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, importers, quantize, stats
+from farm.data import Sample
 from farm.deadline import Deadline
+from farm.executor.batches import first_outputs
 from farm.executor.loading import open_and_load
 from farm.types import Answered, Artifact, Device, Model, Prepared, Progress, Stage
 from farm.workers import Desk
@@ -21,7 +24,8 @@ from farm.workers import Desk
 if TYPE_CHECKING:
     import numpy as np
 
-    Scores = Callable[[dict[str, np.ndarray[Any, Any]]], np.ndarray[Any, Any]]
+    Array = np.ndarray[Any, Any]
+    Answering = Callable[[Iterable[Sample]], Iterator[tuple[Sample, Array]]]
 
 BEST = 5  # classes per prediction
 _CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two notes
@@ -44,14 +48,7 @@ def classify_on(
     with ExitStack() as stack:
         loaded, _, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
         desk.note(Progress(Stage.ACCURACY))
-
-        def scores(inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-            loaded.feed(inputs)
-            loaded.record()
-            loaded.run()
-            return loaded.outputs()[0]
-
-        _answer(desk, sitting, scores, Deadline(sitting_s))
+        _answer(desk, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
 
 
 def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], cache: Path, sitting_s: float) -> None:
@@ -60,10 +57,15 @@ def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int
     desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = importers.load(quantize.float_model(model), cache)
     desk.note(Progress(Stage.ACCURACY))
-    _answer(desk, sitting, lambda inputs: imported.reference(inputs)[0], Deadline(sitting_s))
+
+    def answered(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
+        for sample in samples:
+            yield sample, imported.reference(sample.inputs)[0]
+
+    _answer(desk, sitting, answered, Deadline(sitting_s))
 
 
-def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], scores: Scores, deadline: Deadline) -> None:
+def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], answered: Answering, deadline: Deadline) -> None:
     """Classify samples and report the predictions until all are done or the deadline has expired.
 
     Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
@@ -80,8 +82,8 @@ def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], sc
         best, converted, told = {}, now, time.monotonic()
 
     try:
-        for sample in samples.read(indices):
-            best[samples.key(sample.index)] = _best(scores(sample.inputs))
+        for sample, scores in answered(samples.read(indices)):
+            best[samples.key(sample.index)] = _best(scores)
             if len(best) == _CHUNK or time.monotonic() - told > _CHUNK_S:
                 tell()
             if deadline.expired:

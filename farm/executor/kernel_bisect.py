@@ -24,6 +24,8 @@ from farm.workers import Desk
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.reference_kernels import Plain, Step
+    from farm.rpc.blocking import Tensor
+    from farm.rpc.values import RemoteDevice
     from farm.transports import Link
 
     Array = np.ndarray[Any, Any]
@@ -70,7 +72,7 @@ class _Walk:
     A tensor is kept until its last use.
     """
 
-    def __init__(self, desk: Desk, link: Link, device: Any, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
+    def __init__(self, desk: Desk, link: Link, device: RemoteDevice, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
         self._desk, self._link, self._parts, self._least_db = desk, link, parts, least_db
         self._device = device
         self._module = link.session.load_module(LIBRARY)
@@ -135,11 +137,9 @@ class _Walk:
             return max_abs > _NOTHING
         return snr_db < least
 
-    def _run(self, step: Step, arguments: Sequence[Any]) -> list[Any]:
-        import tvm
-
-        outputs = [tvm.runtime.empty(shape, dtype, device=self._device) for _, shape, dtype in step.outputs]
-        self._module.get_function(step.kernel, True)(*arguments, *outputs)
+    def _run(self, step: Step, arguments: Sequence[Any]) -> list[Tensor]:
+        outputs = [self._link.session.empty(shape, dtype, self._device) for _, shape, dtype in step.outputs]
+        self._module.function(step.kernel)(*arguments, *outputs)
         return outputs
 
     def _tensor(self, argument: Any) -> Any:
@@ -150,10 +150,8 @@ class _Walk:
             return self._link.call("vm.builtin.tensor_cache.get", self._places[argument])
         return self._there[argument]
 
-    def _sent(self, value: Array) -> Any:
-        import tvm
-
-        return tvm.runtime.tensor(np.ascontiguousarray(value), device=self._device)
+    def _sent(self, value: Array) -> Tensor:
+        return self._link.session.tensor(value, self._device)
 
     def _let_go(self, step: Step, here: dict[int, Array]) -> None:
         """Drop the tensors that no later step takes."""

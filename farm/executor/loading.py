@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import deployments, transports
-from farm.compiler import host_run
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.tensor_cache import PREFIX, SHARD, WIDEN
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.executor.threads import compute_as_asked
 from farm.prompts import patiently
+from farm.rpc.blocking import BlockingSession, Tensor
+from farm.rpc.values import CPU, RemoteDevice
+from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers of device types
+_SAMPLES = "farm.agent.samples"
+_CUDA = 2  # kDLCUDA of dlpack.h
 # Pauses between attempts while the connection breaks; they start over after any transfer.
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _TRIES_TO_LOAD = 2  # retries if the connection was made but broke before any transfer
@@ -44,31 +47,39 @@ class Loaded:
     are.
     """
 
-    machine: Any
-    device: Any
+    machine: RemoteVirtualMachine
+    device: RemoteDevice
     parameters: list[Any]
     inputs: tuple[TensorSpec, ...]
     on_gpu: bool = False
     recordable: bool = False
     recorded: bool = False
+    _fed: dict[str, Tensor] = field(default_factory=dict)
+    _answer: Array | None = None  # the first output of the last inference
 
-    def let_go(self) -> None:
-        """Release the handles on the session before it ends (see `Link.let_go`)."""
-        self.machine, self.parameters = None, []
+    @property
+    def session(self) -> BlockingSession:
+        """Return the session in which the model is loaded."""
+        return self.machine.module.session
 
     def feed(self, inputs: Mapping[str, Array]) -> None:
         """Set the inputs, by name, and the parameters of the next inferences."""
         import numpy as np
-        import tvm
 
-        tensors = [tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"), device=self.device) for spec in self.inputs]
-        self.machine.set_input("main", *tensors, *self.parameters)
+        for spec in self.inputs:
+            value = np.asarray(inputs[spec.name], order="C")
+            there = self._fed.get(spec.name)
+            if there is None or not there.takes(value):
+                there = self._fed[spec.name] = self.session.empty(value.shape, str(value.dtype), self.device)
+            there.fill(value)
+        # The machine copies them
+        self.machine.set_input("main", *(self._fed[spec.name] for spec in self.inputs), *self.parameters)
 
     def run(self) -> None:
         """Run one inference and wait for its end."""
         self.machine.invoke_stateful("main")
         if self.on_gpu:  # so far the kernels are only enqueued
-            self.device.sync()
+            self.session.synchronize(self.device)
 
     def record(self) -> None:
         """Capture the kernel launches as one CUDA graph for the next inferences, if the device can.
@@ -76,21 +87,50 @@ class Loaded:
         The inputs must have been set before. The device's facts report the capture.
         """
         if self.recordable and not self.recorded:
-            self.machine.module["record"]("main")
-            self.device.sync()
+            self.machine.module.function("record")("main")
+            self.session.synchronize(self.device)
             self.recorded = True
 
     def outputs(self) -> list[Array]:
         """Return the outputs of the last inference."""
-        return host_run.flat(self.machine.get_outputs("main"))
+        found = self.machine.outputs("main")
+        self._answer = found[0]
+        return found
+
+    def first_outputs(self, samples: Sequence[Mapping[str, Array]]) -> list[Array]:
+        """Return the first output for each of several inputs of one shape; all have its shape too.
+
+        Our agent runs them in one call. TVM's own server, and a GPU, run them one by one.
+        """
+        if self._answer is None or len(samples) == 1 or self.on_gpu or not self.session.has_function(_SAMPLES):
+            return [self._first_output(sample) for sample in samples]
+        return self._first_outputs(samples)
+
+    def _first_output(self, sample: Mapping[str, Array]) -> Array:
+        self.feed(sample)
+        self.record()
+        self.run()
+        return self.outputs()[0]
+
+    def _first_outputs(self, samples: Sequence[Mapping[str, Array]]) -> list[Array]:
+        import numpy as np
+
+        assert self._answer is not None
+        names = [spec.name for spec in self.inputs]
+        stacked = [self.session.tensor(np.stack([sample[name] for sample in samples])) for name in names]
+        machine = self.machine.module
+        answer = self.session.call(_SAMPLES, machine, "main", len(samples), len(names), *stacked, *self.parameters)
+        content = agent_answers.content(_SAMPLES, answer)
+        if len(content) != len(samples) * self._answer.nbytes:
+            raise agent_answers.AgentAnswerError(f"{_SAMPLES} gives no answer for each sample")
+        return list(np.frombuffer(content, self._answer.dtype).reshape(len(samples), *self._answer.shape))
 
     def time(self, count: int, block: int = 1) -> list[float]:
         """Return the seconds per inference of `count` blocks of `block` inferences each.
 
         The device's clock is read. The device runs one more inference first.
         """
-        evaluate = self.machine.time_evaluator("invoke_stateful", self.device, number=block, repeat=count)
-        return agent_answers.seconds("the timer", [float(seconds) for seconds in evaluate("main").results], count)
+        return agent_answers.seconds("the timer", self.machine.timer(block, count)("main"), count)
 
 
 @dataclass(slots=True)
@@ -135,8 +175,6 @@ def open_and_load(
                 desk.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
                     loaded = load(link, device, artifact.inputs, has_parameters(artifact))
-                if device.on_this_machine:
-                    attempt.callback(loaded.let_go)
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -181,7 +219,7 @@ def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda
         link.call("farm.store.link", digest, name)
     else:
         note(0)
-        link.session.upload(str(path), name)
+        link.session.upload(path, name)
         note(path.stat().st_size)
 
 
@@ -209,35 +247,24 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def place_of(link: Link, device: Device) -> Any:
-    """Return TVM's device of a session, on which its tensors are: the CPU or the GPU."""
-    return link.session.device("cuda", device.gpu) if device.profile.on_gpu else link.session.cpu(0)
+def place_of(device: Device) -> RemoteDevice:
+    """Return where the tensors of a session with a device are: on its CPU or its GPU."""
+    return RemoteDevice(_CUDA, device.gpu) if device.profile.on_gpu else CPU
 
 
 def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
     """Load the library and parameters in the session's folder on the device's CPU or GPU."""
-    from tvm.runtime.vm import VirtualMachine
-
-    on_gpu = device.profile.on_gpu
-    kind, number = ("cuda", device.gpu) if on_gpu else ("cpu", 0)
-    there = place_of(link, device)
+    on_gpu, there = device.profile.on_gpu, place_of(device)
     link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
-    link.call("vm.builtin.tensor_cache.load", link.call("tvm.rpc.server.workpath", ""), _KINDS[kind], number)
+    folder = link.call("tvm.rpc.server.workpath", "")
+    link.call("vm.builtin.tensor_cache.load", folder, there.type, there.number)
     module, recordable = link.session.load_module(library), on_gpu and link.native and bool(device.options.get("graphs", True))
-    machine = VirtualMachine(link.call("farm.gpu.machine", module) if recordable else module, there)
-    if parametric and _has(machine, WIDEN):
+    machine = RemoteVirtualMachine(link.call("farm.gpu.machine", module) if recordable else module, there)
+    if parametric and machine.module.find(WIDEN):
         machine.set_input(WIDEN)
         machine.invoke_stateful(WIDEN)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
-
-
-def _has(machine: Any, function: str) -> bool:
-    try:
-        machine.module.get_function(function)
-    except AttributeError:
-        return False
-    return True
 
 
 def facts_of(link: Link) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import data, deployments, prepare, stats
 from farm.deadline import Deadline
+from farm.executor.batches import first_outputs
 from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.time_ledger import timed
 from farm.transports import Link
@@ -36,7 +37,7 @@ _CHANGING = (
     *("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s"),
     *("gpu_clock_khz", "gpu_memory_clock_khz", "gpu_power_w", "gpu_energy_j", "gpu_slowed_by", "gpu_memory_free_bytes"),
 )
-_NOTE_EVERY = 10  # labelled samples
+_NOTE_EVERY_S = 0.5
 
 
 def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
@@ -268,10 +269,10 @@ def _classify(
     chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
     total = len(chosen)
     with timed(ledger, "accuracy"):
-        for number, sample in enumerate(samples.read(chosen)):
-            if number % _NOTE_EVERY == 0:
+        told = -math.inf
+        for number, (sample, output) in enumerate(first_outputs(loaded, samples.read(chosen))):
+            if time.monotonic() - told > _NOTE_EVERY_S:
+                told = time.monotonic()
                 desk.note(Progress(Stage.ACCURACY, f"{number} of {total}", number / total))
-            loaded.feed(sample.inputs)
-            loaded.run()
-            correct += int(loaded.outputs()[0].argmax() == sample.label)
+            correct += int(output.argmax() == sample.label)
     return correct, total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.executor.loading import facts_of, place_of, send
 from farm.transports import Link, agent_answers
@@ -10,6 +10,7 @@ from farm.types import Device, Roof
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
+    from farm.rpc.blocking import Tensor
 
 _MEMORY_SHARE = 8  # each of the two copied buffers takes at most 1/8 of the device's free memory
 _MOST_BYTES, _MOST_BYTES_ON_GPU = 128 << 20, 512 << 20  # many times the size of the caches
@@ -46,18 +47,17 @@ class _Timer:
     def __init__(self, link: Link, device: Device, probe: Probe) -> None:
         send(link, probe.library, _LIBRARY)
         self._library = link.session.load_module(_LIBRARY)
-        self._there = place_of(link, device)
+        self._session, self._there = link.session, place_of(device)
         self._probe = probe
 
     def arithmetic(self, tasks: int) -> float:
         """Return the least seconds of the arithmetic probe with `tasks` tasks."""
         import numpy as np
-        import tvm
 
         from farm.compiler.diagnostics.roofline_probe import ARITHMETIC
 
-        factors = tvm.runtime.tensor(np.repeat([[0.5], [1.0]], self._probe.lanes, axis=1).astype("float32"), device=self._there)
-        return self._best(ARITHMETIC, factors, self._empty(tasks, self._probe.width))
+        factors = np.repeat([[0.5], [1.0]], self._probe.lanes, axis=1).astype("float32")
+        return self._best(ARITHMETIC, self._session.tensor(factors, self._there), self._empty(tasks, self._probe.width))
 
     def memory(self, blocks: int) -> float:
         """Return the least seconds of copying `blocks` blocks of BLOCK_BYTES."""
@@ -66,15 +66,14 @@ class _Timer:
         one, other = (self._empty(blocks, BLOCK_BYTES // 4) for _ in range(2))
         # Write both buffers first: the system allocates pages on the first write, and all unwritten
         # pages are read from one page of zeros.
-        self._library[MEMORY](one, other)
-        self._library[MEMORY](other, one)
+        copy = self._library.function(MEMORY)
+        copy(one, other)
+        copy(other, one)
         return self._best(MEMORY, one, other)
 
-    def _empty(self, *shape: int) -> Any:
-        import tvm
+    def _empty(self, *shape: int) -> Tensor:
+        return self._session.empty(shape, "float32", self._there)
 
-        return tvm.runtime.empty(shape, "float32", self._there)
-
-    def _best(self, name: str, *arguments: Any) -> float:
-        evaluate = self._library.time_evaluator(name, self._there, number=1, repeat=_REPEATS)
-        return min(agent_answers.seconds("the timer", list(evaluate(*arguments).results), _REPEATS))
+    def _best(self, name: str, *arguments: Tensor) -> float:
+        timer = self._library.timer(name, self._there, number=1, repeat=_REPEATS)
+        return min(agent_answers.seconds("the timer", timer(*arguments), _REPEATS))

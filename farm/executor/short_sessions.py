@@ -1,4 +1,4 @@
-"""Operations that take one short session with a device: an inference, deployments, facts."""
+"""Operations that take one short session with a device: an inference, deployments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from farm import deployments as farm_deployments
 from farm import transports
 from farm.compiler.tensor_cache import SHARD
 from farm.errors import DeviceError
-from farm.executor.gpu import open_gpu
-from farm.executor.loading import facts_of, load, open_and_load
+from farm.executor.loading import load, open_and_load
 from farm.executor.threads import compute_as_asked
 from farm.inputs import read
 from farm.types import Artifact, Device, Progress, Release, Stage
@@ -58,7 +57,6 @@ def infer_deployed(
         loaded.feed(inputs)
         loaded.run()
         outputs = loaded.outputs()
-        loaded.let_go()
         return release, outputs, said
 
 
@@ -102,11 +100,3 @@ def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, n
         farm_deployments.check(device, link)
         for name in names:
             farm_deployments.removed(link, name)
-
-
-def facts(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
-    """Return what a device reports about itself; empty for TVM's own server."""
-    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask, transports.PROMPT_S) as link:
-        if device.profile.on_gpu:  # a GPU reports facts only after it is opened
-            open_gpu(link, device)
-        return facts_of(link)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.compiler import host_run
 from farm.executor.loading import facts_of, quiet, send
 from farm.executor.threads import compute_as_asked
+from farm.rpc.blocking import Tensor
+from farm.rpc.values import CPU
+from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.transports import agent_answers
 from farm.types import Batch, Device, Progress, Round, Stage, Trying, Wrong
 from farm.workers import Desk
@@ -32,20 +34,16 @@ def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, 
     All results are reported as notes while it runs, so that none is lost if the device dies: the
     device's facts (a dictionary), Trying, Wrong, and one Round per round.
     """
-    import tvm
-    from tvm import relax
-
     with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
         compute_as_asked(link, device)
         desk.note(facts_of(link))
         desk.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
         send(link, batch.library, batch.library.name)
-        cpu = link.session.cpu(0)
-        machine = relax.VirtualMachine(link.session.load_module(batch.library.name), cpu)
-        tensors = {name: tvm.runtime.tensor(value, device=cpu) for name, value in _arrays(batch).items()}
+        machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
+        tensors = {name: link.session.tensor(value) for name, value in _arrays(batch).items()}
         desk.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
         with quiet(desk, device):
-            race = _Race(desk, batch, machine, cpu, tensors)
+            race = _Race(desk, batch, machine, tensors)
             for _ in range(_ROUNDS):
                 desk.note(Round({index: race.block(index) for index in race.counts}))
 
@@ -56,8 +54,8 @@ class _Race:
     Each variant has run once, and its answer was right.
     """
 
-    def __init__(self, desk: Desk, batch: Batch, machine: Any, cpu: Any, tensors: dict[str, Any]) -> None:
-        self._machine, self._cpu, self._batch, self._tensors = machine, cpu, batch, tensors
+    def __init__(self, desk: Desk, batch: Batch, machine: RemoteVirtualMachine, tensors: dict[str, Tensor]) -> None:
+        self._machine, self._batch, self._tensors = machine, batch, tensors
         self.counts: dict[int, int] = {}
         answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
@@ -65,7 +63,7 @@ class _Race:
             desk.note(Trying(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
-            answer = host_run.flat(machine.get_outputs(variant.function))
+            answer = machine.outputs(variant.function)
             pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
                 desk.note(Wrong(index, why))
@@ -96,8 +94,8 @@ class _Race:
         self._machine.set_input(variant.function, *(self._tensors[name] for name in variant.arguments))
 
     def _seconds(self, index: int) -> float:
-        evaluate = self._machine.time_evaluator("invoke_stateful", self._cpu, number=self.counts[index], repeat=1)
-        return agent_answers.seconds("the timer", list(evaluate(self._batch.variants[index].function).results), 1)[0]
+        timer = self._machine.timer(self.counts[index], 1)
+        return agent_answers.seconds("the timer", timer(self._batch.variants[index].function), 1)[0]
 
 
 def _arrays(batch: Batch) -> dict[str, Array]:

@@ -16,7 +16,6 @@
     provision       `farm provision`: install the agent on boards, or remove it
     discover        `farm add` without a board: what there is to add
     identify        `farm add`: ask a board what it is
-    facts           what devices report about themselves
     doctor          `farm doctor`: the first layer that fails between this machine and a device
     tuning          `farm tune`: search for the best configuration of each kernel
 
@@ -24,7 +23,7 @@ Commands call `execute(expand(devices, models, plan), ...)`, or one function of 
 Each of them starts a pool of worker processes (`worker_tasks.crew_of`) and ends it on return.
 """
 
-from farm.pipeline.operations import agent_for, ask, compile_model, infer, infer_deployed
+from farm.pipeline.operations import agent_for, ask, compile_model, facts_of, infer, infer_deployed
 from farm.pipeline.run_jobs import Ledger, Outcome, execute, expand
 
-__all__ = ["Ledger", "Outcome", "agent_for", "ask", "compile_model", "execute", "expand", "infer", "infer_deployed"]
+__all__ = ["Ledger", "Outcome", "agent_for", "ask", "compile_model", "execute", "expand", "facts_of", "infer", "infer_deployed"]

@@ -9,7 +9,7 @@ from farm import boards, subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.pipeline.operations import Show, do
-from farm.pipeline.worker_tasks import crew_of
+from farm.pipeline.worker_tasks import crew_of, facts_task
 from farm.store import Store
 from farm.types import Device
 from farm.workers import Desk
@@ -48,9 +48,7 @@ def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence
 
 
 def _of_agent(desk: Desk, device: Device, seconds: float) -> boards.Evidence:
-    from farm import executor
-
-    facts = executor.facts(desk, device, None, seconds)
+    facts = facts_task(desk, device, None, seconds)
     if not facts:
         raise DeviceError(
             f"{device.name} does not say what it is", "an RPC server of TVM's own listens there, which has no facts", "name a --profile"

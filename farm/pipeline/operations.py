@@ -1,6 +1,6 @@
 """Single steps of the commands: compile a model, run one input, query devices, get an agent.
 
-Each step runs in a worker process that can be killed at its deadline.
+Each step runs in a worker that ends at its deadline.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from farm.pipeline.dependencies import for_profile
 from farm.pipeline.worker_tasks import (
     AGENT_S,
     BUILD_S,
+    FACTS_S,
     PREPARE_S,
     agent_task,
     agent_there,
     build_task,
     crew_of,
     device_at_home,
+    facts_task,
     infer_deployed_task,
     infer_task,
+    kept_build_task,
+    kept_model_task,
     prepare_task,
 )
 from farm.store import Store
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 Show = Callable[[Progress], None]
 _TICK_S = 0.1
+_THREADS = 200  # at once
 
 
 def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
@@ -64,7 +69,9 @@ def infer(
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
         fitted = fit(crew, model, prepared, device, store, show)
         arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
-        outputs = do(crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
+        outputs = do(
+            crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}", thread=transports.runs_in_thread(device)
+        )
         return prepared.outputs, outputs, said
 
 
@@ -81,7 +88,7 @@ def infer_deployed(
         agent = ensure_agent(crew, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
         found: tuple[Release, list[Any], list[str]] | None = do(
-            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}"
+            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}", thread=transports.runs_in_thread(device)
         )
         return found
 
@@ -89,7 +96,7 @@ def infer_deployed(
 def ask(
     devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, lanes: int, timeout_s: float, show: Show
 ) -> dict[str, Any]:
-    """Run a task for each device, `lanes` at a time.
+    """Run a task for each device, `lanes` at a time, or more where threads do.
 
     The task is called as `question(desk, device, agent, timeout_s, *arguments)`. Returns its
     results by device name; the result of a device that fails is its FarmError.
@@ -97,18 +104,33 @@ def ask(
     with crew_of(store) as crew:
         agents = ready(crew, devices, store, show)
         answers: dict[str, Any] = {name: found for name, found in agents.items() if isinstance(found, FarmError)}
-        waiting, running = [device for device in devices if device.name not in answers], 0
+        waiting = [device for device in devices if device.name not in answers]
+        running: dict[str, bool] = {}  # by lane; whether it is a thread
         while waiting or running:
-            while waiting and running < lanes:
-                device = waiting.pop()
-                at_home, task = device_at_home(device, store.root), f"asking {device.name}"
-                crew.assign(device.name, question, at_home, agents[device.name], timeout_s, *arguments, deadline_s=timeout_s, task=task)
-                running += 1
+            for device in list(waiting):
+                thread = transports.runs_in_thread(device)
+                if len([one for one in running.values() if one is thread]) >= (_THREADS if thread else lanes):
+                    continue
+                waiting.remove(device)
+                running[device.name] = thread
+                crew.assign(
+                    device.name,
+                    question,
+                    *(device_at_home(device, store.root), agents[device.name], timeout_s, *arguments),
+                    deadline_s=timeout_s,
+                    task=f"asking {device.name}",
+                    thread=thread,
+                )
             for message in crew.messages(_TICK_S):
                 if message.kind is not Kind.NOTE:
                     answers[message.lane] = message.value
-                    running -= 1
+                    del running[message.lane]
     return answers
+
+
+def facts_of(devices: Sequence[Device], *, store: Store, lanes: int, show: Show) -> dict[str, Any]:
+    """Return what each device reports about itself by its name; see `ask`."""
+    return ask(devices, facts_task, store=store, lanes=lanes, timeout_s=FACTS_S, show=show)
 
 
 def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
@@ -160,7 +182,11 @@ def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: St
     Returns the model in that form and the prepared model.
     """
     model = for_profile(model, profile)
-    prepared: Prepared = do(crew, prepare_task, (model, host, store), show, PREPARE_S, f"importing {model.name}")
+    task = f"importing {model.name}"
+    there: Prepared | None = do(crew, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True)
+    if there:
+        return model, there
+    prepared: Prepared = do(crew, prepare_task, (model, host, store), show, PREPARE_S, task)
     return model, prepared
 
 
@@ -188,6 +214,9 @@ def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, sto
 def build(crew: Crew, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
+    there: Artifact | None = do(crew, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True)
+    if there:
+        return there
     artifact: Artifact = do(crew, build_task, (prepared, profile, store), show, BUILD_S, task)
     return artifact
 
@@ -210,9 +239,19 @@ def _agent(crew: Crew, machine: str, store: Store, show: Show) -> Path:
     return made
 
 
-def do(crew: Crew, function: Callable[..., Any], arguments: tuple[Any, ...], show: Show, deadline_s: float, task: str) -> Any:
-    """Run one task to its end in a worker process and return its result; raise its error."""
-    crew.assign("worker", function, *arguments, deadline_s=deadline_s, task=task)
+def do(
+    crew: Crew,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    show: Show,
+    deadline_s: float,
+    task: str,
+    *,
+    thread: bool = False,
+) -> Any:
+    """Run one task to its end in a worker and return its result; raise its error."""
+    lane = "thread" if thread else "worker"
+    crew.assign(lane, function, *arguments, deadline_s=deadline_s, task=task, thread=thread)
     while True:
         for message in crew.messages(_TICK_S):
             if message.kind is Kind.NOTE:

@@ -3,7 +3,7 @@
     prepare(model) ─> build(model, profile) ─┐
                              agent(machine) ─┴─> measure(device, model)
 
-There is one worker process per device, and a few for building. Deploy and bench differ only in
+There is one worker per device, a process or a thread, and a few processes for building. Deploy and bench differ only in
 their plan. A failed job does not stop the others; every run is stored as soon as it is known.
 """
 
@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from farm import __version__, stats, transports
 from farm.compiler import fingerprint
@@ -40,6 +41,8 @@ from farm.pipeline.worker_tasks import (
     agent_there,
     build_task,
     crew_of,
+    kept_build_task,
+    kept_model_task,
     measure_task,
     prepare_task,
     whole,
@@ -49,6 +52,7 @@ from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Pla
 from farm.workers import Crew, Kind, Message, together
 
 _TICK_S = 0.1
+_LOOKING = "store"  # the lane that looks for what is there already
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,13 @@ def execute(
         return runner.outcome()
 
 
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """A search in the store for what a key names."""
+
+    key: PrepareKey | BuildKey
+
+
 @dataclass
 class _JobRunner:
     """The state of one execution: the results of builds, the running tasks, the finished runs."""
@@ -134,9 +145,10 @@ class _JobRunner:
     crew: Crew
     canaries: frozenset[str] = frozenset()  # names of devices
     _outcomes: Outcomes = field(default_factory=Outcomes)
+    _sought: list[PrepareKey | BuildKey] = field(default_factory=list)  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
     # by worker, with the start time
-    _running: dict[str, tuple[Key | Job, float]] = field(default_factory=dict)
+    _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
     _turns: Turns = field(default_factory=Turns)
     _waiting: list[Job] = field(default_factory=list)
@@ -158,11 +170,13 @@ class _JobRunner:
             else:
                 error = not_usable(job.device, state)
                 self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
-        self._todo = in_order(key for job in self._waiting for key in needs_of(job))
-        for key in self._todo:
-            if isinstance(key, AgentKey) and (agent := agent_there(key.architecture, self.store.root)):
+        keys = in_order(key for job in self._waiting for key in needs_of(job))
+        agents = [key for key in keys if isinstance(key, AgentKey)]
+        for key in agents:
+            if agent := agent_there(key.architecture, self.store.root):
                 self._outcomes.add(key, agent)
-        self._todo = [key for key in self._todo if key not in self._outcomes]
+        self._todo = [key for key in agents if key not in self._outcomes]
+        self._sought = [key for key in keys if not isinstance(key, AgentKey)]
 
     @property
     def unfinished(self) -> bool:
@@ -171,6 +185,9 @@ class _JobRunner:
 
     def assign(self) -> None:
         """Assign to every idle worker the next task whose dependencies are done."""
+        if self.crew.idle(_LOOKING) and (sought := next((key for key in self._sought if self._ready(key)), None)):
+            self._sought.remove(sought)
+            self._start_look_up(sought)
         for number in range(self.lanes):
             lane = f"build-{number + 1}"
             if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
@@ -201,11 +218,18 @@ class _JobRunner:
     def on_message(self, message: Message) -> None:
         """Process a message of a worker: progress, a result or a failure."""
         work, begin = self._running[message.lane]
-        if message.kind is Kind.NOTE:
+        if isinstance(work, _LookUp):
+            del self._running[message.lane]
+            if message.value is None:
+                self._todo.append(work.key)
+                return
+            work = work.key
+        elif message.kind is Kind.NOTE:
             for job in [work] if isinstance(work, Job) else self._jobs_waiting_on(work):
                 self._emit(job, message.value.stage, message.value)
             return
-        del self._running[message.lane]
+        else:
+            del self._running[message.lane]
         now = time.monotonic()
         if not isinstance(work, Job):
             self._outcomes.add(work, message.value)
@@ -243,6 +267,16 @@ class _JobRunner:
     def _ready(self, key: Key) -> bool:
         return not isinstance(key, BuildKey) or self._outcomes.prepared(PrepareKey(key.model)) is not None
 
+    def _start_look_up(self, key: PrepareKey | BuildKey) -> None:
+        """Look in the store for what a key names: a thread suffices for this."""
+        self._running[_LOOKING] = (_LookUp(key), time.monotonic())
+        if isinstance(key, PrepareKey):
+            arguments: tuple[Any, ...] = (kept_model_task, self._models[key.model], self.store.root)
+        else:
+            prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+            arguments = (kept_build_task, prepared, profile, self.store.root)
+        self.crew.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True)
+
     def _start_build(self, lane: str, key: Key) -> None:
         self._running[lane] = (key, time.monotonic())
         if isinstance(key, AgentKey):
@@ -267,6 +301,7 @@ class _JobRunner:
             deadline_s=job.plan.deadline_s,
             task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
+            thread=transports.runs_in_thread(job.device),
         )
 
     def _jobs_waiting_on(self, key: Key) -> list[Job]:
@@ -274,7 +309,7 @@ class _JobRunner:
 
         The progress of an agent's build is shown for a job only while nothing else is built for it.
         """
-        busy = {other for other, _ in self._running.values() if not isinstance(other, (Job, AgentKey))}
+        busy = {other for other, _ in self._running.values() if isinstance(other, (PrepareKey, BuildKey))}
         waiting = [job for job in self._waiting if key in needs_of(job)]
         return [job for job in waiting if not isinstance(key, AgentKey) or not busy.intersection(needs_of(job))]
 
@@ -285,6 +320,7 @@ class _JobRunner:
             return
         if isinstance(key, PrepareKey):
             self._todo = [other for other in self._todo if not (isinstance(other, BuildKey) and other.model == key.model)]
+            self._sought = [other for other in self._sought if not (isinstance(other, BuildKey) and other.model == key.model)]
         for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)

@@ -41,6 +41,7 @@ from farm.workers import Crew, Desk
 
 # Deadlines; reading the facts may include sending the agent.
 PREPARE_S, BUILD_S, AGENT_S, FACTS_S = 900.0, 900.0, 1800.0, 120.0
+_ANSWERS_S = 10.0  # for a short session with an agent that is there
 
 
 @contextlib.contextmanager
@@ -81,6 +82,20 @@ def agent_there(machine: str, cache: Path) -> Path | None:
         found: Path | None = build.there(machine, cache)
         return found
     return None
+
+
+def kept_model_task(_: Desk, model: Model, cache: Path) -> Prepared | None:
+    """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
+    from farm import prepare
+
+    return prepare.kept(model, cache)
+
+
+def kept_build_task(_: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact | None:
+    """Return a build that is there already; None if it has to be made. May be a thread's."""
+    from farm.compiler import build
+
+    return build.kept(prepared, profile, cache, RecordStore.of_user())
 
 
 def prepare_task(desk: Desk, model: Model, host: Profile, store: Store) -> Prepared:
@@ -220,10 +235,19 @@ def undeploy_task(desk: Desk, device: Device, agent: Path | None, timeout_s: flo
 
 
 def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
-    """Return the facts that a device reports about itself."""
-    from farm import executor
+    """Return the facts that a device reports about itself; none for TVM's own server.
 
-    return executor.facts(desk, device, agent, timeout_s)
+    An agent that has no upload to wait for answers within seconds.
+    """
+    from farm import transports
+
+    seconds = _ANSWERS_S if transports.runs_in_thread(device) else timeout_s
+    with transports.open(device, agent, desk.scratch, seconds, desk.ask, transports.PROMPT_S) as link:
+        if device.profile.on_gpu:  # a GPU reports facts only after it is opened
+            from farm.executor import open_gpu
+
+            open_gpu(link, device)
+        return link.facts() if link.native else {}
 
 
 def device_at_home(device: Device, cache: Path) -> Device:

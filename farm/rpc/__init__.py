@@ -7,6 +7,9 @@
     unpacking    the bytes of a checked answer to a value
     connection   a TCP connection whose every wait has a deadline
     session      requests and answers, one at a time: calls, copies, freed handles
+    blocking_connection   the same for a thread that waits
+    blocking     the same for code that waits; functions, modules and tensors of the server
+    virtual_machine   Relax's virtual machine of the server
     opening      the greeting and the first request, which open a session
     errors       what is raised
 

@@ -6,8 +6,7 @@ lengths, counts and types. A packet passes here only after it has been recognise
 server of TVM sends: see `RPCReference` (minrpc/rpc_reference.h), `LocalSession::EncodeReturn`
 (rpc_local_session.cc) and `RPCEndpoint` (rpc_endpoint.cc) of TVM 0.27.
 
-This module does no I/O: it takes bytes and yields the bytes that may pass. Only the standard
-library is used, so that a bare interpreter can run it (see farm/transports/rpc_relay.py).
+This module does no I/O: it takes bytes and yields the bytes that may pass.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ import enum
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-
-TYPE_CHECKING = False  # importing typing, like dataclasses, would cost memory
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 
 class Code(enum.IntEnum):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from farm.deadline import Deadline
 from farm.rpc import handshake
 from farm.rpc.answers import MOST_RETURN_BYTES
-from farm.rpc.connection import Connection
+from farm.rpc.connection import Stream
 from farm.rpc.session import Session
 
 
 async def open_session(
-    connection: Connection,
+    connection: Stream,
     name: str,
     key: str,
     greeting: Deadline,
@@ -39,7 +39,7 @@ async def open_session(
     return session
 
 
-async def _greet(connection: Connection, key: str, deadline: Deadline) -> None:
+async def _greet(connection: Stream, key: str, deadline: Deadline) -> None:
     try:
         await connection.send([handshake.client_greeting(key)], deadline)
         handshake.check_code(await connection.exactly(handshake.WORD_BYTES, deadline))

@@ -22,7 +22,7 @@ from farm.rpc.answers import (
     Code,
     Request,
 )
-from farm.rpc.connection import Connection
+from farm.rpc.connection import Stream
 from farm.rpc.errors import ProtocolError, RemoteError, VersionError
 from farm.rpc.values import (
     CPU,
@@ -60,7 +60,7 @@ class Session:
     LinkError if the connection breaks. Errors call the server by `name`.
     """
 
-    def __init__(self, connection: Connection, name: str, most_return_bytes: int) -> None:
+    def __init__(self, connection: Stream, name: str, most_return_bytes: int) -> None:
         self._connection, self._name = connection, name
         self._filter = AnswerFilter(most_return_bytes)
         self._lock = asyncio.Lock()
@@ -151,6 +151,10 @@ class Session:
         address = what.handle if isinstance(what, RemoteTensor) else what.address
         await self._system(Code.FREE_HANDLE, (Pointer(address),), deadline)
 
+    async def synchronize(self, device: RemoteDevice, deadline: Deadline) -> None:
+        """Wait until a device of the server has done all that it was given."""
+        await self._system(Code.DEV_STREAM_SYNC, (device, Pointer(0)), deadline)
+
     async def close(self) -> None:
         """End the session: the server frees what it keeps. The server has 1 s to take this."""
         if not self._over:
@@ -197,7 +201,7 @@ class Session:
                 await self._connection.send(parts, deadline)
                 answer = await self._answer(request, deadline, sink)
             except BaseException as exc:
-                self._cut(f"an earlier request has failed: {type(exc).__name__}")
+                self.cut(f"an earlier request has failed: {type(exc).__name__}")
                 if (error := self._described(exc, deadline)) is exc:
                     raise
                 raise error from exc
@@ -205,7 +209,7 @@ class Session:
             return answer
         text = unpacking.message(answer.packet)
         if text.startswith(_TIME_UP):
-            self._cut("its time is up")
+            self.cut("its time is up")
             raise DeadlineError(f"the session with {self._name} ran out of time", text[:500])
         raise RemoteError(self._name, text)
 
@@ -253,10 +257,11 @@ class Session:
             raise self._violation(str(exc)) from exc
 
     def _violation(self, reason: str) -> ProtocolError:
-        self._cut(reason)
+        self.cut(reason)
         return ProtocolError(self._name, reason)
 
-    def _cut(self, why: str) -> None:
+    def cut(self, why: str) -> None:
+        """Break the connection; `why` is what later requests say."""
         self._over = self._over or why
         self._connection.cut()
 

@@ -33,7 +33,6 @@ _PATIENCE: dict[str, Any] = {
     "options": "-c statement_timeout=60000 -c lock_timeout=60000",
     "application_name": "farm",
 }
-_VERSION = Table("farm_schema", MetaData(), Column("version", Integer, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A PostgreSQL server; the version of its tables is stored in a table with one row."""
+    """A PostgreSQL server; the version of its tables is stored in a table with one row.
+
+    Contents that share a database have each a table of their own for it, named `versions`.
+    """
 
     url: str = field(repr=False)
+    versions: str = "farm_schema"
 
     elsewhere: ClassVar[str] = "--store"
     # (text in the error of psycopg or of the server, remedy); the first match counts
@@ -121,13 +124,15 @@ class Server:
 
     def version(self, db: Connection) -> int:
         """Return the version of the tables; 0 if there are none yet."""
-        return db.scalar(select(_VERSION.c.version)) or 0 if inspect(db).has_table(_VERSION.name) else 0
+        table = _version_table(self.versions)
+        return db.scalar(select(table.c.version)) or 0 if inspect(db).has_table(table.name) else 0
 
     def set_version(self, db: Connection, version: int) -> None:
         """Store the version of the tables."""
-        _VERSION.create(db, checkfirst=True)
-        db.execute(_VERSION.delete())
-        db.execute(_VERSION.insert(), {"version": version})
+        table = _version_table(self.versions)
+        table.create(db, checkfirst=True)
+        db.execute(table.delete())
+        db.execute(table.insert(), {"version": version})
 
     def lock(self, db: Connection, title: str) -> None:
         """Hold an advisory lock until the transaction ends.
@@ -147,6 +152,11 @@ class Server:
         if state := getattr(error.orig, "sqlstate", None):
             return str(state).startswith(("08", "57P", "53300"))
         return not any(sign in str(error.orig) for sign, _ in self.remedies if sign)
+
+
+@functools.cache
+def _version_table(name: str) -> Table:
+    return Table(name, MetaData(), Column("version", Integer, nullable=False))
 
 
 def _make_private(path: Path) -> None:

@@ -16,8 +16,9 @@ It serves TVM's rpc_server, its clients, query_rpc_tracker and MetaSchedule's ru
 
 from __future__ import annotations
 
+from farm.tracker.listening import listen
 from farm.tracker.metrics_page import of_summary
 from farm.tracker.run import Where, serve
 from farm.tracker.server import Settings
 
-__all__ = ["Settings", "Where", "of_summary", "serve"]
+__all__ = ["Settings", "Where", "listen", "of_summary", "serve"]

@@ -250,6 +250,18 @@ class Scheduler:
         """Return the match keys that a peer has offered and nobody has been given."""
         return list(self._peers[peer].offers)
 
+    def take_back(self, peer: int, match_key: str) -> None:
+        """Withdraw an open offer of a peer."""
+        self._withdraw(self._peers[peer], match_key)
+
+    def is_silent(self, peer: int, now: float) -> bool:
+        """Return whether a server is frozen."""
+        return self._peers[peer].silent(now)
+
+    def origin(self, peer: int) -> str:
+        """Return the address that a peer connects from."""
+        return self._peers[peer].origin
+
     def summary(self, now: float) -> Summary:
         """Return the queues and the servers; a frozen board is not free."""
         silent = {number for number, peer in self._peers.items() if peer.silent(now)}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from farm.tracker import protocol
 from farm.tracker.admission import Admission, Limits
 from farm.tracker.notices import Notices
 from farm.tracker.peer import Peer
-from farm.tracker.scheduler import Grant, Offer, Scheduler, Server, Summary, Waiting
+from farm.tracker.scheduler import Grant, Offer, Refusal, Scheduler, Server, Summary, Waiting
 
 UNKNOWN_KEY_S = 10.0  # TVM's client asks five times, so a board that boots has 50 s to register
 _UNFINISHED_S = 10.0  # for a greeting or a message that has begun
@@ -29,13 +30,49 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
 
+class Lender(Protocol):
+    """Who decides which peer gets which board: a Scheduler, or a lab."""
+
+    def connect(self, peer: int, origin: str, now: float) -> None:
+        """Take in a peer that connects from an address."""
+
+    def disconnect(self, peer: int) -> None:
+        """Withdraw all that a peer has offered and asked for."""
+
+    def register(self, peer: int, server: Server) -> int | None:
+        """Note what a server says of itself; return the older connection of the same server."""
+
+    def offer(self, peer: int, offer: Offer, now: float) -> list[Grant]:
+        """Take in an offer."""
+
+    def request(self, peer: int, key: str, priority: float, now: float) -> tuple[Waiting, list[Grant]]:
+        """Take in a request."""
+
+    def heard(self, peer: int, now: float, ping: bool) -> list[Grant]:
+        """Note that a peer has spoken, and whether it asked for its offers, as boards do."""
+
+    def has_had_board(self, key: str) -> bool:
+        """Return whether a board of this key is connected, or has been."""
+
+    def refuse_unknown(self, request: Waiting) -> Refusal | None:
+        """Give up a request that still waits for a key that no board has had."""
+
+    def open_match_keys(self, peer: int) -> list[str]:
+        """Return the match keys that a peer has offered and nobody has been given."""
+
+    def summary(self, now: float) -> Summary:
+        """Return the queues and the servers."""
+
+
 class TrackerServer:
     """A tracker in an event loop. `say` takes a line for the operator."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: Settings, say: Callable[[str], None], lender: Lender | None = None
+    ) -> None:
         self._loop = loop
         self._settings = settings
-        self._scheduler = Scheduler()
+        self._scheduler = lender or Scheduler()
         self._admission = Admission(settings.limits)
         self._notices = Notices(say)
         self._numbers = itertools.count(1)
@@ -57,6 +94,15 @@ class TrackerServer:
         """End all connections."""
         for peer in list(self._peers.values()):
             peer.abort()
+
+    def deliver(self, grants: Iterable[Grant], refusals: Iterable[Refusal] = ()) -> None:
+        """Answer requests; those of peers that have gone are left out."""
+        for grant in grants:
+            if peer := self._peers.get(grant.client):
+                peer.send(protocol.granted(grant.offer.host, grant.offer.port, grant.offer.match_key))
+        for refusal in refusals:
+            if peer := self._peers.get(refusal.client):
+                peer.send(protocol.refused(refusal.why))
 
     def admit(self, peer: Peer) -> bool:
         """Return whether a new connection may stay; another may have to give way to it."""
@@ -102,7 +148,7 @@ class TrackerServer:
         now = self._loop.time()
         self._admission.trust(peer.number)
         self._unfinished.pop(peer.number, None)
-        self._grant(self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending)))
+        self.deliver(self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending)))
         match message:
             case protocol.AskPending():
                 peer.send(protocol.pending(self._scheduler.open_match_keys(peer.number)))
@@ -122,12 +168,12 @@ class TrackerServer:
     def _offer(self, peer: Peer, message: protocol.Put, now: float) -> None:
         host = peer.address if message.place.host is None else message.place.host
         offer = Offer(peer.number, message.key, host, message.place.port, message.match_key)
-        self._grant(self._scheduler.offer(peer.number, offer, now))
+        self.deliver(self._scheduler.offer(peer.number, offer, now))
         peer.send(protocol.frame(protocol.SUCCESS))
 
     def _request(self, peer: Peer, message: protocol.Request, now: float) -> None:
         waiting, grants = self._scheduler.request(peer.number, message.key, message.priority, now)
-        self._grant(grants)
+        self.deliver(grants)
         if not self._scheduler.has_had_board(message.key):
             self._notices.note(f"{peer.address} asks for the key {message.key[:100]!r}, which no board has", now)
             self._loop.call_later(self._settings.unknown_key_s, self._refuse_unknown, waiting)
@@ -141,12 +187,7 @@ class TrackerServer:
 
     def _refuse_unknown(self, waiting: Waiting) -> None:
         if refusal := self._scheduler.refuse_unknown(waiting):
-            self._peers[refusal.client].send(protocol.refused(refusal.why))
-
-    def _grant(self, grants: list[Grant]) -> None:
-        for grant in grants:
-            offer = grant.offer
-            self._peers[grant.client].send(protocol.granted(offer.host, offer.port, offer.match_key))
+            self.deliver([], [refusal])
 
     def _tick(self) -> None:
         now = self._loop.time()

@@ -14,18 +14,17 @@ Modules:
     upload                store a file on a device, resuming interrupted transfers
     board_architecture    detect a board's architecture and check it against the profile
     connectivity_checks   check a connection layer by layer, for `farm doctor`
-    rpc_client            open a session of TVM's RPC client through the relay
-    rpc_tasks             `rpc://` without TVM: sessions as tasks of one event loop
-    rpc_relay             process between TVM's RPC client and a board
+    rpc_client            open a session by farm's RPC client
+    rpc_relay             pass requests and checked answers between a client and an SSH channel
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
 
-`open` yields a `Link`, an open TVM RPC session, for the duration of a block.
+`open` yields a `Link`, an open session, for the duration of a block.
 
 To add a transport, write a module and add one line to `_TRANSPORTS`. The module has:
     open(device, agent, scratch, timeout_s, ask, greeting_s)
-             a context manager that yields (session, carry): a TVM `RPCSession` that lets only
-             answers of the board through (see rpc_client.py), and the transport's own function for
-             large files (see upload.py) or None
+             a context manager that yields (session, carry): the session that
+             `rpc_client.session` opens, and the transport's own function for large files (see
+             upload.py) or None
     state(device)
              return a State within a few seconds, without a session
     boards(device)
@@ -37,12 +36,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.prompts import Ask, nobody
+from farm.rpc.blocking import BlockingSession
 from farm.transports import agent_answers, gpu_preflight, upload
 from farm.transports.state import State
 from farm.types import Device
@@ -55,6 +55,8 @@ _TRANSPORTS = {
     "tracker": "farm.transports.tracker",
 }
 
+# Their sessions only wait for a network, and all their waits are breakable
+_OF_THREADS = {"rpc", "tracker"}
 
 # For the greeting of a device that is only asked for its facts: a busy one does not greet.
 PROMPT_S = 10.0
@@ -68,17 +70,13 @@ class Link:
     TVM's own RPC server. `carry` is the transport's own function for large files, if it has one.
     """
 
-    session: Any
+    session: BlockingSession
     native: bool
     carry: upload.Carry | None = None
-    # Cached, because fetching and releasing a function costs a round trip each
-    _functions: dict[str, Any] = field(default_factory=dict)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the device by its global name and return its result."""
-        if name not in self._functions:
-            self._functions[name] = self.session.get_function(name)
-        return self._functions[name](*arguments)
+        return self.session.call(name, *arguments)
 
     def document(self, name: str, *arguments: Any) -> Any:
         """Call a function of the agent that returns JSON, and return the parsed content."""
@@ -91,16 +89,6 @@ class Link:
     def facts(self) -> dict[str, str]:
         """Return the facts that a native agent reports about itself and its board."""
         return agent_answers.facts(self.call("farm.agent.facts"))
-
-    def let_go(self) -> None:
-        """Release this client's remote handles; the session closes when the last one is released.
-
-        A handle that is released after the session has closed raises an error in C++, and the first
-        such error of a process takes 0.4 s of processor time, because the symbols of all libraries
-        are read for its stack trace.
-        """
-        self._functions.clear()
-        vars(self.session).clear()  # this includes functions that only TVM's C++ can release
 
     def put(self, path: Path, digest: str, note: upload.Note) -> int:
         """Store a file in the store of a native agent under its SHA-256; return the bytes sent.
@@ -142,14 +130,7 @@ def connect(
     if lacking := gpu_preflight.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
     with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (session, carry):
-        link = Link(session, _is_native(session), carry)
-        try:
-            yield link
-            # Releasing handles on another machine takes round trips, which may be slow
-            if device.on_this_machine:
-                link.let_go()
-        finally:
-            _close(session)
+        yield Link(session, session.has_function("farm.agent.facts"), carry)
 
 
 def state(device: Device) -> State:
@@ -159,6 +140,11 @@ def state(device: Device) -> State:
     """
     result: State = gpu_preflight.lacking(device) or _transport(device).state(device)
     return result
+
+
+def runs_in_thread(device: Device) -> bool:
+    """Return whether a session with a device may run in a thread instead of a process."""
+    return device.scheme in _OF_THREADS
 
 
 def boards(device: Device) -> int:
@@ -186,17 +172,3 @@ def _transport(device: Device) -> Any:
 
 def _host(device: Device) -> str:
     return device.url.partition("://")[2].rpartition("@")[2].partition("/")[0].partition(":")[0]
-
-
-def _is_native(session: Any) -> bool:
-    try:
-        session.get_function("farm.agent.facts")
-    except Exception:  # the text of TVM's error differs between versions
-        return False
-    return True
-
-
-def _close(session: Any) -> None:
-    """End the session now; waiting for garbage collection of remote handles would keep it busy."""
-    with contextlib.suppress(Exception):  # a broken connection is already closed
-        session.get_function("CloseRPCConnection")()

@@ -52,7 +52,7 @@ def open(  # noqa: A001
     with subprocesses.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
-            with session(device, "127.0.0.1", port, key, timeout_s, _START_S, scratch) as opened:
+            with session(device, "127.0.0.1", port, key, timeout_s, _START_S) as opened:
                 yield opened, None
         except FarmError:
             raise

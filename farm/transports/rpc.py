@@ -25,7 +25,7 @@ PROBE_S = 3.5
 def open(  # noqa: A001
     device: Device,
     agent: Path | None,  # noqa: ARG001
-    scratch: Path,
+    scratch: Path,  # noqa: ARG001
     timeout_s: float,
     ask: Ask,  # noqa: ARG001
     greeting_s: float | None,
@@ -39,7 +39,7 @@ def open(  # noqa: A001
     host, port = address(device)
     probe(host, port)
     host, key = with_key(device, host, port)
-    with session(device, host, port, key, timeout_s, greeting_s, scratch) as opened:
+    with session(device, host, port, key, timeout_s, greeting_s) as opened:
         yield opened, None
 
 

@@ -1,46 +1,34 @@
-"""Open sessions of TVM's RPC client through a relay that lets only answers of the board pass.
+"""Open sessions with servers of TVM's RPC, by farm's own client (see farm/rpc).
 
-TVM's client executes requests that a server sends (see farm/rpc/answers.py). Each session therefore has
-a relay process, a bare interpreter running rpc_relay.py. TVM's client connects to the relay on
-loopback, and the relay holds the connection to the board. The handshake with the board is done
-here.
+A session waits in the thread that opened it; that thread's `Cancellation` breaks it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
-import select
 import socket
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
-from farm import subprocesses
+from farm.cancellation import breakable
+from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.rpc.handshake import HandshakeError, Patience, greet_server
-from farm.tvm_import import tvm_rpc
+from farm.rpc.blocking import BlockingSession
+from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.errors import ProtocolError, RemoteError
+from farm.rpc.handshake import HandshakeError
+from farm.rpc.opening import open_session
+from farm.rpc.session import Session
 from farm.types import Device
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
+OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
 _PROBE_S, _PROBES = 5, 4  # TCP keep-alive: a connection ends after 20 s of silence
 _CONNECT_S = 20.0
-_OVERDUE_S = 10.0  # after a session's deadline; then its worker process is killed from outside
-_LOG = "relay.log"
-# The packages are empty stand-ins: their own `__init__` modules would import most of farm.
-_PROGRAM = """
-import sys, types
-for name, folder in {folders!r}.items():
-    package = sys.modules[name] = types.ModuleType(name)
-    package.__path__ = [folder]
-from farm.transports.rpc_relay import main
-main(int(sys.argv[1]))
-"""
+_OVERDUE_S = 10.0  # after a session's deadline, at which the server itself ends it
+
+
+class RPCError(Exception):
+    """The text of an error of a board, under the name that TVM's client gives it."""
 
 
 @contextlib.contextmanager
@@ -51,33 +39,57 @@ def session(
     key: str,
     timeout_s: float,
     greeting_s: float | None,
-    scratch: Path,
-) -> Iterator[Any]:
-    """Yield TVM's session with the server at an address, which ends it after `timeout_s` seconds.
+) -> Iterator[BlockingSession]:
+    """Yield a session with the server at an address, which ends it after `timeout_s` seconds.
 
     A server that serves another client greets only after that session has ended. `greeting_s`
     limits this wait; None allows as long as the session itself may last.
 
     Raises DeviceError if the server's handshake is wrong or the board sends anything but answers,
-    and DeadlineError if the server does not greet in time.
+    DeadlineError if the server does not greet in time, and RPCError for what the board reports and
+    for a connection that ends.
     """
-    patience = Patience(timeout_s + _OVERDUE_S if greeting_s is None else greeting_s)
-    with _relay(scratch) as relay:
-        rpc = tvm_rpc()  # before connecting: the agent does not wait long for the first bytes
-        with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
-            board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            notice_silence(board)
+    deadline = Deadline(timeout_s + _OVERDUE_S)
+    greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
+    with socket.create_connection((host, port), timeout=_CONNECT_S) as opened:
+        notice_silence(opened)
+        connection = BlockingConnection(opened)
+        with breakable(connection.cut), _translated(device):
             with greeting_errors(device, greeting_s):
-                greet_server(board, f"{key} -timeout={timeout_s}", patience)
-            local_port, local_key = relay.serve(board)
-        try:
-            yield rpc.connect("127.0.0.1", local_port, local_key)
-        except Exception as exc:
-            if error := relay.error(device):
-                raise error from exc
-            raise
-        if error := relay.error(device):
-            raise error
+                opening = open_session(
+                    connection,
+                    device.name,
+                    f"{key} -timeout={timeout_s}",
+                    greeting=greeting,
+                    opening_s=OPENING_S,
+                )
+                blocking = BlockingSession(_opened(device, opening), device.name, deadline)
+            try:
+                yield blocking
+            finally:
+                blocking.close()
+
+
+def _opened(device: Device, opening: Coroutine[Any, Any, Session]) -> Session:
+    try:
+        return completed(opening)
+    except DeadlineError as exc:
+        raise broke_off(device, f"nothing for {OPENING_S:.0f} s after its greeting") from exc
+
+
+@contextlib.contextmanager
+def _translated(device: Device) -> Iterator[None]:
+    """Give the errors of a session the form that `rpc_errors.translate` and transports expect."""
+    try:
+        yield
+    except ProtocolError as exc:
+        raise broke_off(device, exc.reason) from exc
+    except RemoteError as exc:
+        raise RPCError(exc.message) from exc
+    except LinkError as exc:
+        raise RPCError(f"Connection closed: {exc.why or exc.what}") from exc
+    except DeadlineError as exc:
+        raise DeadlineError(exc.what, exc.why, exc.fix or "give it longer with --deadline SECONDS") from exc
 
 
 def notice_silence(sock: socket.socket) -> None:
@@ -120,46 +132,3 @@ def greeting_errors(device: Device, greeting_s: float | None) -> Iterator[None]:
             "a server of TVM's RPC greets at once, unless it serves another client",
             f"wait for the other session to end, or see what listens there: {device.url}",
         ) from exc
-
-
-@dataclass(frozen=True, slots=True)
-class _Relay:
-    """A running relay: our end of its channel, its process, and its log file."""
-
-    channel: socket.socket
-    child: Popen[bytes]
-    log: Path
-
-    def serve(self, board: socket.socket) -> tuple[int, str]:
-        """Pass the connection to a board to the relay; return port and key for TVM's client."""
-        key = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            socket.send_fds(self.channel, [key.encode()], [listener.fileno(), board.fileno()])
-            return int(listener.getsockname()[1]), key
-
-    def error(self, device: Device) -> DeviceError | None:
-        """Return why the relay has ended the session, or has died; None if neither happened."""
-        if select.select([self.channel], [], [], 0)[0] and (said := self.channel.recv(1 << 16)):
-            return broke_off(device, json.loads(said)["broke_off"])
-        if self.child.poll():
-            log = subprocesses.last_lines(self.log.read_text(errors="replace"))
-            why = f"{log}\nexit code {self.child.returncode}".strip()
-            return LinkError(f"the relay to {device.name} ended", why, "run the command again")
-        return None
-
-
-@contextlib.contextmanager
-def _relay(scratch: Path) -> Iterator[_Relay]:
-    """Start a relay, and stop it when the block ends."""
-    here = Path(__file__).parent
-    rooms = {f"farm.{room}": str(here.parent / room) for room in ("rpc", "transports")}
-    folders = {"farm": str(here.parent), **rooms}
-    program = _PROGRAM.format(folders=folders)
-    ours, theirs = socket.socketpair()
-    with ours, contextlib.ExitStack() as stack:
-        with theirs:
-            descriptor = theirs.fileno()
-            command = [sys.executable, "-I", "-S", "-c", program, str(descriptor)]
-            running = subprocesses.running(command, log=scratch / _LOG, pass_fds=[descriptor])
-            child = stack.enter_context(running)
-        yield _Relay(ours, child, scratch / _LOG)

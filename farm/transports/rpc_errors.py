@@ -75,6 +75,13 @@ ROWS = (
         "run the command again, then suspect its memory",
     ),
     Row(_ANY, "too many for a profile", DeviceError, "{name} cannot time each kernel of that", "measure it as a whole: farm bench"),
+    Row(
+        _ANY,
+        "hold the samples|the samples have|answers to the samples",
+        DeviceError,
+        "{name} cannot run these samples in one call",
+        "a smaller model, or samples of the model's own shape",
+    ),
     Row(_ANY, "the store's budget", DeviceError, "the store of {name} has no room for that", _BUDGET),
     Row(_ANY, "may hold .* bytes", DeviceError, "the session's folder on {name} is full", "start its agent with a larger --max-work"),
     Row(_ANY, "nothing named .* is deployed", DeviceError, "that is not deployed on {name}", _DEPLOYED),

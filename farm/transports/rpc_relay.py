@@ -1,36 +1,19 @@
-"""Relay between TVM's RPC client and a board: requests pass one way, checked answers the other.
+"""Relay between a client of TVM's RPC and an SSH channel: requests pass, and checked answers.
 
-As a program it serves one client on this machine. It is a separate process because TVM's client
-holds Python's GIL while it waits for an answer, so that a relay thread in the same process could
-not forward the answer.
-
-    argv: the file descriptor of a channel to the parent process. The parent sends one message: the
-          key of the client, with the descriptors of a listening socket and of the connection to the
-          board. If the relay ends the session, it sends the reason back as a line of JSON.
-    It ends with the session, or with the parent process.
-
-Only the standard library is used, so that a bare interpreter, which starts quickly, can run it.
+The tunnel of a board by SSH has one (see ssh/tunnel.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from farm.rpc.answers import AnswerError, AnswerFilter, RequestReader
-from farm.rpc.handshake import admit
-
-TYPE_CHECKING = False  # importing typing would cost memory
-if TYPE_CHECKING:
-    from typing import Any
 
 OPENING_S = 15.0  # for the board's first answer after its greeting: that the session is open
-_TICK_S = 1.0
-_MOST_KEY_BYTES = 100
 _PIECE_BYTES = 1 << 18
 
 
@@ -110,41 +93,3 @@ def _pieces(source: Any) -> Iterator[bytes | memoryview]:
     buffer = memoryview(bytearray(_PIECE_BYTES))  # allocating a new buffer each time is slower
     while count := source.recv_into(buffer):
         yield buffer[:count]
-
-
-def main(owner_fd: int) -> None:
-    """Serve one client. `owner_fd` is the descriptor of the channel to the parent process."""
-    with socket.socket(fileno=owner_fd) as owner:
-        key, descriptors, _, _ = socket.recv_fds(owner, _MOST_KEY_BYTES, 2)
-        if descriptors:  # the parent process has not ended before sending them
-            listener, board = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-            with board:
-                with listener:
-                    client = admit(listener, key.decode(), lambda: not _has_ended(owner))
-                if client:
-                    with client:
-                        _serve(client, board, owner)
-    os._exit(0)  # threads that still wait for one side have nothing left to do
-
-
-def _serve(client: socket.socket, board: socket.socket, owner: socket.socket) -> None:
-    relay = Relay(client, board, lambda: board.shutdown(socket.SHUT_RDWR))
-    relay.start()
-    while not relay.ended.is_set() and not _has_ended(owner):
-        relay.tick(_TICK_S)
-    if relay.broke_off:
-        import json
-
-        # Send the reason before the client sees its connection close.
-        owner.sendall(json.dumps({"broke_off": relay.broke_off}).encode() + b"\n")
-        return
-    with contextlib.suppress(OSError):
-        # Closing with unread requests would reset the connection and discard the last answer.
-        client.shutdown(socket.SHUT_WR)
-        while not _has_ended(owner, _TICK_S):
-            pass
-
-
-def _has_ended(owner: socket.socket, wait_s: float = 0.0) -> bool:
-    """Return whether the parent process has ended or has closed its end of the channel."""
-    return bool(select.select([owner], [], [], wait_s)[0])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from farm.cancellation import breakable
 from farm.errors import DeadlineError, DeviceError
 from farm.prompts import Ask
 from farm.rpc.handshake import Patience
@@ -43,7 +44,7 @@ _HOST = re.compile(r"[\w.:%-]{1,255}", re.ASCII)
 def open(  # noqa: A001
     device: Device,
     agent: Path | None,  # noqa: ARG001
-    scratch: Path,
+    scratch: Path,  # noqa: ARG001
     timeout_s: float,
     ask: Ask,  # noqa: ARG001
     greeting_s: float | None,
@@ -65,7 +66,7 @@ def open(  # noqa: A001
             )
         board = tracker.request(key, greeting_s or timeout_s + _OVERDUE_S)
         place = board.host, board.port, board.match_key
-        with session(device, *place, timeout_s, greeting_s, scratch) as opened:
+        with session(device, *place, timeout_s, greeting_s) as opened:
             yield opened, None
 
 
@@ -111,7 +112,8 @@ def _connected(device: Device, host: str, port: int) -> Iterator[_Tracker]:
     rpc.probe(host, port)
     with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
         notice_silence(sock)
-        yield _Tracker(device, host, port, sock)
+        with breakable(lambda: sock.shutdown(socket.SHUT_RDWR)):
+            yield _Tracker(device, host, port, sock)
 
 
 def _listed(names: list[str]) -> str:

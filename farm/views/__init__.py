@@ -7,6 +7,7 @@
     bisecting   the layers of a bisected model, and advice
     layers      the layers of a quantized model, with their error
     profiling   a profile: table, JSON, trace
+    lab         the boards and the leases of a lab
     rivals      farm compared with other engines
     report      the content of a report; html and markdown show it
     html        a report as one HTML page

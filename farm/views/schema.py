@@ -127,6 +127,26 @@ _KERNEL = {
     "candidates": Maybe(int),
     "skipped": Any,
 }
+_LAB_LEASE = {
+    "lease": int,
+    **dict.fromkeys(("owner", "kind", "class", "state", "why"), str),
+    "count": int,
+    "boards": [str],
+    "labels": Map(str),
+    "implicit": bool,
+    "for_s": float,
+    "asked_at": float,
+    **dict.fromkeys(("granted_at", "ends_at", "ended_at", "heartbeat_s"), Maybe(float)),
+    "queue": Maybe({"place": int, "reason": str, "surely_by": Maybe(float)}),
+    "key": Optional(str),
+}
+_LAB_BOARD = {
+    **dict.fromkeys(("name", "kind", "use", "owner", "address"), str),
+    "tags": [str],
+    "lease": Maybe(int),
+    "until": Maybe(float),
+}
+_LAB_EVENT = {"number": int, "at": float, **dict.fromkeys(("what", "who", "board", "detail"), str), "lease": Maybe(int)}
 _KEPT: dict[str, Any] = {"models": int, "builds": int, "nbytes": int}
 _NEWEST = {"device": str, "model": str, "run": str, "verdict": Verdict, "reason": str, "p50_ms": Maybe(float)}
 
@@ -229,6 +249,10 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "candidates": {"candidates": [{"name": str, "url": str, "source": str}]},
     "removal": {"file": str, "tables": [str]},
+    "lab_boards": {"boards": [_LAB_BOARD]},
+    "lab_leases": {"leases": [_LAB_LEASE]},
+    "lab_lease": {"lease": _LAB_LEASE, "tracker": {"host": str, "port": int}},
+    "lab_events": {"events": [_LAB_EVENT]},
     "error": {"error": {"kind": str, "what": str, "why": str, "fix": str, "exit_code": int}},
 }
 _LINES = {"run": RUN, "record": RECORD}  # of JSON lines

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,13 @@ from farm.tracker.notices import Notices
 from farm.tracker.protocol import ProtocolError, parse
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.2") as running:
+@pytest.fixture(scope="module", params=["tracker", "lab serve"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """farm's tracker, then its lab server."""
+    with (
+        tempfile.TemporaryDirectory(prefix="farm-lab-", dir="/tmp") as folder,  # short, for the path of a socket
+        tracker(Path(folder), "--unknown-key-s", "0.2", words=request.param.split()) as running,
+    ):
         yield running
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +28,16 @@ STEPS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """TVM's tracker and ours."""
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, int]]:
+    """TVM's tracker and ours, the second with leases beside."""
     folder = tmp_path_factory.mktemp("trackers")
-    with tracker(folder, reference=True) as theirs, tracker(folder, "--unknown-key-s", "100000") as ours:
-        yield theirs.port, ours.port
+    with (
+        tracker(folder, reference=True) as theirs,
+        tracker(folder, "--unknown-key-s", "100000") as ours,
+        tempfile.TemporaryDirectory(prefix="farm-lab-", dir="/tmp") as short,  # for the path of its socket
+        tracker(Path(short), "--unknown-key-s", "100000", words=("lab", "serve")) as lab,
+    ):
+        yield theirs.port, ours.port, lab.port
 
 
 class Talk:
@@ -113,7 +120,7 @@ class Talk:
 
 @given(STEPS)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_each_conversation_goes_as_with_tvms_tracker(ports: tuple[int, int], steps: list[tuple[str, int, str, int]]) -> None:
+def test_each_conversation_goes_as_with_tvms_tracker(ports: tuple[int, int, int], steps: list[tuple[str, int, str, int]]) -> None:
     heard = []
     for port in ports:
         talk = Talk(port)
@@ -125,10 +132,10 @@ def test_each_conversation_goes_as_with_tvms_tracker(ports: tuple[int, int], ste
             talk.end()
         heard.append(talk.heard)
         wait_until(lambda port=port: Wire(port).summary()["server_info"] == [], "all are gone")
-    assert heard[0] == heard[1]
+    assert heard[0] == heard[1] == heard[2]
 
 
-def test_success_is_the_text_that_the_servers_in_cpp_read_as_a_number(ports: tuple[int, int]) -> None:
+def test_success_is_the_text_that_the_servers_in_cpp_read_as_a_number(ports: tuple[int, int, int]) -> None:
     for port in ports:
         wire = Wire(port)
         wire.send([INFO, {"key": "server:cpp", "addr": [None, "9090"]}])  # a string there, in C++

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import tvm_clients
-from tracker_wire import HOST, Running, queue, tracker
+from tracker_wire import HOST, Running, queue, tracker, tvm_server
 from waiting import LIMIT_S, wait_until
 
 
@@ -25,25 +24,10 @@ def client(port: int, name: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@contextlib.contextmanager
-def tvm_server(running: Running) -> Iterator[int]:
-    """TVM's own server, registered with a tracker; gives the number of the process that offers it."""
-    words = ["-m", "tvm.exec.rpc_server", "--host", HOST, "--port", "29090", "--port-end", "29990", "--silent"]
-    words += ["--tracker", f"{HOST}:{running.port}", "--key", "x86"]
-    child = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        wait_until(lambda: queue(running.port, "x86")[0] == 1, "TVM's server registers")
-        yield child.pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            subprocess.run(["kill", "-KILL", "--", f"-{child.pid}"], check=False)
-        child.wait()
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """farm's tracker with TVM's server."""
-    with tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.1") as running, tvm_server(running):
+    with tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.1") as running, tvm_server(running.port):
         yield running
 
 
@@ -76,7 +60,7 @@ def test_tvms_client_shows_which_key_was_meant(lab: Running) -> None:
 
 
 def test_a_frozen_server_is_not_lent_until_it_is_back(tmp_path: Path) -> None:
-    with tracker(tmp_path) as running, tvm_server(running) as group:
+    with tracker(tmp_path) as running, tvm_server(running.port) as group:
         subprocess.run(["kill", "-STOP", "--", f"-{group}"], check=True)
         wait_until(lambda: queue(running.port, "x86")[0] == 0, "the frozen server is noticed", 60)
         subprocess.run(["kill", "-CONT", "--", f"-{group}"], check=True)
@@ -85,7 +69,7 @@ def test_a_frozen_server_is_not_lent_until_it_is_back(tmp_path: Path) -> None:
 
 def test_a_server_that_is_killed_leaves_no_offer(tmp_path: Path) -> None:
     with tracker(tmp_path) as running:
-        with tvm_server(running):
+        with tvm_server(running.port):
             assert queue(running.port, "x86") == (1, 0)
         wait_until(lambda: queue(running.port, "x86") == (0, 0), "its offer is withdrawn")
         running.child.send_signal(signal.SIGTERM)

@@ -36,6 +36,7 @@ SEEN = [
         DeviceError,
         "cannot time each kernel",
     ),
+    (made("InternalError", "an input does not hold the samples"), DeviceError, "cannot run these samples"),
     (
         made("InternalError", "the store's budget of 10 bytes has no room for 5: 6 are deployed or in use"),
         DeviceError,

@@ -21,7 +21,6 @@ from farm import transports
 from farm.config import load
 from farm.errors import DeadlineError, DeviceError
 from farm.transports import rpc_relay, tracker
-from farm.tvm_import import tvm_rpc
 from farm.types import Device
 
 MAGIC, TRACKER_MAGIC = 0xFF271, 0x2F271
@@ -67,7 +66,6 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
 
 def refusal(board: Device, folder: Path, agent: Path | None = None, greeting_s: float | None = None) -> DeviceError:
     """The error with which a session with a device is refused."""
-    tvm_rpc()
     begin = time.monotonic()
     with pytest.raises(DeviceError) as caught, transports.open(board, agent, folder, 60, greeting_s=greeting_s) as link:
         link.call("farm.agent.facts")

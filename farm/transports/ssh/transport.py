@@ -22,11 +22,11 @@ from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
 from farm.prompts import Ask, patiently
 from farm.transports import rpc as transports_rpc
+from farm.transports.rpc_client import session
 from farm.transports.rpc_errors import translate
 from farm.transports.ssh.config import route
 from farm.transports.ssh.upload import carry
 from farm.transports.state import State
-from farm.tvm_import import tvm_rpc
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -62,13 +62,11 @@ def open(  # noqa: A001
     key = secrets.token_hex(16)
     # Not on the command line, which every user could read
     (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))
-    # Importing TVM may be slow, and an agent does not wait long for the first bytes
-    rpc = tvm_rpc()
-
     with _tunnel(scratch) as (child, pipe):
         port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
         try:
-            yield rpc.connect("127.0.0.1", port, key, session_timeout=timeout_s), partial(carry, pipe)
+            with session(device, "127.0.0.1", port, key, timeout_s, None) as opened:
+                yield opened, partial(carry, pipe)
         except FarmError:
             raise
         except Exception as exc:

@@ -1,4 +1,4 @@
-"""`farm devices -v` of devices at an address: asked by this process, all at once, without TVM and without waiting long."""
+"""`farm devices -v` of devices at an address: asked by threads of this process, all at once, without TVM and without waiting long."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_device_that_fails_has_its_error_and_no_other_waits_for_it(farm: Fa
     assert found["well"]["tvm"]
     assert found["tvm"] == {}
     assert found["mute"] == {"error": "mute accepted the connection but did not greet within 10 s"}
-    assert found["greets"] == {"error": "greets does not answer"}
+    assert found["greets"] == {"error": "greets sent what no agent sends: nothing for 15 s after its greeting"}
     assert "no server for locked" in found["locked"]["error"]
 
 

@@ -29,6 +29,8 @@ from farm.compiler.lower import resolve_target
 from farm.config import load
 from farm.executor.gpu import open_gpu
 from farm.executor.loading import facts_of, place_of
+from farm.rpc.values import RemoteDevice
+from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import Store, cache_root
 from farm.transports import Link
 from farm.types import Device
@@ -155,14 +157,17 @@ def test_where_the_driver_makes_no_graphs_kernels_are_launched_one_by_one(
     assert "graph" not in log and samples["agreement"]["right"]
 
 
+GPU = RemoteDevice(2)
+
+
 @contextlib.contextmanager
-def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[Any, Link]]:
+def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[RemoteVirtualMachine, Link]]:
     """A library of the farm's folder in a machine whose inferences can be recorded."""
     there = Device("gpu0", load().profile("cuda-sm80"), url)
     with transports.open(there, None, gpu.folder, LIMIT_S) as link:
         open_gpu(link, there)
-        link.session.upload(str(gpu.folder / library), library)
-        yield relax.VirtualMachine(link.call("farm.gpu.machine", link.session.load_module(library)), place_of(link, there)), link
+        link.session.upload(gpu.folder / library, library)
+        yield RemoteVirtualMachine(link.call("farm.gpu.machine", link.session.load_module(library)), place_of(there)), link
 
 
 def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(gpu: Farm, agents: Callable[[str], Path]) -> None:
@@ -179,13 +184,13 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(gpu:
 
         def answer(value: float, count: int) -> tuple[set[float], int]:
             sent = np.full((count, roofline_probe.BLOCK_BYTES // 4), value, "float32")
-            copier.set_input("main", tvm.runtime.tensor(sent, device=link.session.device("cuda", 0)))
+            copier.set_input("main", link.session.tensor(sent, GPU))
             copier.invoke_stateful("main")
-            found = copier.get_outputs("main").numpy()
+            (found,) = copier.outputs("main")
             return set(found.flat), len(found)
 
         assert answer(1, 2) == ({1}, 2)
-        copier.module["record"]("main")
+        copier.module.function("record")("main")
         assert (facts_of(link)["gpu_launches"], facts_of(link)["gpu_graph_steps"]) == ("one graph", "1")
         assert answer(2, 2) == ({2}, 2) and facts_of(link)["gpu_launches"] == "one graph"
         assert answer(3, 3) == ({3}, 3)
@@ -199,8 +204,8 @@ def test_an_inference_that_reads_back_on_its_way_is_no_graph(gpu: Farm, agents: 
         builder.emit_func_output(builder.emit(relax.op.tensor_to_shape(given)))
     relax.build(builder.finalize(), tvm.target.Target("llvm")).export_library(str(gpu.folder / "reads.so"))
     with agent(gpu, agents) as url, machine(gpu, url, "reads.so") as (reader, link):
-        reader.set_input("main", tvm.runtime.tensor(np.array([2, 3]), device=link.session.device("cuda", 0)))
-        reader.module["record"]("main")
+        reader.set_input("main", link.session.tensor(np.array([2, 3]), GPU))
+        reader.module.function("record")("main")
         assert facts_of(link)["gpu_launches"] == "one by one: an inference copies to the host on its way"
 
 

@@ -15,6 +15,7 @@
 #include "base/io.h"
 #include "base/paths.h"
 #include "execution/profile.h"
+#include "execution/samples.h"
 #include "store/store.h"
 #include "execution/threads.h"
 #include "rpc/work_directory.h"
@@ -22,8 +23,10 @@
 namespace farm {
 namespace {
 
+using tvm::ffi::Any;
 using tvm::ffi::Bytes;
 using tvm::ffi::Function;
+using tvm::ffi::PackedArgs;
 using tvm::ffi::String;
 
 template <typename F>
@@ -103,6 +106,8 @@ void RegisterFunctions(const std::string& work, const SessionOptions& options) {
   Register("farm.agent.profile", [](const tvm::ffi::Module& machine, const std::string& function, int64_t pairs, double seconds) {
     return Profile(machine, function, pairs, seconds);
   });
+  Function::SetGlobal("farm.agent.samples", Function::FromPacked([](PackedArgs args, Any* answer) { *answer = RunSamples(args); }),
+                      /*override=*/true);
   Register("farm.agent.threads", [](int64_t count, const std::string& cores, bool pinned) { ChangeThreads(count, cores, pinned); });
 }
 

@@ -1,0 +1,302 @@
+"""farm lab: serve a lab's boards, and lease them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from farm.commands import output
+from farm.commands.lab_leasing import BEAT_PARTS, IN_QUEUE_S, Heartbeats, give_back, granted, patient, reachable, wish_of
+from farm.commands.output import echo
+
+if TYPE_CHECKING:
+    from farm.lab.client import LabClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+of_socket = click.option(
+    "--socket", type=click.Path(path_type=Path), envvar="FARM_LAB", metavar="FILE", help="The server's control socket."
+)
+as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
+
+
+def _wish_options(command: F) -> F:
+    """Add the options of what is leased."""
+    for option in (
+        click.option("--for", "for_", metavar="DURATION", default="1h", show_default=True, help="For how long at most, such as 30m."),
+        click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="How many boards."),
+        click.option("--board", default="", metavar="NAME", help="This board only. [default: any of the kind]"),
+        click.option("--class", "rank", default="interactive", show_default=True, metavar="CLASS", help="interactive, ci or batch."),
+        click.option("--wait", metavar="DURATION", help="How long to wait in the queue. [default: as long as it takes]"),
+        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Said of the lease where it is listed."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def lab() -> None:
+    """Lease a lab's boards: each to one person or job at a time, in turn, and with an end.
+
+    \b
+    farm lab boards                         what is there: kind, use, by whom, until when
+    farm lab lease pi5 --for 30m            lease a board; wait for one if all are lent
+    farm lab run pi5 -- python tune.py      lease one for as long as a program runs
+    farm lab leases                         who has what, and who waits for what
+    farm lab end 17                         give boards back
+
+    The server is farm lab serve.
+    """
+
+
+@lab.command()
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The lab.toml with classes, shares and boards.")
+@click.option("--host", help="The address for TVM's clients and servers. [default: that of lab.toml, 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 lets the system choose. [default: that of lab.toml, 9190]")
+@click.option(
+    "--metrics",
+    "metrics_port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics.",
+)
+@click.option(
+    "--unknown-key-s",
+    type=click.FloatRange(0, 1e6),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="How long a TVM client's request for a kind that no board has had waits for one.",
+)
+@click.option("--open-to-network", is_flag=True, help="Listen beyond loopback: whoever reaches the port can use the boards.")
+def serve(
+    config: Path | None, host: str | None, port: int | None, metrics_port: int | None, unknown_key_s: float, open_to_network: bool
+) -> None:
+    """Serve the boards of a lab, until Ctrl-C.
+
+    It speaks the protocol of TVM's tracker, and keeps leases in a database: after a crash it goes
+    on where it was.
+
+    \b
+    farm lab serve --config lab.toml
+    """
+    from farm import signals
+    from farm.commands.serve import refuse_open
+    from farm.lab.inventory import read_settings
+    from farm.lab.run import LabPlace
+    from farm.lab.run import serve as serve_lab
+
+    settings = read_settings(config)
+    address, usual_port = settings.tracker
+    address = host or address
+    refuse_open(address, open_to_network)
+    place = LabPlace(_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port)
+    with contextlib.suppress(signals.Stopped):
+        serve_lab(
+            settings,
+            place,
+            lambda at, bound, path: echo(f"lab on {at}:{bound}, control socket {path}", err=True),
+            lambda line: echo(line, err=True),
+        )
+
+
+@lab.command()
+@of_socket
+@as_json
+def boards(socket: Path | None, json_: bool) -> None:
+    """List the boards: their kind, their use, by whom, and for how long."""
+    with _client(socket) as client:
+        found = client.ask("boards")["boards"]
+    if json_:
+        document("lab_boards", {"boards": found})
+        return
+    if not found:
+        echo("no board has registered yet: farm agent --tracker HOST:PORT --key KIND", err=True)
+        return
+    from farm.views.lab import lab_boards_table
+
+    console = output.console(stderr=False)
+    console.print(lab_boards_table(found, time.time(), console.width))
+
+
+@lab.command()
+@click.option("--all", "ended", is_flag=True, help="Also those that have ended lately.")
+@of_socket
+@as_json
+def leases(socket: Path | None, json_: bool, ended: bool) -> None:
+    """List the leases in force, and the queue.
+
+    A lease in the queue has a place, a reason, and a time by which it surely has its boards.
+    """
+    with _client(socket) as client:
+        found = client.ask("leases", ended=ended)["leases"]
+    if json_:
+        document("lab_leases", {"leases": found})
+        return
+    if not found:
+        echo("nothing is leased", err=True)
+        return
+    from farm.views.lab import lab_leases_table
+
+    console = output.console(stderr=False)
+    console.print(lab_leases_table(found, time.time(), console.width))
+
+
+@lab.command()
+@click.argument("kind")
+@_wish_options
+@of_socket
+@as_json
+def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
+    """Lease boards of a kind, and wait until they are there.
+
+    They are yours until the time is over or you give them back. The key that is printed is the
+    lease's: whoever asks the tracker for it gets its boards.
+
+    \b
+    farm lab lease pi5 --for 30m
+    """
+    with patient(_path(socket)) as client:
+        waiting = granted(client, {**wish_of(kind, options), "heartbeat_s": IN_QUEUE_S})
+        found = client.ask("keep", lease=waiting["lease"])["lease"]
+        tracker = client.hello["tracker"]
+    if json_:
+        document("lab_lease", {"lease": found, "tracker": tracker})
+        return
+    echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
+    echo(f"TVM_TRACKER_HOST={tracker['host']} TVM_TRACKER_PORT={tracker['port']} TVM_TRACKER_KEY={found['key']}")
+    echo(f"give it back: farm lab end {found['lease']}")
+
+
+@lab.command(context_settings={"ignore_unknown_options": True})
+@click.argument("kind")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_wish_options
+@click.option("--heartbeat", default="60s", show_default=True, metavar="DURATION", help="Without a sign of life for so long, it ends.")
+@of_socket
+def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any) -> None:
+    """Lease boards for as long as a program runs.
+
+    It finds them by the variables of TVM's tools: TVM_TRACKER_HOST, TVM_TRACKER_PORT and
+    TVM_TRACKER_KEY name a tracker on this machine that shows the leased boards only. The exit code
+    is the program's.
+
+    \b
+    farm lab run pi5 --count 2 -- python tune.py
+    """
+    from farm import subprocesses
+    from farm.lab.durations import parse_duration
+    from farm.lab.relay import HOST, Leased, Relay
+
+    beat_s = parse_duration(heartbeat)
+    path = _path(socket)
+    with patient(path) as client:
+        found = granted(client, {**wish_of(kind, options), "heartbeat_s": beat_s})
+        number, tracker = found["lease"], client.hello["tracker"]
+        try:
+            addresses = [one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]]
+            with Relay(Leased(kind, found["key"], addresses, (reachable(tracker["host"]), tracker["port"]))) as relay:
+                variables = {"TVM_TRACKER_HOST": HOST, "TVM_TRACKER_PORT": str(relay.port), "TVM_TRACKER_KEY": kind}
+                variables |= {"FARM_LAB_LEASE": str(number), "FARM_LAB_BOARDS": " ".join(found["boards"])}
+                child = subprocesses.attached(command, env=variables)
+                try:
+                    beating = Heartbeats(path, number, beat_s)
+                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
+                        beating.beat()
+                finally:
+                    subprocesses.end(child)
+        finally:
+            give_back(path, number)
+    raise SystemExit(code)
+
+
+@lab.command()
+@click.argument("number", metavar="LEASE", type=click.IntRange(1))
+@click.option("--because", "why", default="", metavar="REASON", help="Why; an administrator's reason for ending another's lease.")
+@of_socket
+@as_json
+def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
+    """End a lease: give its boards back, or leave the queue.
+
+    \b
+    farm lab end 17
+    """
+    with _client(socket) as client:
+        found = client.ask("end", lease=number, why=why)["lease"]
+    if json_:
+        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        return
+    echo(f"lease {number}: {found['state']}")
+
+
+@lab.command()
+@click.argument("number", metavar="LEASE", type=click.IntRange(1))
+@click.argument("by", metavar="DURATION")
+@of_socket
+@as_json
+def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
+    """Extend a lease by a duration, as far as its class allows.
+
+    \b
+    farm lab extend 17 1h
+    """
+    from farm.lab.durations import duration, parse_duration
+
+    with _client(socket) as client:
+        found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))["lease"]
+    if json_:
+        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        return
+    echo(f"lease {number}: ends in {duration(found['ends_at'] - time.time())}")
+
+
+@lab.command()
+@click.option("--since", type=click.IntRange(0), default=0, metavar="NUMBER", help="Only those after this one.")
+@of_socket
+@as_json
+def events(since: int, socket: Path | None, json_: bool) -> None:
+    """List what has happened.
+
+    Boards came and went; leases were queued, granted, extended, and ended in one way or another.
+    """
+    found: list[dict[str, Any]] = []
+    with _client(socket) as client:
+        while page := client.ask("events", since=found[-1]["number"] if found else since)["events"]:
+            found += page
+    if json_:
+        document("lab_events", {"events": found})
+        return
+    for event in found:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+        said = [f"lease {event['lease']}"] if event["lease"] else []
+        said += [event[name] for name in ("who", "board", "detail") if event[name]]
+        echo(f"{event['number']}  {moment}  {event['what']}  {', '.join(said)}")
+
+
+def document(kind: str, body: dict[str, Any]) -> None:
+    """Print one JSON document with its schema's name and version."""
+    from farm import views
+
+    output.echo_json(views.document(kind, body))
+
+
+def _folder() -> Path:
+    from farm.store import data_root
+
+    return data_root() / "lab"
+
+
+def _path(socket: Path | None) -> Path:
+    from farm.lab.client import SOCKET
+
+    return socket or _folder() / SOCKET
+
+
+def _client(socket: Path | None) -> LabClient:
+    from farm.lab.client import LabClient
+
+    return LabClient(_path(socket))

@@ -1,0 +1,114 @@
+"""Lease boards for a command: wait in the queue, tell the server that one lives, give them back."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.commands.output import echo
+from farm.errors import DeadlineError, DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from farm.lab.client import LabClient, PatientClient
+
+RESTART_S = 30.0  # a server that is started again is back in 5 s
+IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was killed there
+BEAT_PARTS = 4  # heartbeats in the time after which a lease without any is abandoned
+
+
+class Heartbeats:
+    """Tells the server that a lease's program runs; a server that is started again is found again."""
+
+    def __init__(self, path: Path, number: int, beat_s: float) -> None:
+        self._path = path
+        self._client: LabClient | None = None
+        self._number = number
+        self._beat_s = beat_s
+        self._heard_at = time.monotonic()
+
+    def beat(self) -> None:
+        """Send a heartbeat. Raises DeviceError if the lease has ended, or the server stays away."""
+        from farm.errors import LinkError
+        from farm.lab.client import connect
+
+        try:
+            self._client = self._client or connect(self._path)
+            self._client.ask("heartbeat", lease=self._number)
+            self._heard_at = time.monotonic()
+        except LinkError:
+            self._client = None
+            if time.monotonic() - self._heard_at > max(self._beat_s, 2 * RESTART_S):
+                raise
+
+
+def granted(client: PatientClient, wish: dict[str, Any]) -> dict[str, Any]:
+    """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
+    found: dict[str, Any] = client.ask("request", **wish)["lease"]
+    said = ""
+    try:
+        while found["state"] == "queued":
+            line = f"lease {found['lease']}: {found['queue']['place']}. in the queue: {found['queue']['reason']}"
+            if line != said:
+                echo(line, err=True)
+                said = line
+            if wish.get("heartbeat_s"):
+                client.ask("heartbeat", lease=found["lease"])
+            found = client.ask("wait", lease=found["lease"], timeout_s=min(10.0, (wish.get("heartbeat_s") or 60.0) / BEAT_PARTS))["lease"]
+    except BaseException:
+        give_back(client.path, found["lease"])
+        raise
+    if found["state"] != "active":
+        how = "has timed out in the queue" if found["state"] == "timed out" else f"has ended: {found['state']}"
+        what = f"lease {found['lease']} {how}"
+        raise DeadlineError(what, found["why"], "wait longer with --wait, or see who has the boards: farm lab leases")
+    return found
+
+
+def give_back(path: Path, number: int) -> None:
+    """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
+    from farm.lab.client import connect
+
+    with contextlib.suppress(DeviceError), connect(path, RESTART_S) as client:
+        client.ask("end", lease=number)
+
+
+def patient(path: Path) -> PatientClient:
+    """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
+    from farm.lab.client import PatientClient
+
+    return PatientClient(path, RESTART_S)
+
+
+def wish_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request, from the options. Raises UsageError."""
+    from farm.lab.durations import parse_duration
+
+    return {
+        "kind": kind,
+        "for_s": parse_duration(options["for_"]),
+        "count": options["count"],
+        "board": options["board"],
+        "class": options["rank"],
+        "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
+        "labels": _labels(options["labels"]),
+        "nonce": secrets.token_hex(8),
+    }
+
+
+def reachable(host: str) -> str:
+    """Return an address of this machine to connect to, for one that is listened on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--label {text} is no label", "it wants NAME=VALUE", "for example --label commit=1a2b3c")
+        found[name] = value
+    return found

@@ -1,0 +1,156 @@
+"""A client of the lab's control socket: ask, and get the answer or the error that the server raised."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from farm import sanitize
+from farm.deadline import Deadline
+from farm.errors import DeviceError, FarmError, LinkError, of_failure
+from farm.types import Failure
+
+PROTOCOL = 1
+SOCKET = "lab.sock"  # in the lab's folder
+ANSWER_S = 90.0  # a server that cannot reach its PostgreSQL answers when it can again
+_MOST_BYTES = 64 << 20
+_PAUSE_S = 0.2
+
+
+class LabClient:
+    """One connection. Raises LinkError where the server is away, and the server's own errors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(ANSWER_S)
+        try:
+            self._socket.connect(str(path))
+        except OSError as exc:
+            self._socket.close()
+            raise away(path, exc) from exc
+        self._file = self._socket.makefile("rb")
+        self.hello = self.ask("hello")
+        if self.hello.get("protocol") != PROTOCOL:
+            what = f"the lab server speaks version {self.hello.get('protocol')!s:.20}, this farm speaks {PROTOCOL}"
+            raise DeviceError(what, f"at {path}", "use the farm of the server's version")
+
+    def __enter__(self) -> LabClient:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+            self._socket.close()
+
+    def ask(self, do: str, **fields: Any) -> dict[str, Any]:
+        """Return the server's answer."""
+        self._send({"do": do, **fields})
+        answer = self._line()
+        if "error" in answer:
+            raise _error(answer["error"])
+        found = answer.get("ok")
+        if not isinstance(found, dict):
+            raise DeviceError("the lab server's answer is not understood", f"at {self.path}", "use the farm of the server's version")
+        return found
+
+    def follow(self, since: int) -> Iterator[dict[str, Any]]:
+        """Yield the events after a number, those to come, too."""
+        self._send({"do": "events", "since": since, "follow": True})
+        self._socket.settimeout(None)
+        while True:
+            answer = self._line()
+            if "error" in answer:
+                raise _error(answer["error"])
+            yield answer["event"]
+
+    def _send(self, request: dict[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError as exc:
+            raise away(self.path, exc) from exc
+
+    def _line(self) -> dict[str, Any]:
+        try:
+            line = self._file.readline(_MOST_BYTES)
+        except OSError as exc:
+            raise away(self.path, exc) from exc
+        if not line.endswith(b"\n"):
+            raise LinkError("the lab server hung up", f"at {self.path}", "try again: farm lab leases")
+        try:
+            body = json.loads(line)
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise DeviceError("the lab server's answer is not understood", f"at {self.path}", "use the farm of the server's version")
+        return body
+
+
+def connect(path: Path, patience_s: float = 0.0) -> LabClient:
+    """Return a client; wait for a server that starts again. Raises LinkError after that."""
+    deadline = Deadline(patience_s)
+    while True:
+        try:
+            return LabClient(path)
+        except LinkError:
+            if deadline.expired:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+class PatientClient:
+    """A client that connects anew when the server is started again; for what may be asked twice.
+
+    Raises LinkError at once where there is no server to begin with, and after `patience_s` later.
+    """
+
+    def __init__(self, path: Path, patience_s: float) -> None:
+        self.path = path
+        self._patience_s = patience_s
+        self._client: LabClient | None = LabClient(path)
+        self.hello = self._client.hello
+
+    def __enter__(self) -> PatientClient:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        if self._client:
+            self._client.close()
+
+    def ask(self, do: str, **fields: Any) -> dict[str, Any]:
+        """Return the server's answer."""
+        deadline = Deadline(self._patience_s)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = connect(self.path, deadline.remaining)
+                return self._client.ask(do, **fields)
+            except LinkError:
+                if self._client is None or deadline.expired:
+                    raise
+                self._client.close()
+                self._client = None
+
+
+def away(path: Path, cause: OSError) -> LinkError:
+    """Return the error for a server that is not there."""
+    why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
+    return LinkError("there is no lab server", why, "start it: farm lab serve; or name its socket with --socket")
+
+
+def _error(body: Any) -> FarmError:
+    kind, what, why, fix = (str(body.get(name, "")) if isinstance(body, dict) else "" for name in ("kind", "what", "why", "fix"))
+    return of_failure(Failure(kind, what, why, fix, FarmError.exit_code))

@@ -1,0 +1,61 @@
+"""Leases, boards and events as JSON and back: for the database, and for clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from farm.lab.nouns import BoardView, Event, Lease, Prospect, State, Wish
+
+
+def lease_to_json(lease: Lease) -> dict[str, Any]:
+    """Return a lease as JSON, with its key."""
+    return {**dataclasses.asdict(lease), "state": lease.state.value, "boards": list(lease.boards)}
+
+
+def lease_from_json(body: Mapping[str, Any]) -> Lease:
+    """Return the lease of `lease_to_json`; keys of a newer farm are left out."""
+    wish = Wish(**_known(Wish, body["wish"]))
+    rest = {**_known(Lease, body), "wish": wish, "state": State(body["state"]), "boards": tuple(body["boards"])}
+    return Lease(**rest)
+
+
+def shown_lease(lease: Lease, prospect: Prospect | None = None, key: bool = False) -> dict[str, Any]:
+    """Return a lease as people see it: flat, with its place in the queue, and without its key."""
+    wish = lease.wish
+    return {
+        "lease": lease.number,
+        "owner": wish.owner,
+        "kind": wish.kind,
+        "class": wish.rank,
+        "count": wish.count,
+        "state": lease.state.value,
+        "why": lease.why,
+        "boards": list(lease.boards),
+        "labels": dict(wish.labels),
+        "implicit": wish.implicit,
+        "for_s": wish.for_s,
+        "asked_at": lease.asked_at,
+        "granted_at": lease.granted_at,
+        "ends_at": None if wish.implicit else lease.ends_at,
+        "ended_at": lease.ended_at,
+        "heartbeat_s": wish.heartbeat_s,
+        "queue": None if prospect is None else dataclasses.asdict(prospect),
+        **({"key": lease.key} if key else {}),
+    }
+
+
+def shown_board(board: BoardView, address: str) -> dict[str, Any]:
+    """Return a board as people see it. Its address is empty if it is away."""
+    return {**dataclasses.asdict(board), "tags": list(board.tags), "address": address}
+
+
+def event_from_json(body: Mapping[str, Any]) -> Event:
+    """Return the event of its fields."""
+    return Event(**_known(Event, body))
+
+
+def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in dataclasses.fields(kind)}
+    return {name: value for name, value in body.items() if name in names}

@@ -1,0 +1,297 @@
+"""The control socket: one JSON object a line, each answered by one line.
+
+    {"do": "boards"}                                {"ok": {"boards": [...]}}
+    {"do": "end", "lease": 7}                       {"error": {"kind": ..., "what": ..., "why": ..., "fix": ...}}
+    {"do": "events", "since": 41, "follow": true}   one line for each event, from then on
+
+Who asks is what the kernel says of the socket. What is answered is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import pwd
+import secrets
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from farm.errors import FarmError, UsageError, did_you_mean
+from farm.lab.client import PROTOCOL
+from farm.lab.codec import shown_board, shown_lease
+from farm.lab.desk import Desk
+from farm.lab.journal import Journal
+from farm.lab.nouns import Caller, Event, Lease, State, Wish
+from farm.lab.writer import Writer
+
+MOST_LINE_BYTES = 1 << 16
+MOST_CLIENTS = 512
+_MOST_WAIT_S = 20.0
+_MOST_EVENTS = 1000
+_MOST_BEHIND = 10_000  # events of a reader who does not read
+_MOST_COUNT = 10_000
+_LONGEST_S = 366 * 86400.0
+_UCRED = struct.Struct("3i")
+
+
+class Fields:
+    """The fields of a request, each of which is checked as it is read."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    def text(self, name: str, usual: str | None = None) -> str:
+        """Return a text of at most 200 characters. Raises UsageError."""
+        value = self._body.get(name, usual)
+        if not isinstance(value, str) or len(value) > 200:
+            raise _bad(name, "a text of at most 200 characters")
+        return value
+
+    def whole(self, name: str, usual: int | None = None, most: int = 1 << 53) -> int:
+        """Return a whole number from 0. Raises UsageError."""
+        value = self._body.get(name, usual)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise _bad(name, f"a whole number from 0 to {most}")
+        return value
+
+    def seconds(self, name: str, usual: float | None = None) -> float:
+        """Return a duration above 0. Raises UsageError."""
+        value = self._body.get(name, usual)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= _LONGEST_S:
+            raise _bad(name, "a number of seconds above 0")
+        return float(value)
+
+    def optional_seconds(self, name: str) -> float | None:
+        """Return a duration, or None if there is none. Raises UsageError."""
+        return None if self._body.get(name) is None else self.seconds(name)
+
+    def labels(self) -> dict[str, str]:
+        """Return texts by name. Raises UsageError."""
+        value = self._body.get("labels", {})
+        fits = isinstance(value, dict) and len(value) <= 20
+        if not fits or not all(isinstance(one, str) and len(one) <= 200 for pair in value.items() for one in pair):
+            raise _bad("labels", "at most 20 texts of at most 200 characters, by name")
+        return dict(value)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a field is true."""
+        return self._body.get(name) is True
+
+
+class Control:
+    """The lab's answers to its people. `tracker` is where TVM's clients find it."""
+
+    def __init__(self, desk: Desk, journal: Journal, writer: Writer, clock: Callable[[], float], tracker: tuple[str, int]) -> None:
+        self._desk = desk
+        self._journal = journal
+        self._writer = writer
+        self._clock = clock
+        self._tracker = tracker
+        self._clients = 0
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
+        self._readers: set[asyncio.Queue[Event]] = set()
+        self._actions: dict[str, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]] = {
+            "hello": self._hello,
+            "boards": self._boards,
+            "leases": self._leases,
+            "lease": self._lease,
+            "request": self._request,
+            "wait": self._wait,
+            "heartbeat": self._heartbeat,
+            "keep": self._keep,
+            "extend": self._extend,
+            "end": self._end,
+            "events": self._events,
+        }
+
+    def tell(self, leases: list[Lease], events: list[Event]) -> None:
+        """Wake those who wait for a lease, and pass events on."""
+        for lease in leases:
+            for future in self._waiting.pop(lease.number, ()):
+                if not future.done():
+                    future.set_result(None)
+        for reader in self._readers:
+            for event in events:
+                if reader.qsize() < _MOST_BEHIND:
+                    reader.put_nowait(event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client until it hangs up."""
+        self._clients += 1
+        try:
+            if self._clients <= MOST_CLIENTS:
+                await self._answer_all(reader, writer, _caller(writer.get_extra_info("socket")))
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # it has gone, or sent what is no line, or the server ends
+        finally:
+            self._clients -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
+        while True:
+            line = await reader.readuntil(b"\n")
+            try:
+                fields, action = self._parse(line)
+                answer = {"ok": await action(fields, caller)}
+                if action == self._events and fields.flag("follow"):
+                    await self._follow(fields.whole("since", 0), reader, writer)
+                    return
+            except FarmError as exc:
+                answer = {"error": dataclasses.asdict(exc.as_failure())}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+
+    def _parse(self, line: bytes) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
+        try:
+            body = json.loads(line)
+        except (ValueError, RecursionError) as exc:
+            raise UsageError("a request is one line of JSON", "this is none", '{"do": "hello"}') from exc
+        do = body.get("do") if isinstance(body, dict) else None
+        if not isinstance(do, str) or do not in self._actions:
+            raise UsageError(f"the lab cannot do {str(do)[:100]!r}", did_you_mean(str(do)[:100], self._actions), '{"do": "hello"}')
+        return Fields(body), self._actions[do]
+
+    async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:
+        host, port = self._tracker
+        return {"protocol": PROTOCOL, "you": caller.name, "admin": caller.admin, "tracker": {"host": host, "port": port}}
+
+    async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
+        shown = [shown_board(board, self._desk.address(board.name)) for board in self._desk.lending.boards()]
+        await self._kept()
+        return {"boards": shown}
+
+    async def _leases(self, fields: Fields, _: Caller) -> dict[str, Any]:
+        lending = self._desk.lending
+        found = lending.remembered() if fields.flag("ended") else lending.leases()
+        shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
+        await self._kept()
+        return {"leases": shown}
+
+    async def _lease(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        return await self._told(self._desk.lending.lease(fields.whole("lease")), caller)
+
+    async def _request(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        wish = Wish(
+            caller.name,
+            fields.text("kind"),
+            fields.seconds("for_s"),
+            fields.text("class", "interactive"),
+            max(1, fields.whole("count", 1, _MOST_COUNT)),
+            fields.text("board", ""),
+            fields.optional_seconds("wait_s"),
+            fields.optional_seconds("heartbeat_s"),
+            fields.labels(),
+            fields.text("nonce", ""),
+        )
+        lease = self._desk.lending.request(wish, f"lease-{secrets.token_hex(8)}", self._clock())
+        self._desk.know(lease)
+        self._desk.settle()
+        return await self._told(lease, caller)
+
+    async def _wait(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        lease = self._desk.lending.lease(fields.whole("lease"))
+        if lease.state is State.QUEUED:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(lease.number, set()).add(future)
+            try:
+                async with asyncio.timeout(min(_MOST_WAIT_S, fields.seconds("timeout_s", _MOST_WAIT_S))):
+                    await future
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting.get(lease.number, set()).discard(future)
+        return await self._told(self._desk.lending.lease(lease.number), caller)
+
+    async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        return await self._told(self._desk.lending.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
+
+    async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        lease = self._desk.lending.keep(fields.whole("lease"), caller, self._clock())
+        self._desk.settle()
+        return await self._told(lease, caller)
+
+    async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        lease = self._desk.lending.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
+        self._desk.settle()
+        return await self._told(lease, caller)
+
+    async def _end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        lease = self._desk.lending.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
+        self._desk.settle()
+        return await self._told(lease, caller)
+
+    async def _events(self, fields: Fields, _: Caller) -> dict[str, Any]:
+        if fields.flag("follow"):
+            return {}
+        most = min(_MOST_EVENTS, max(1, fields.whole("most", _MOST_EVENTS)))
+        events = await self._read(fields.whole("since", 0), most)
+        return {"events": [dataclasses.asdict(event) for event in events]}
+
+    async def _follow(self, since: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on the events after a number: first those that are kept, then new ones, without a gap."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._readers.add(queue)
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            while events := await self._read(since, _MOST_EVENTS):
+                for event in events:
+                    since = event.number
+                    await _write_event(writer, event)
+            while queue.qsize() < _MOST_BEHIND:  # one that is too slow is cut, and resumes from its last event
+                following = asyncio.ensure_future(queue.get())
+                await asyncio.wait({following, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    following.cancel()
+                    return
+                if (event := following.result()).number > since:
+                    since = event.number
+                    await _write_event(writer, event)
+        finally:
+            gone.cancel()
+            self._readers.discard(queue)
+
+    async def _read(self, since: int, most: int) -> list[Event]:
+        return await asyncio.get_running_loop().run_in_executor(None, self._journal.events, since, most)
+
+    async def _told(self, lease: Lease, caller: Caller) -> dict[str, Any]:
+        shown = self._shown(lease, key=caller.name == lease.wish.owner)
+        await self._kept()
+        return {"lease": shown}
+
+    async def _kept(self) -> None:
+        """Wait until all that has changed so far is kept."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writer.after(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    def _shown(self, lease: Lease, key: bool = False) -> dict[str, Any]:
+        with contextlib.suppress(UsageError):
+            lease = self._desk.lending.lease(lease.number)
+        prospect = self._desk.lending.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
+        return shown_lease(lease, prospect, key)
+
+
+async def _write_event(writer: asyncio.StreamWriter, event: Event) -> None:
+    writer.write(json.dumps({"event": dataclasses.asdict(event)}).encode() + b"\n")
+    await writer.drain()
+
+
+def _caller(connection: socket.socket) -> Caller:
+    """Return who is at the other end of a Unix socket, by the kernel's word."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"uid-{uid}"
+    return Caller(name, uid in (0, os.geteuid()))
+
+
+def _bad(name: str, wanted: str) -> UsageError:
+    return UsageError(f"the field {name!r} of the request is wrong", f"it is to be {wanted}", "correct the request")

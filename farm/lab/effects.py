@@ -1,0 +1,39 @@
+"""What a step of the lending changes, and what an earlier server has left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from farm.lab.nouns import Event, Lease
+
+MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
+
+
+@dataclass(slots=True)
+class Effects:
+    """What has changed: to keep (all but implicit leases), and to tell."""
+
+    leases: dict[int, Lease] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    used: dict[str, tuple[float, float]] = field(default_factory=dict)  # by owner: board seconds, when
+    granted: list[Lease] = field(default_factory=list)
+    ended: list[Lease] = field(default_factory=list)
+
+    @property
+    def durable(self) -> bool:
+        """Whether this has to be kept before anybody is told: leases, but not that a board came."""
+        return bool(self.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an earlier server kept. `next_event` and `next_lease` have never been used."""
+
+    leases: Sequence[Lease] = ()
+    ended: Sequence[Lease] = ()
+    kinds: Sequence[str] = ()
+    used: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    next_lease: int = 1
+    next_event: int = 1

@@ -1,0 +1,211 @@
+"""What a lab keeps: leases, events, use, kinds and sessions, in SQLite or PostgreSQL.
+
+The tables themselves refuse to lend a board twice. One server at a time may write: each takes the
+tables over as it starts, and a server that finds them taken over ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import FarmError
+from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
+from farm.lab.effects import MOST_ENDED, Effects, Past
+from farm.lab.nouns import Event, Lease, State
+from farm.store.upsert import add, put
+from farm.types.postgres_url import is_postgres_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from farm.store.database import Database
+
+_VERSIONS = "farm_lab_schema"
+_THE_SERVER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session of a board that has ended: of whom, for which lease (None: an implicit one)."""
+
+    board: str
+    kind: str
+    owner: str
+    since: float
+    until: float
+    lease: int | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is kept by one transaction."""
+
+    leases: dict[int, Lease] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    used: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)
+
+    def add(self, effects: Effects) -> None:
+        """Add what has changed; of a lease that changed twice, the last state counts."""
+        self.leases.update(effects.leases)
+        self.events += effects.events
+        self.kinds += effects.kinds
+        self.used.update(effects.used)
+
+    @property
+    def durable(self) -> bool:
+        """Whether somebody waits for it to be kept."""
+        return bool(self.leases)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not (self.leases or self.events or self.kinds or self.used or self.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    server: Table
+    leases: Table
+    holdings: Table
+    events: Table
+    usage: Table
+    kinds: Table
+    sessions: Table
+
+
+@functools.cache
+def _tables() -> _Tables:
+    """Return the tables of version 1."""
+    from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
+
+    from farm.store.database import NUMBER, Name
+
+    known = MetaData()
+
+    def number() -> Column[int]:
+        return Column("number", NUMBER, primary_key=True, autoincrement=False)
+
+    def texts(*names: str, key: bool = False) -> list[Column[str]]:
+        return [Column(name, Name, nullable=False, primary_key=key) for name in names]
+
+    def times(*names: str, key: bool = False) -> list[Column[float]]:
+        return [Column(name, Double, nullable=False, primary_key=key) for name in names]
+
+    server = Table("lab_server", known, Column("id", Integer, primary_key=True, autoincrement=False), *texts("holder"))
+    ended_at = Column("ended_at", Double)
+    leases = Table("lab_leases", known, number(), *texts("owner", "kind", "state"), *times("asked_at"), ended_at, *texts("body"))
+    Index("lab_leases_live", leases.c.number, sqlite_where=leases.c.ended_at.is_(None), postgresql_where=leases.c.ended_at.is_(None))
+    lease, until = Column("lease", NUMBER, primary_key=True, autoincrement=False), Column("until", Double)
+    holdings = Table("lab_holdings", known, lease, *texts("board", key=True), *times("since"), until)
+    open_ones = holdings.c.until.is_(None)
+    Index("lab_a_board_is_lent_once", holdings.c.board, unique=True, sqlite_where=open_ones, postgresql_where=open_ones)
+    return _Tables(
+        server,
+        leases,
+        holdings,
+        Table("lab_events", known, number(), *times("at"), *texts("body")),
+        Table("lab_usage", known, *texts("owner", key=True), *times("board_s", "at")),
+        Table("lab_kinds", known, *texts("kind", key=True)),
+        Table(
+            "lab_sessions",
+            known,
+            *texts("board", key=True),
+            *times("since", key=True),
+            *times("until"),
+            *texts("kind", "owner"),
+            Column("lease", NUMBER),
+        ),
+    )
+
+
+class Journal:
+    """The tables of a lab, in a file or on a server."""
+
+    def __init__(self, place: Path | str) -> None:
+        self._place = place
+        self._holder = secrets.token_hex(16)
+
+    def open(self) -> Past:
+        """Take the tables over from an earlier server, and return what it kept. Raises FarmError."""
+        return self._database.change(self._take_over)
+
+    def write(self, batch: Batch) -> None:
+        """Keep a batch: all of it, on disk at return. Raises FarmError, also if it was taken over."""
+        self._database.change(lambda db: self._write(db, batch))
+
+    def events(self, since: int, most: int) -> list[Event]:
+        """Return the events after a number, the oldest first."""
+        table = _tables().events
+        query = table.select().where(table.c.number > since).order_by(table.c.number).limit(most)
+        rows = self._database.ask(lambda db: list(db.execute(query.with_only_columns(table.c.body)).scalars()))
+        return [event_from_json(json.loads(body)) for body in rows]
+
+    @property
+    def _database(self) -> Database:
+        from farm.store.backends import File, Server
+        from farm.store.database import Database
+
+        on_server = isinstance(self._place, str) and is_postgres_url(self._place)
+        place = Server(str(self._place), _VERSIONS) if on_server else File(Path(self._place))
+        return Database(place, "the record of the lab", "leases", _tables().server.metadata)
+
+    def _take_over(self, db: Connection) -> Past:
+        from sqlalchemy import func
+
+        its = _tables()
+        put(db, its.server, [{"id": _THE_SERVER, "holder": self._holder}])
+        leases, events = its.leases, its.events
+        ended_at = leases.c.ended_at
+        live = leases.select().where(ended_at.is_(None)).order_by(leases.c.number)
+        ended = leases.select().where(ended_at.is_not(None)).order_by(leases.c.number.desc()).limit(MOST_ENDED)
+        return Past(
+            [_lease(row.body) for row in db.execute(live)],
+            [_lease(row.body) for row in db.execute(ended)][::-1],
+            list(db.execute(its.kinds.select()).scalars()),
+            {row.owner: (row.board_s, row.at) for row in db.execute(its.usage.select())},
+            1 + (db.scalar(leases.select().with_only_columns(func.max(leases.c.number))) or 0),
+            1 + (db.scalar(events.select().with_only_columns(func.max(events.c.number))) or 0),
+        )
+
+    def _write(self, db: Connection, batch: Batch) -> None:
+        its = _tables()
+        ours = its.server.update().where(its.server.c.id == _THE_SERVER, its.server.c.holder == self._holder)
+        if db.execute(ours, {"holder": self._holder}).rowcount != 1:
+            why = "there can be one for a record of leases, and the one that started last has it"
+            raise FarmError("another lab server has taken over", why, "stop one of them, or give it a store of its own")
+        put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
+        holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
+        put(db, its.holdings, [row for row in holdings if row["until"] is not None])  # given back, before lent again
+        put(db, its.holdings, [row for row in holdings if row["until"] is None])
+        add(db, its.events, [{"number": one.number, "at": one.at, "body": json.dumps(dataclasses.asdict(one))} for one in batch.events])
+        add(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
+        put(db, its.usage, [{"owner": owner, "board_s": board_s, "at": at} for owner, (board_s, at) in batch.used.items()])
+        add(db, its.sessions, _sessions(batch.sessions))
+
+
+def _lease(body: str) -> Lease:
+    return lease_from_json(json.loads(body))
+
+
+def _row(lease: Lease) -> dict[str, Any]:
+    shown = {"number": lease.number, "owner": lease.wish.owner, "kind": lease.wish.kind, "state": lease.state.value}
+    return {**shown, "asked_at": lease.asked_at, "ended_at": lease.ended_at, "body": json.dumps(lease_to_json(lease))}
+
+
+def _holdings(lease: Lease) -> list[dict[str, Any]]:
+    if lease.state is State.QUEUED:
+        return []
+    return [{"lease": lease.number, "board": board, "since": lease.granted_at, "until": lease.ended_at} for board in lease.boards]
+
+
+def _sessions(sessions: Sequence[Session]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(one) for one in sessions]

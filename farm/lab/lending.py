@@ -1,0 +1,395 @@
+"""Who has which board, and for how long: pure and synchronous; the time is an argument.
+
+A board that is idle has said so, and nothing here assumes it (a board whose lease has ended may
+still have a session). What is changed is collected in `Effects`, which the caller takes, keeps and
+then acts on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from farm.lab import refusals
+from farm.lab.effects import MOST_ENDED, Effects, Past
+from farm.lab.nouns import BoardView, Caller, Event, KnownBoard, Lease, Prospect, Rules, State, Wish
+from farm.lab.order import Turn, Usage, surely_by, turn
+from farm.lab.shelf import Board, Kind, Shelf
+
+
+class Lending:
+    """The boards, the leases and the queue of a lab."""
+
+    def __init__(self, rules: Rules, inventory: Iterable[KnownBoard] = (), past: Past | None = None, now: float = 0.0) -> None:
+        past = past or Past()
+        self.effects = Effects()
+        self._rules = rules
+        self._usage = Usage(rules.half_life_s)
+        self._shelf = Shelf(past.kinds, inventory)
+        self._live: dict[int, Lease] = {}
+        self._timed: dict[int, None] = {}  # explicit leases, which have ends
+        self._of_owner: dict[str, OrderedDict[int, None]] = {}
+        self._ended: OrderedDict[int, Lease] = OrderedDict((lease.number, lease) for lease in past.ended)
+        self._nonces: dict[tuple[str, str], int] = {}
+        self._gathering: dict[int, float] = {}  # since when a lease of several boards is at the head
+        self._next_lease, self._next_event = past.next_lease, past.next_event
+        for owner, (board_s, at) in past.used.items():
+            self._usage.load(owner, board_s, at)
+        for lease in past.leases:
+            self._resume(lease, now)
+
+    def take(self) -> Effects:
+        """Return what has changed since the last call."""
+        self.effects.kinds, self._shelf.new_kinds = self._shelf.new_kinds, []
+        taken, self.effects = self.effects, Effects()
+        return taken
+
+    # boards
+
+    def board_idle(self, name: str, kind: str, now: float) -> None:
+        """Note that a board offers itself: it has no session. An implicit lease of it has ended."""
+        board = self._shelf.board(name, kind)
+        if not board.present:
+            board.present = True
+            self._event("board-came", now, board=name)
+        lease = self._live.get(board.lease) if board.lease is not None else None
+        if lease is not None and lease.wish.implicit:
+            self._end(lease, State.RELEASED, now)
+        board.idle = True
+        self._shelf.refresh(board)
+        self._match(kind, now)
+
+    def board_busy(self, name: str) -> None:
+        """Note that a board is not to be lent: it has a session, or is silent."""
+        board = self._shelf.boards[name]
+        board.idle = False
+        self._shelf.refresh(board)
+
+    def board_gone(self, name: str, now: float) -> None:
+        """Note that a board has hung up. An implicit lease of it is lost; others go on."""
+        board = self._shelf.boards[name]
+        board.present = board.idle = False
+        self._shelf.refresh(board)
+        self._event("board-gone", now, board=name)
+        lease = self._live.get(board.lease) if board.lease is not None else None
+        if lease is not None and lease.wish.implicit:
+            self._end(lease, State.LOST, now, "its board hung up")
+        self._shelf.forget(board)
+
+    def knows_kind(self, kind: str) -> bool:
+        """Return whether a board of the kind is there, or has been."""
+        return self._shelf.knows(kind)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of boards that are known."""
+        return [name for name, kind in self._shelf.kinds.items() if kind.known]
+
+    @property
+    def wanted_kinds(self) -> list[str]:
+        """The kinds that are known or waited for."""
+        return list(self._shelf.kinds)
+
+    # leases
+
+    def request(self, wish: Wish, key: str, now: float) -> Lease:
+        """Take a wish in, and return its lease, which may be granted already. Raises UsageError."""
+        if wish.nonce and (number := self._nonces.get((wish.owner, wish.nonce))):
+            return self.lease(number)
+        self._check(wish)
+        lease = Lease(self._next_lease, wish, key, now, heard_at=now)
+        self._next_lease += 1
+        self._enter(lease)
+        self._shelf.queue(lease)
+        self._put(lease)
+        self._event("lease-queued", now, lease, detail=f"{wish.count} of {wish.kind} for {wish.for_s:.0f} s")
+        self._match(wish.kind, now)
+        return self.lease(lease.number)
+
+    def heartbeat(self, number: int, caller: Caller, now: float) -> Lease:
+        """Note that a lease's owner is alive. Raises DeviceError if the lease has ended."""
+        lease = dataclasses.replace(self._owned(number, caller), heard_at=now)
+        self._live[number] = lease
+        if lease.state is State.QUEUED:
+            self._shelf.queue(lease)
+        return lease
+
+    def keep(self, number: int, caller: Caller, now: float) -> Lease:
+        """Let a lease last to its end without heartbeats: its owner has been told of its boards."""
+        lease = self._owned(number, caller)
+        lease = dataclasses.replace(lease, wish=dataclasses.replace(lease.wish, heartbeat_s=None), heard_at=now)
+        self._put(lease)
+        if lease.state is State.QUEUED:
+            self._shelf.queue(lease)
+        return lease
+
+    def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
+        """Move a lease's hard end. Raises UsageError beyond what the class allows."""
+        lease = self._owned(number, caller)
+        if lease.granted_at is None or lease.ends_at is None:
+            raise refusals.waits(lease)
+        longest = self._rules.classes[lease.wish.rank]
+        ends_at = lease.ends_at + by_s
+        if ends_at - lease.granted_at > longest.longest_s:
+            raise refusals.too_long(ends_at - lease.granted_at, lease.wish.rank, longest, lease)
+        lease = dataclasses.replace(lease, ends_at=ends_at, heard_at=now)
+        self._put(lease)
+        self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
+        return lease
+
+    def end(self, number: int, caller: Caller, now: float, why: str = "") -> Lease:
+        """End a lease: give its boards back, or leave the queue. Of another's: revoke it."""
+        lease = self._owned(number, caller, for_admin=True)
+        mine = State.CANCELLED if lease.state is State.QUEUED else State.RELEASED
+        ended = self._end(lease, mine if caller.name == lease.wish.owner else State.REVOKED, now, why, caller.name)
+        self._match(lease.wish.kind, now)
+        return ended
+
+    def withdraw(self, number: int, now: float) -> None:
+        """Take an implicit lease out of the queue: its client hung up, or is refused."""
+        lease = self._live.get(number)
+        if lease is not None and lease.state is State.QUEUED:
+            self._end(lease, State.CANCELLED, now)
+            self._match(lease.wish.kind, now)
+
+    def tick(self, now: float) -> None:
+        """End what has lasted too long, and lend what may be lent now."""
+        for lease in [self._live[number] for number in self._timed]:
+            wish = lease.wish
+            if lease.ends_at is not None and now >= lease.ends_at:
+                self._end(lease, State.EXPIRED, now)
+            elif wish.heartbeat_s is not None and now - lease.heard_at > wish.heartbeat_s:
+                self._end(lease, State.ABANDONED, now, f"no heartbeat for {wish.heartbeat_s:.0f} s")
+            elif lease.state is State.QUEUED and wish.wait_s is not None and now - lease.asked_at >= wish.wait_s:
+                self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
+        for kind in list(self._shelf.kinds):
+            self._match(kind, now)
+
+    # what is shown
+
+    def lease(self, number: int) -> Lease:
+        """Return a lease, also one that has ended lately. Raises UsageError."""
+        lease = self._live.get(number) or self._ended.get(number)
+        if lease is None:
+            raise refusals.no_lease(number)
+        return lease
+
+    def leases(self) -> list[Lease]:
+        """Return the leases that have not ended."""
+        return list(self._live.values())
+
+    def remembered(self) -> list[Lease]:
+        """Return the explicit leases that have not ended, or have lately."""
+        return [*self._ended.values(), *(lease for lease in self._live.values() if not lease.wish.implicit)]
+
+    def boards(self) -> list[BoardView]:
+        """Return the boards as they are shown, by kind and name."""
+        return [self._view(board) for board in sorted(self._shelf.boards.values(), key=lambda one: (one.kind, one.name))]
+
+    def holder(self, board: str) -> Lease | None:
+        """Return the lease that has a board."""
+        found = self._shelf.boards.get(board)
+        return self._live.get(found.lease) if found and found.lease is not None else None
+
+    def counts(self, kind: str) -> tuple[int, int]:
+        """Return how many boards of a kind are free, and how many leases wait for one."""
+        found = self._shelf.kinds.get(kind)
+        return (len(found.free), len(found.queue)) if found else (0, 0)
+
+    def prospect(self, lease: Lease, now: float) -> Prospect:
+        """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
+        kind, wish = self._shelf.kinds[lease.wish.kind], lease.wish
+        order = self._order(kind, now)
+        place = next(index for index, one in enumerate(order) if one.number == lease.number)
+        fitting = [board for board in kind.boards.values() if wish.board in ("", board.name)]
+        until = [self._free_at(board, now) for board in fitting if board.present or board.lease is not None]
+        ahead = [one for one in order[:place] if not wish.board or one.wish.board in ("", wish.board)]
+        return Prospect(place + 1, self._reason(lease, fitting), surely_by(ahead, order[place], until))
+
+    # inside
+
+    def _reason(self, lease: Lease, fitting: Sequence[Board]) -> str:
+        wish = lease.wish
+        present = [board for board in fitting if board.present]
+        if self._over_limit(lease):
+            most = self._rules.classes[wish.rank].boards
+            return f"your limit of {most} {'board' if most == 1 else 'boards'} at once"
+        if len(present) < wish.count:
+            return f"{wish.count} of {wish.board or wish.kind} wanted, {len(present)} connected"
+        lent = sum(not board.idle or board.lease is not None for board in present)
+        if lease.number in self._gathering and (got := sum(board.idle and board.lease is None for board in present)):
+            return f"{got} of {wish.count} gathered"
+        return f"waiting for {wish.board or f'a {wish.kind}'}: {lent} of {len(present)} lent"
+
+    def _free_at(self, board: Board, now: float) -> float:
+        lease = self._live.get(board.lease) if board.lease is not None else None
+        return now if lease is None or lease.ends_at is None else max(now, lease.ends_at)
+
+    def _view(self, board: Board) -> BoardView:
+        lease = self._live.get(board.lease) if board.lease is not None else None
+        use = "away" if not board.present else "leased" if lease and board.idle else "free" if board.idle else "in session"
+        owner, until = (lease.wish.owner, None if lease.wish.implicit else lease.ends_at) if lease else ("", None)
+        return BoardView(board.name, board.kind, board.tags, use, board.lease, owner, until)
+
+    def _check(self, wish: Wish) -> None:
+        longest = self._rules.classes.get(wish.rank)
+        if longest is None:
+            raise refusals.unknown_class(wish.rank)
+        if not wish.implicit and not self.knows_kind(wish.kind):
+            raise refusals.unknown_kind(wish.kind, self.kinds)
+        kind = self._shelf.kinds.get(wish.kind, Kind())
+        if wish.board and wish.board not in kind.boards:
+            raise refusals.unknown_board(wish.board, wish.kind, kind.boards)
+        if wish.for_s > longest.longest_s:
+            raise refusals.too_long(wish.for_s, wish.rank, longest)
+        if longest.boards and wish.count > longest.boards:
+            raise refusals.too_many_boards(wish.count, wish.rank, longest)
+        waiting = sum(self._live[number].state is State.QUEUED for number in self._of_owner.get(wish.owner, ()))
+        if waiting >= self._rules.queue:
+            raise refusals.queue_full(wish.owner, self._rules.queue)
+
+    def _owned(self, number: int, caller: Caller, for_admin: bool = False) -> Lease:
+        lease = self.lease(number)
+        if lease.wish.owner != caller.name and not (for_admin and caller.admin):
+            raise refusals.anothers(lease)
+        if lease.state.ended:
+            raise refusals.ended(lease)
+        return lease
+
+    def _resume(self, lease: Lease, now: float) -> None:
+        """Go on with a lease of an earlier server; its owner has all its time to be heard again."""
+        lease = dataclasses.replace(lease, heard_at=now)
+        self._enter(lease)
+        kind = self._shelf.kind(lease.wish.kind)
+        if lease.state is State.QUEUED:
+            kind.queue[lease.number] = lease
+        for name in lease.boards:
+            self._shelf.board(name, lease.wish.kind).lease = lease.number
+
+    def _enter(self, lease: Lease) -> None:
+        self._live[lease.number] = lease
+        self._of_owner.setdefault(lease.wish.owner, OrderedDict())[lease.number] = None
+        if not lease.wish.implicit:
+            self._timed[lease.number] = None
+        if lease.wish.nonce:
+            self._nonces[lease.wish.owner, lease.wish.nonce] = lease.number
+
+    def _put(self, lease: Lease) -> None:
+        self._live[lease.number] = lease
+        if not lease.wish.implicit:
+            self.effects.leases[lease.number] = lease
+
+    def _event(self, what: str, now: float, lease: Lease | None = None, who: str = "", board: str = "", detail: str = "") -> None:
+        if lease is not None and lease.wish.implicit:
+            return
+        owner, number = (lease.wish.owner, lease.number) if lease else ("", None)
+        self.effects.events.append(Event(self._next_event, now, what, who or owner, number, board, detail))
+        self._next_event += 1
+
+    def _use(self, owner: str, now: float) -> float:
+        running = 0.0
+        for number in self._of_owner.get(owner, ()):
+            lease = self._live[number]
+            if lease.granted_at is not None:
+                running += len(lease.boards) * max(0.0, now - lease.granted_at)
+        return self._usage.of(owner, now) + running
+
+    def _order(self, kind: Kind, now: float) -> list[Lease]:
+        use = {owner: self._use(owner, now) for owner in {lease.wish.owner for lease in kind.queue.values()}}
+
+        def key(lease: Lease) -> Turn:
+            return turn(lease, use[lease.wish.owner], self._rules, now)
+
+        return sorted(kind.queue.values(), key=key)
+
+    def _over_limit(self, lease: Lease) -> bool:
+        most = self._rules.classes[lease.wish.rank].boards
+        if not most:
+            return False
+        held = (self._live[number] for number in self._of_owner[lease.wish.owner])
+        return sum(len(one.boards) for one in held if one.wish.rank == lease.wish.rank) + lease.wish.count > most
+
+    def _match(self, name: str, now: float) -> None:
+        """Lend the free boards of a kind to those whose turn it is."""
+        kind = self._shelf.kinds.get(name)
+        if kind is None or not kind.free or not kind.queue:
+            return
+        granted = True
+        while granted and kind.free and kind.queue:  # each grant changes its owner's use
+            granted = self._grant_next(kind, now)
+
+    def _grant_next(self, kind: Kind, now: float) -> bool:
+        kept: set[str] = set()
+        for lease in self._order(kind, now):
+            if self._over_limit(lease):
+                continue
+            count, wanted = lease.wish.count, lease.wish.board
+            fitting = [board for board in kind.free.values() if board.name not in kept and wanted in ("", board.name)]
+            if len(fitting) >= count:
+                self._grant(lease, fitting[:count], now)
+                return True
+            if fitting and self._gathers(lease, now):
+                kept.update(board.name for board in fitting)
+            if len(kept) == len(kind.free):
+                return False
+        return False
+
+    def _gathers(self, lease: Lease, now: float) -> bool:
+        """Return whether free boards are kept for a lease of several, which has too few of them.
+
+        It keeps them for some time, then lets others by for as long; once it has aged, it keeps
+        them until it has all.
+        """
+        since = self._gathering.setdefault(lease.number, now)
+        if now - lease.asked_at >= 3 * self._rules.aging_s:
+            return True
+        return int((now - since) / self._rules.gather_s) % 2 == 0
+
+    def _grant(self, lease: Lease, boards: Sequence[Board], now: float) -> None:
+        names = tuple(board.name for board in boards)
+        lease = dataclasses.replace(
+            lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.wish.for_s, heard_at=max(lease.heard_at, now), boards=names
+        )
+        del self._shelf.kinds[lease.wish.kind].queue[lease.number]
+        self._gathering.pop(lease.number, None)
+        for board in boards:
+            board.lease = lease.number
+            board.idle = board.idle and not lease.wish.implicit  # an implicit lease is for a session, now
+            self._shelf.refresh(board)
+        self._put(lease)
+        self._event("lease-granted", now, lease, detail=", ".join(names))
+        self.effects.granted.append(lease)
+
+    def _end(self, lease: Lease, state: State, now: float, why: str = "", who: str = "") -> Lease:
+        wish = lease.wish
+        ended = dataclasses.replace(lease, state=state, ended_at=now, why=why)
+        self._put(ended)
+        del self._live[lease.number]
+        self._timed.pop(lease.number, None)
+        self._gathering.pop(lease.number, None)
+        self._shelf.leave_queue(lease)
+        owned = self._of_owner[wish.owner]
+        del owned[lease.number]
+        if not owned:
+            del self._of_owner[wish.owner]
+        if lease.granted_at is not None:
+            used = len(lease.boards) * max(0.0, now - lease.granted_at)
+            self.effects.used[wish.owner] = self._usage.add(wish.owner, used, now), now
+        self._event(f"lease-{state.value.replace(' ', '-')}", now, ended, who, detail=why)
+        self.effects.ended.append(ended)
+        self._remember(ended)
+        for name in lease.boards:
+            board = self._shelf.boards[name]
+            board.lease = None
+            self._shelf.refresh(board)
+            self._shelf.forget(board)
+        return ended
+
+    def _remember(self, lease: Lease) -> None:
+        if lease.wish.implicit:
+            return
+        self._ended[lease.number] = lease
+        while len(self._ended) > MOST_ENDED:
+            _, oldest = self._ended.popitem(last=False)
+            self._nonces.pop((oldest.wish.owner, oldest.wish.nonce), None)

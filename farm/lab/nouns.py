@@ -1,0 +1,153 @@
+"""What a lab speaks of: wishes, leases, boards, events and rules. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+RANKS = ("interactive", "ci", "batch")  # the classes of leases, the most urgent first
+HOUR_S = 3600.0
+
+
+class State(Enum):
+    """Where a lease is in its life: it waits, is in force, or has ended in one of several ways."""
+
+    QUEUED = "queued"
+    ACTIVE = "active"
+    RELEASED = "released"  # by its owner, or by the end of the one session that it was for
+    EXPIRED = "expired"  # its hard end was reached
+    ABANDONED = "abandoned"  # no heartbeat
+    REVOKED = "revoked"  # by an administrator
+    CANCELLED = "cancelled"  # by its owner, in the queue
+    TIMED_OUT = "timed out"  # in the queue
+    LOST = "lost"  # its board hung up; of implicit leases
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can happen to the lease any more."""
+        return self not in (State.QUEUED, State.ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. An administrator may end the leases of others, with a reason."""
+
+    name: str
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a lease is to be.
+
+    `board` is the one wanted, or empty for any of the kind. With `heartbeat_s`, a lease without a
+    heartbeat for so long is abandoned. `wait_s` limits the time in the queue. `nonce` makes asking
+    again harmless. An implicit wish is made for a client of TVM's, which knows of no leases.
+    """
+
+    owner: str
+    kind: str
+    for_s: float
+    rank: str = "interactive"
+    count: int = 1
+    board: str = ""
+    wait_s: float | None = None
+    heartbeat_s: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    nonce: str = ""
+    priority: float = 0.0
+    implicit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A wish that was taken in. `number` only grows; `key` is what its owner asks the tracker for."""
+
+    number: int
+    wish: Wish
+    key: str
+    asked_at: float
+    state: State = State.QUEUED
+    granted_at: float | None = None
+    ends_at: float | None = None
+    ended_at: float | None = None
+    heard_at: float = 0.0
+    boards: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A lease's place in the queue, from 1; why it waits; and when it has its boards at the latest."""
+
+    place: int
+    reason: str
+    surely_by: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """A board as it is shown. `use` is free, leased, in session, or away."""
+
+    name: str
+    kind: str
+    tags: tuple[str, ...]
+    use: str
+    lease: int | None = None
+    owner: str = ""
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened, numbered without gaps in the order in which it did."""
+
+    number: int
+    at: float
+    what: str
+    who: str = ""
+    lease: int | None = None
+    board: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseClass:
+    """The longest lease of a class, and how many boards an owner may have at once; 0 is no limit."""
+
+    longest_s: float = 2 * HOUR_S
+    boards: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBoard:
+    """A board of the inventory, found by its kind and the address that its server names."""
+
+    name: str
+    kind: str
+    address: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How boards are shared.
+
+    A lease counts as one class more urgent after each `aging_s` in the queue; one that has aged
+    past the most urgent class goes before all others. An owner's use of boards halves in
+    `half_life_s`, and counts by the owner's share. A lease of several boards keeps free ones for
+    itself for `gather_s`, then lets others by for as long.
+    """
+
+    classes: Mapping[str, LeaseClass] = field(default_factory=lambda: {rank: LeaseClass() for rank in RANKS})
+    shares: Mapping[str, float] = field(default_factory=dict)
+    aging_s: float = HOUR_S / 2
+    half_life_s: float = 24 * HOUR_S
+    gather_s: float = 600.0
+    queue: int = 256  # of one owner
+    implicit_rank: str = "batch"
+
+    def share(self, owner: str) -> float:
+        """Return the share of an owner; 1 if none is set."""
+        return self.shares.get(owner, 1.0)

@@ -1,0 +1,67 @@
+"""What the lab refuses to do, as errors of three lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from farm.errors import DeviceError, UsageError, did_you_mean
+from farm.lab.durations import duration
+from farm.lab.nouns import RANKS, Lease, LeaseClass
+
+
+def unknown_kind(kind: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a kind that no board has had."""
+    why = did_you_mean(kind, known) or "no board has registered yet"
+    return UsageError(f"no board is of kind {kind!r}", why, "farm lab boards")
+
+
+def unknown_board(board: str, kind: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a board that the kind does not have."""
+    return UsageError(f"there is no board {board!r} of kind {kind}", did_you_mean(board, known), "farm lab boards")
+
+
+def unknown_class(rank: str) -> UsageError:
+    """Return the error for a class that there is not."""
+    return UsageError(f"there is no class {rank!r}", did_you_mean(rank, RANKS), "--class interactive")
+
+
+def too_long(for_s: float, rank: str, longest: LeaseClass, lease: Lease | None = None) -> UsageError:
+    """Return the error for a duration beyond the class: of a new lease, or of one in force."""
+    what = f"{duration(for_s)} is too long for a lease of class {rank}"
+    fix = f"give lease {lease.number} back when it ends, and lease anew" if lease else f"--for {duration(longest.longest_s)}"
+    return UsageError(what, f"its longest is {duration(longest.longest_s)}", fix)
+
+
+def too_many_boards(count: int, rank: str, longest: LeaseClass) -> UsageError:
+    """Return the error for more boards than the class ever lends to one owner."""
+    what = f"{count} boards are too many for a lease of class {rank}"
+    return UsageError(what, f"an owner may have {longest.boards} at once", f"--count {longest.boards}")
+
+
+def queue_full(owner: str, most: int) -> UsageError:
+    """Return the error for an owner who waits for too much."""
+    why = f"{owner} has {most} leases in the queue"
+    return UsageError("no more leases can wait", why, "farm lab leases, and end some of them")
+
+
+def ended(lease: Lease) -> DeviceError:
+    """Return the error for a lease that has ended."""
+    why = f"{lease.state.value}{f': {lease.why}' if lease.why else ''}"
+    return DeviceError(f"lease {lease.number} has ended", why, f"farm lab lease {lease.wish.kind}")
+
+
+def waits(lease: Lease) -> UsageError:
+    """Return the error for a lease that has no boards yet."""
+    why = "only a lease that has its boards can be extended"
+    return UsageError(f"lease {lease.number} is still in the queue", why, "farm lab leases")
+
+
+def no_lease(number: int) -> UsageError:
+    """Return the error for a lease that there is not."""
+    return UsageError(f"there is no lease {number}", "it never was, or it ended long ago", "farm lab leases")
+
+
+def anothers(lease: Lease) -> UsageError:
+    """Return the error for the lease of another."""
+    why = f"it belongs to {lease.wish.owner}; only its owner and administrators can change it"
+    return UsageError(f"lease {lease.number} is not yours", why, "farm lab leases")

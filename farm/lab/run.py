@@ -1,0 +1,186 @@
+"""The lab server's process: its lock, its journal, two sockets, an event loop, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farm import ownership, signals
+from farm.errors import DeviceError, FarmError, UsageError
+from farm.lab.client import SOCKET
+from farm.lab.control import MOST_LINE_BYTES, Control
+from farm.lab.desk import Desk
+from farm.lab.inventory import SOCKET_MODES, LabSettings
+from farm.lab.journal import Journal
+from farm.lab.lending import Lending
+from farm.lab.nouns import Event, Lease
+from farm.lab.writer import Writer
+from farm.tracker import Settings, listen
+from farm.tracker.admission import within_open_files
+from farm.tracker.listening import BACKLOG
+from farm.tracker.metrics_page import MetricsPage, serve_metrics
+from farm.tracker.server import TrackerServer
+
+_TICK_S = 1.0
+_DRAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LabPlace:
+    """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
+
+    A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
+    With `metrics_port`, metrics are served on http://HOST:PORT/metrics, too.
+    """
+
+    folder: Path
+    host: str
+    port: int
+    unknown_key_s: float = Settings().unknown_key_s
+    metrics_port: int | None = None
+
+
+class LabServer:
+    """A lab in an event loop. `failed` is called once if it cannot keep what changes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: LabSettings,
+        journal: Journal,
+        place: LabPlace,
+        say: Callable[[str], None],
+        failed: Callable[[FarmError], None],
+    ) -> None:
+        past, now = journal.open(), time.time()
+        self._loop = loop
+        self._writer = Writer(loop, journal, failed)
+        lending = Lending(settings.rules, settings.boards, past, now)
+        self.desk = Desk(lending, self._writer, settings.rules, settings.boards, time.time, self._tell)
+        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits)), say, self.desk)
+        self.desk.deliver = self.tracker.deliver
+        self.control = Control(self.desk, journal, self._writer, time.time, (place.host, place.port))
+        self._tick()
+
+    async def end(self) -> None:
+        """End all connections, and keep what has changed."""
+        self._ticking.cancel()
+        self.tracker.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await self._writer.drain()
+
+    def close(self) -> None:
+        """End the thread that keeps."""
+        self._writer.close()
+
+    def _tell(self, leases: list[Lease], events: list[Event]) -> None:
+        self.control.tell(leases, events)
+
+    def _tick(self) -> None:
+        self.desk.tick(self._loop.time())
+        self._ticking = self._loop.call_later(_TICK_S, self._tick)
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Why the loop was stopped, if it was not a signal."""
+
+    errors: list[FarmError] = field(default_factory=list)
+
+
+def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, Path], None], say: Callable[[str], None]) -> None:
+    """Serve until interrupted.
+
+    `announce` is called with the address, the port and the control socket; `say` with each line for
+    the operator. Raises FarmError if another server runs, nothing can be kept, or a socket is taken.
+    """
+    ending = _Ending()
+    with contextlib.ExitStack() as held:
+        ownership.make_private_folder(place.folder)
+        held.enter_context(_only_one(place.folder))
+        listener = held.enter_context(listen(place.host, [place.port]))
+        numbers = None if place.metrics_port is None else held.enter_context(listen(place.host, [place.metrics_port]))
+        path = place.folder / SOCKET
+        beside = held.enter_context(_listen_unix(path, SOCKET_MODES[settings.people]))
+        loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
+        signals.stop(loop)
+
+        def failed(error: FarmError) -> None:
+            ending.errors.append(error)
+            loop.stop()
+
+        port = int(listener.getsockname()[1])
+        journal = Journal(settings.store or place.folder / "lab.sqlite")
+        lab = LabServer(loop, settings, journal, dataclasses.replace(place, port=port), say, failed)
+        held.callback(lab.close)
+        servers: list[asyncio.Server] = [
+            loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG)),
+            loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=beside, limit=MOST_LINE_BYTES)),
+        ]
+        if numbers:
+            servers.append(loop.run_until_complete(serve_metrics(MetricsPage(lab.tracker.summary), numbers)))
+        announce(place.host, port, path)
+        try:
+            signals.check()
+            loop.run_forever()
+            if ending.errors:
+                raise ending.errors[0]
+            signals.check()
+        finally:
+            for server in servers:
+                server.close()
+            loop.run_until_complete(lab.end())
+            loop.run_until_complete(_end_tasks())
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder. Raises UsageError if another server has it."""
+    descriptor = ownership.open_private(folder / "lab.lock")
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            why = f"its lock is {folder / 'lab.lock'}"
+            raise UsageError("a lab server runs already", why, "use it: farm lab boards; or stop it first") from exc
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _listen_unix(path: Path, mode: int) -> Iterator[socket.socket]:
+    """Listen on a Unix socket, in the place of one that an earlier server has left behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.suppress(FileNotFoundError):
+        path.unlink(missing_ok=True)
+        before = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(str(path))
+        except OSError as exc:
+            why = f"{path}: {exc.strerror or exc}"
+            raise DeviceError("the lab cannot listen", why, "use a shorter path: export FARM_DATA=/path") from exc
+        finally:
+            os.umask(before)
+        try:
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

@@ -1,0 +1,60 @@
+"""The boards and the leases of a lab, as tables. Times are shown as how long is left, or has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from farm.lab.durations import duration
+from farm.views.tables import Column, table_of
+
+USE_STYLE = {"free": "green", "leased": "yellow", "in session": "yellow", "away": "red"}
+Row = Mapping[str, Any]
+
+
+def lab_boards_table(boards: Sequence[Row], now: float, width: int) -> Table:
+    """Return a table of a lab's boards: their use, by whom, and for how long."""
+    columns: list[Column[Row]] = [
+        Column("board", lambda row: str(row["name"]), style="bold"),
+        Column("kind", lambda row: str(row["kind"])),
+        Column("use", lambda row: Text(str(row["use"]), USE_STYLE.get(str(row["use"]), ""))),
+        Column("owner", lambda row: str(row["owner"])),
+        Column("lease", lambda row: "" if row["lease"] is None else str(row["lease"]), right=True),
+        Column("ends in", lambda row: _left(row["until"], now), right=True),
+        Column("tags", lambda row: " ".join(row["tags"]), 90, style="bright_black"),
+        Column("address", lambda row: str(row["address"]), 100, style="bright_black"),
+    ]
+    return table_of(columns, boards, width)
+
+
+def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
+    """Return a table of leases: in force with what is left, waiting with place, reason and time."""
+    columns: list[Column[Row]] = [
+        Column("lease", lambda row: str(row["lease"]), right=True, style="bold"),
+        Column("owner", lambda row: str(row["owner"])),
+        Column("kind", lambda row: f"{row['count']} {row['kind']}" if row["count"] > 1 else str(row["kind"])),
+        Column("class", lambda row: str(row["class"])),
+        Column("state", lambda row: _state(row)),
+        Column("ends in", lambda row: "" if row["ended_at"] else _left(row["ends_at"], now), right=True),
+        Column("boards", lambda row: " ".join(row["boards"])),
+        Column("why", lambda row: _why(row, now)),
+    ]
+    return table_of(columns, leases, width)
+
+
+def _state(row: Row) -> str:
+    return f"queued, {row['queue']['place']}." if row["queue"] else str(row["state"])
+
+
+def _why(row: Row, now: float) -> str:
+    if not row["queue"]:
+        return str(row["why"])
+    surely_by = row["queue"]["surely_by"]
+    return str(row["queue"]["reason"]) + (f"; in {_left(surely_by, now)} at the latest" if surely_by is not None else "")
+
+
+def _left(at: float | None, now: float) -> str:
+    return "" if at is None else duration(at - now)

@@ -1,0 +1,113 @@
+"""The lab's server as a process, and boards of it: connections that offer themselves as TVM's servers do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from tracker_wire import Wire
+from waiting import wait_until
+
+from farm.lab.client import LabClient
+
+
+@dataclass
+class Lab:
+    """A folder for a server, which can be started, killed and started again."""
+
+    folder: Path
+    options: tuple[str, ...] = ()
+    port: int = 0
+    child: subprocess.Popen[bytes] | None = None
+    starts: int = field(default=0)
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "lab" / "lab.sock"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "FARM_DATA": str(self.folder), "FARM_LAB": str(self.socket)}
+
+    @property
+    def said(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("serve-*.log")))
+
+    def start(self) -> Lab:
+        self.starts += 1
+        log = self.folder / f"serve-{self.starts:04d}.log"
+        command = [sys.executable, "-m", "farm", "lab", "serve", "--port", str(self.port), *self.options]
+        with log.open("wb") as output:
+            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment)
+        child = self.child
+        found = wait_until(lambda: re.search(r"lab on \S+:(\d+),", log.read_text()) or child.poll() is not None, "the lab")
+        assert found is not True, log.read_text()
+        self.port = int(found[1])
+        return self
+
+    def kill(self) -> None:
+        assert self.child
+        self.child.kill()
+        self.child.wait()
+
+    def client(self) -> LabClient:
+        return LabClient(self.socket)
+
+    def farm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "farm", "lab", *words], capture_output=True, text=True, env=self.environment)
+
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "farm", "lab", *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
+
+
+@contextlib.contextmanager
+def lab(*options: str, inventory: str = "") -> Iterator[Lab]:
+    """A running server, for as long as the block lasts. Its folder is short, for the path of its socket."""
+    folder = Path(tempfile.mkdtemp(prefix="farm-lab-", dir="/tmp"))
+    try:
+        if inventory:
+            (folder / "lab.toml").write_text(inventory, "utf-8")
+            options = ("--config", str(folder / "lab.toml"), *options)
+        one = Lab(folder, options)
+        try:
+            yield one.start()
+        finally:
+            if one.child:
+                one.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Board:
+    """A board that offers itself, and again after each session, until it is closed."""
+
+    _connected: ClassVar[list[Wire]] = []  # or a board that nobody names hangs up
+
+    def __init__(self, port: int, kind: str = "pi5", at: int = 9090) -> None:
+        self.wire = Wire(port)
+        self._connected.append(self.wire)
+        self.kind, self.at, self.offers = kind, at, 0
+        self.wire.register(kind, at)
+        self.offer()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}@127.0.0.1:{self.at}"
+
+    @property
+    def match_key(self) -> str:
+        return f"{self.kind}:{self.at}:{self.offers}"
+
+    def offer(self) -> None:
+        self.offers += 1
+        self.wire.put(self.kind, self.match_key, self.at)

@@ -1,0 +1,127 @@
+"""What the lab keeps: read back as it was, in a file and on a real PostgreSQL server; and what the tables refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer, binaries, postgres_server
+
+from farm.errors import FarmError
+from farm.lab.journal import Batch, Journal, Session
+from farm.lab.lending import Lending
+from farm.lab.nouns import Caller, Rules, State, Wish
+from farm.store import RunStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
+    with (
+        tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        postgres_server(Path(folder)) as one,
+    ):
+        yield one
+
+
+NO_SERVER = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
+
+
+@pytest.fixture(params=["file", pytest.param("server", marks=NO_SERVER)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return str(tmp_path / "lab" / "lab.sqlite")
+    server = request.getfixturevalue("server")
+    server.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return str(server.url)
+
+
+def kept(lab: Lending) -> Batch:
+    batch = Batch()
+    batch.add(lab.take())
+    return batch
+
+
+def wish(owner: str, **more: object) -> Wish:
+    return dataclasses.replace(Wish(owner, "pi5", 60.0), **more)  # type: ignore[arg-type]
+
+
+def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) -> None:
+    journal = Journal(place)
+    lab = Lending(Rules(), (), journal.open(), 0.0)
+    for name in ("a", "b"):
+        lab.board_idle(name, "pi5", 1.0)
+    both = lab.request(wish("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0)
+    short = lab.request(wish("bob"), "key-2", 3.0)
+    lab.end(both.number, Caller("ann"), 4.0, "done")
+    later = lab.request(wish("eve", count=2), "key-3", 5.0)
+    journal.write(kept(lab))
+    past = Journal(place).open()
+    assert [(one.number, one.state, one.key) for one in past.leases] == [
+        (short.number, State.ACTIVE, "key-2"),
+        (later.number, State.QUEUED, "key-3"),
+    ]
+    assert past.leases == [lab.lease(short.number), lab.lease(later.number)]
+    assert past.ended == [lab.lease(both.number)]
+    assert (past.kinds, past.used, past.next_lease) == (["pi5"], {"ann": (4.0, 4.0)}, 4)
+    events = journal.events(0, 100)
+    assert [event.number for event in events] == list(range(1, past.next_event))
+    assert [event.what for event in events][-4:] == ["lease-queued", "lease-released", "lease-granted", "lease-queued"]
+    assert journal.events(events[-2].number, 100) == events[-1:]
+
+
+def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:
+    journal = Journal(place)
+    lab = Lending(Rules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    first = lab.request(wish("ann"), "key-1", 2.0)
+    journal.write(kept(lab))
+    forged = Batch(leases={9: dataclasses.replace(first, number=9)})
+    with pytest.raises(FarmError, match=r"(?i)unique"):
+        journal.write(forged)
+    assert [one.number for one in Journal(place).open().leases] == [first.number], "all of a batch, or nothing"
+    lab.end(first.number, Caller("ann"), 3.0)
+    lab.request(wish("bob"), "key-2", 3.0)
+    journal = Journal(place)
+    journal.open()
+    journal.write(kept(lab))  # given back and lent again at once
+    assert [one.wish.owner for one in Journal(place).open().leases] == ["bob"]
+
+
+def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
+    journal = Journal(place)
+    lab = Lending(Rules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    lab.request(wish("ann"), "key-1", 2.0)
+    batch = kept(lab)
+    batch.sessions.append(Session("a", "pi5", "ann", 1.0, 2.0, 1))
+    journal.write(batch)
+    journal.write(batch)
+    assert len(journal.events(0, 100)) == 3
+
+
+def test_a_server_whose_record_was_taken_over_can_write_no_more(place: str) -> None:
+    older, newer = Journal(place), Journal(place)
+    older.open(), newer.open()
+    newer.write(Batch(kinds=["pi4"]))
+    with pytest.raises(FarmError, match="another lab server has taken over"):
+        older.write(Batch(kinds=["pi5"]))
+    assert Journal(place).open().kinds == ["pi4"]
+
+
+def test_the_file_is_private(tmp_path: Path) -> None:
+    Journal(tmp_path / "lab" / "lab.sqlite").open()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "lab").iterdir()} == {0o600}
+
+
+@NO_SERVER
+def test_runs_and_leases_share_a_database(server: PostgresServer) -> None:
+    server.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    RunStore(server.url).ready()
+    Journal(server.url).open()
+    assert RunStore(server.url).runs() == []
+    assert Journal(server.url).open().next_lease == 1

@@ -1,0 +1,326 @@
+"""Who has which board: against a model of plain lists, and case by case. No socket, no database, no clock."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from farm.errors import DeviceError, FarmError, UsageError
+from farm.lab.durations import duration, parse_duration
+from farm.lab.effects import Past
+from farm.lab.lending import Lending
+from farm.lab.nouns import RANKS, Caller, KnownBoard, Lease, LeaseClass, Rules, State, Wish
+
+LONGEST_S = 3600.0
+RULES = Rules(classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50)
+KINDS = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
+OWNERS = ("ann", "bob", "eve")
+BOUND_S = 3 * RULES.aging_s  # after it, nobody who came later goes before
+
+
+def lending(*boards: str, rules: Rules = RULES) -> Lending:
+    """A lab in which these boards are idle."""
+    lab = Lending(rules)
+    for name in boards:
+        lab.board_idle(name, name[0], 0.0)
+    return lab
+
+
+def ask(lab: Lending, owner: str, now: float = 0.0, kind: str = "a", for_s: float = 60.0, **more: object) -> Lease:
+    return lab.request(dataclasses.replace(Wish(owner, kind, for_s), **more), "key", now)  # type: ignore[arg-type]
+
+
+class AgainstLists(RuleBasedStateMachine):
+    """The lab beside what it must hold to: who has what, by lists, from its events of granting and ending alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.lab = lending(*KINDS)
+        self.idle = set(KINDS)
+        self.live: dict[int, Lease] = {}  # as the effects told
+        self.asked: set[int] = set()
+        self.gone: set[int] = set()
+        self.granted_at: dict[int, float] = {}
+        self.lab.take()
+
+    def follow(self) -> None:
+        effects = self.lab.take()
+        taken = {board for lease in self.live.values() for board in lease.boards}
+        for lease in (*effects.ended, *effects.granted):
+            if lease.state is State.ACTIVE:
+                assert lease.number in self.asked and lease.number not in self.gone
+                assert not taken & set(lease.boards), "a board is lent twice"
+                assert set(lease.boards) <= self.idle, "a board is lent that has not said that it is idle"
+                assert len(set(lease.boards)) == lease.wish.count
+                assert {KINDS[board] for board in lease.boards} == {lease.wish.kind}
+                taken |= set(lease.boards)
+                self.live[lease.number] = lease
+                if lease.wish.implicit:
+                    self.idle -= set(lease.boards)
+            else:
+                taken -= set(lease.boards)
+                self.gone.add(lease.number)
+                self.live.pop(lease.number, None)
+
+    @rule(owner=st.sampled_from(OWNERS), kind=st.sampled_from("ab"), rank=st.sampled_from(RANKS), count=st.integers(1, 3),
+          for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip
+    def request(self, owner: str, kind: str, rank: str, count: int, for_s: float, beats: bool, implicit: bool) -> None:
+        count = 1 if kind == "b" or implicit else count
+        wish = Wish(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
+        lease = self.lab.request(wish, "key", self.now)
+        assert lease.number not in self.asked
+        self.asked.add(lease.number)
+        self.follow()
+
+    @precondition(lambda self: self.lab.leases())
+    @rule(data=st.data(), owner=st.sampled_from(OWNERS))
+    def end(self, data: st.DataObject, owner: str) -> None:
+        lease = data.draw(st.sampled_from(self.lab.leases()))
+        if owner == lease.wish.owner and not lease.wish.implicit:
+            assert self.lab.end(lease.number, Caller(owner), self.now).state in (State.RELEASED, State.CANCELLED)
+        else:
+            with pytest.raises(FarmError):
+                self.lab.end(lease.number, Caller("mallory"), self.now)
+        self.follow()
+
+    @rule(board=st.sampled_from(sorted(KINDS)))
+    def session_begins_or_ends(self, board: str) -> None:
+        if board in self.idle:
+            self.lab.board_busy(board)
+            self.idle.discard(board)
+        else:
+            self.idle.add(board)
+            self.lab.board_idle(board, KINDS[board], self.now)
+        self.follow()
+
+    @rule(board=st.sampled_from(sorted(KINDS)))
+    def hang_up(self, board: str) -> None:
+        if any(view.name == board for view in self.lab.boards()):
+            self.idle.discard(board)
+            self.lab.board_gone(board, self.now)
+            self.follow()
+
+    @rule(seconds=st.sampled_from([1.0, 50.0, 400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for lease in self.lab.leases():
+            if lease.number % 2 and not lease.wish.implicit:
+                self.lab.heartbeat(lease.number, Caller(lease.wish.owner), self.now)
+        self.lab.tick(self.now)
+        self.follow()
+
+    @invariant()
+    def nothing_is_lost_and_nothing_lasts_too_long(self) -> None:
+        known = {lease.number for lease in self.lab.leases()}
+        assert known == self.asked - self.gone
+        assert {one.number for one in self.lab.leases() if one.state is State.ACTIVE} == set(self.live)
+        for lease in self.live.values():
+            assert lease.wish.implicit or (lease.ends_at or 0.0) + 400.0 >= self.now  # by the last tick's time
+
+    @invariant()
+    def who_has_aged_is_served_in_the_order_of_asking(self) -> None:
+        waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED]
+        for lease in waiting:
+            if self.now - lease.asked_at < BOUND_S:
+                continue
+            for other in waiting:
+                if other.wish.kind == lease.wish.kind and other.asked_at > lease.asked_at:
+                    assert self.lab.prospect(lease, self.now).place < self.lab.prospect(other, self.now).place
+
+    @invariant()
+    def no_board_is_free_while_one_waits_for_one_alone(self) -> None:
+        for kind in "ab":
+            waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED and lease.wish.kind == kind]
+            if waiting and all(lease.wish.count == 1 for lease in waiting):
+                assert self.lab.counts(kind)[0] == 0
+
+
+TestAgainstLists = AgainstLists.TestCase
+TestAgainstLists.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None:
+    lab = lending("a1")
+    current = ask(lab, "eve", for_s=300.0)
+    batch = ask(lab, "bob", 1.0, rank="batch", for_s=300.0)
+    now = 1.0
+    while lab.lease(batch.number).state is State.QUEUED:
+        now += 300.0
+        ask(lab, f"person-{now}", now, for_s=300.0)  # each new to the lab, interactive, and without any use
+        lab.tick(now)
+        assert now < BOUND_S + 2 * 300.0
+    assert lab.lease(current.number).state is State.EXPIRED
+
+
+def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
+    rules = dataclasses.replace(RULES, shares={"bob": 4.0})
+    lab = lending("a1", rules=rules)
+    for number, (owner, for_s) in enumerate([("ann", 300.0), ("bob", 600.0)]):
+        lease = ask(lab, owner, number * 1000.0, for_s=for_s)
+        lab.tick(number * 1000.0 + for_s)
+        assert lab.lease(lease.number).state is State.EXPIRED
+    holder = ask(lab, "eve", 2000.0, for_s=300.0)
+    batch = ask(lab, "new", 2001.0, rank="batch")
+    ann, bob, again = (ask(lab, owner, 2002.0) for owner in ("ann", "bob", "bob"))
+    places = [lab.prospect(lab.lease(one.number), 2003.0).place for one in (bob, again, ann, batch)]
+    assert places == [1, 2, 3, 4], "bob has used twice as much as ann, and has four times her share"
+    lab.end(holder.number, Caller("eve"), 2004.0)
+    assert lab.lease(bob.number).state is State.ACTIVE
+
+
+def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
+    rules = dataclasses.replace(RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=1)})
+    lab = lending("a1", "a2", rules=rules)
+    ask(lab, "ann", for_s=100.0, rank="ci"), ask(lab, "bob", for_s=200.0)
+    first = lab.prospect(ask(lab, "eve", 1.0, for_s=50.0), 1.0)
+    assert (first.place, first.reason, first.surely_by) == (1, "waiting for a a: 2 of 2 lent", 100.0)
+    second = lab.prospect(ask(lab, "eve", 2.0, for_s=50.0), 2.0)
+    assert (second.place, second.surely_by) == (2, 150.0)
+    limited = lab.prospect(ask(lab, "ann", 3.0, rank="ci"), 3.0)
+    assert limited.reason == "your limit of 1 board at once"
+    many = lab.prospect(ask(lab, "eve", 4.0, count=3), 4.0)
+    assert (many.reason, many.surely_by) == ("3 of a wanted, 2 connected", None)
+
+
+def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time() -> None:
+    lab = lending("a1", "a2")
+    ask(lab, "ann", for_s=500.0)
+    both = ask(lab, "bob", 1.0, count=2)
+    single = ask(lab, "eve", 2.0, for_s=30.0, rank="batch")
+    lab.tick(100.0)
+    assert lab.lease(single.number).state is State.QUEUED and lab.prospect(both, 100.0).reason == "1 of 2 gathered"
+    lab.tick(1.0 + RULES.gather_s)
+    assert lab.lease(single.number).state is State.ACTIVE
+    lab.tick(500.0)
+    assert lab.lease(both.number).state is State.ACTIVE
+
+
+def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "ann", heartbeat_s=60.0, for_s=3000.0)
+    next_one = ask(lab, "bob", 1.0)
+    lab.heartbeat(lease.number, Caller("ann"), 50.0)
+    lab.tick(109.0)
+    assert lab.lease(lease.number).state is State.ACTIVE
+    lab.tick(111.0)
+    ended = lab.lease(lease.number)
+    assert (ended.state, ended.why) == (State.ABANDONED, "no heartbeat for 60 s")
+    assert lab.lease(next_one.number).boards == ("a1",)
+    with pytest.raises(DeviceError, match="abandoned"):
+        lab.heartbeat(lease.number, Caller("ann"), 112.0)
+
+
+def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "ann", heartbeat_s=60.0, for_s=3000.0)
+    with pytest.raises(UsageError, match="is not yours"):
+        lab.keep(lease.number, Caller("bob"), 1.0)
+    lab.keep(lease.number, Caller("ann"), 50.0)
+    lab.tick(2999.0)
+    assert lab.lease(lease.number).state is State.ACTIVE
+    lab.tick(3000.0)
+    assert lab.lease(lease.number).state is State.EXPIRED
+
+
+def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "ann", for_s=3000.0)
+    assert lab.extend(lease.number, Caller("ann"), 600.0, 10.0).ends_at == LONGEST_S
+    with pytest.raises(UsageError, match="too long for a lease of class interactive"):
+        lab.extend(lease.number, Caller("ann"), 1.0, 10.0)
+    waiting = ask(lab, "ann", 11.0)
+    with pytest.raises(UsageError, match="still in the queue"):
+        lab.extend(waiting.number, Caller("ann"), 1.0, 12.0)
+
+
+def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_revokes_it() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "ann")
+    for action in (lab.end, lab.heartbeat):
+        with pytest.raises(UsageError, match="is not yours"):
+            action(lease.number, Caller("bob"), 1.0)
+    with pytest.raises(UsageError, match="is not yours"):
+        lab.extend(lease.number, Caller("root", admin=True), 1.0, 1.0)
+    revoked = lab.end(lease.number, Caller("root", admin=True), 2.0, "a new fan")
+    assert (revoked.state, revoked.why) == (State.REVOKED, "a new fan")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"kind": "aa"}, "no board is of kind 'aa'"),
+        ({"board": "a9"}, "there is no board 'a9' of kind a"),
+        ({"for_s": LONGEST_S + 1}, "1h1s is too long"),
+        ({"rank": "urgent"}, "there is no class 'urgent'"),
+    ],
+)
+def test_a_wish_that_cannot_be_granted_is_refused_at_once(more: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ask(lending("a1"), "ann", **more)  # type: ignore[arg-type]
+
+
+def test_a_wish_that_is_sent_again_is_the_same_lease() -> None:
+    lab = lending("a1")
+    first = ask(lab, "ann", nonce="x")
+    assert ask(lab, "ann", 5.0, nonce="x").number == first.number
+    assert ask(lab, "bob", 5.0, nonce="x").number != first.number
+
+
+def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None:
+    lab = lending("a1")
+    active, waiting = ask(lab, "ann", for_s=100.0), ask(lab, "bob", 1.0)
+    later = ask(lab, "eve", 2.0)
+    past = Past([lab.lease(one.number) for one in (active, waiting, later)], (), ["a"], {"eve": (0.0, 2.0)}, 4, 9)
+    again = Lending(RULES, (), past, 50.0)
+    again.board_idle("a1", "a", 51.0)
+    assert again.lease(active.number).boards == ("a1",) and again.counts("a") == (0, 2)
+    assert [again.prospect(again.lease(one.number), 51.0).place for one in (waiting, later)] == [1, 2]
+    again.tick(100.0)
+    assert again.lease(waiting.number).state is State.ACTIVE
+    assert ask(again, "ann", 101.0).number == 4
+    assert again.take().events[0].number == 9
+
+
+def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "10.0.0.1", implicit=True)
+    waiting = ask(lab, "ann", 1.0)
+    assert lease.state is State.ACTIVE and lab.counts("a") == (0, 1)
+    lab.tick(99999.0)
+    assert lab.lease(lease.number).state is State.ACTIVE, "its session may last; only the board knows"
+    lab.board_idle("a1", "a", 100000.0)
+    assert lab.lease(waiting.number).boards == ("a1",)
+    effects = lab.take()
+    assert lease.number not in effects.leases and [one.number for one in effects.ended] == [lease.number]
+
+
+def test_an_implicit_wish_for_an_unknown_kind_leaves_nothing_behind() -> None:
+    lab = lending("a1")
+    lease = ask(lab, "10.0.0.1", kind="zz", implicit=True)
+    assert not lab.knows_kind("zz") and lab.counts("zz") == (0, 1)
+    lab.withdraw(lease.number, 1.0)
+    assert lab.kinds == ["a"] and lab.counts("zz") == (0, 0)
+
+
+def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
+    lab = Lending(RULES, [KnownBoard("pi5-07", "pi5", "10.0.0.7:9090", ("fan",))])
+    assert [(one.name, one.use, one.tags) for one in lab.boards()] == [("pi5-07", "away", ("fan",))]
+    lease = ask(lab, "ann", kind="pi5")
+    assert lab.prospect(lease, 1.0).reason == "1 of pi5 wanted, 0 connected"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("7d", 604800), ("2H", 7200)])
+def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    assert parse_duration(duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "5", "-5m", "1m1h", "0s", "1.5h", "9" * 5000 + "s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        parse_duration(text)
