@@ -86,8 +86,8 @@ def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadl
     """
     models, jobs = list(models), []
     for device in devices:
-        its = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
-        jobs += [Job(device, for_profile(model, device.profile), its) for model in models]
+        device_plan = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
+        jobs += [Job(device, for_profile(model, device.profile), device_plan) for model in models]
     first: dict[tuple[str, str], Job] = {}
     for job in jobs:
         if (other := first.setdefault((job.device.name, job.title), job)) is not job:
@@ -116,24 +116,24 @@ def execute(
     """
     with crew_of(store) as crew:
         first = list(dict.fromkeys(job.device.name for job in jobs))[:canaries]
-        story = _Story(jobs, host, store, keep, lanes, show, crew, frozenset(first))
-        while story.unfinished:
-            story.assign()
+        runner = _JobRunner(jobs, host, store, keep, lanes, show, crew, frozenset(first))
+        while runner.unfinished:
+            runner.assign()
             for message in crew.messages(_TICK_S):
-                story.hear(message)
+                runner.on_message(message)
             tick()
-        return story.outcome()
+        return runner.outcome()
 
 
 @dataclass(frozen=True, slots=True)
 class _LookUp:
     """A search in the store for what a key names."""
 
-    key: Key
+    key: PrepareKey | BuildKey
 
 
 @dataclass
-class _Story:
+class _JobRunner:
     """The state of one execution: the results of builds, the running tasks, the finished runs."""
 
     jobs: Sequence[Job]
@@ -145,7 +145,7 @@ class _Story:
     crew: Crew
     canaries: frozenset[str] = frozenset()  # names of devices
     _outcomes: Outcomes = field(default_factory=Outcomes)
-    _sought: list[Key] = field(default_factory=list)  # may be in the store already
+    _sought: list[PrepareKey | BuildKey] = field(default_factory=list)  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
     # by worker, with the start time
     _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
@@ -163,13 +163,13 @@ class _Story:
         devices = list({job.device.name: job.device for job in self.jobs}.values())
         states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
         for job in self.jobs:
-            there = states[job.device.name]
-            if there.usable:
+            state = states[job.device.name]
+            if state.usable:
                 self._waiting.append(job)
-                self._tell(job, Stage.WAITING)
+                self._emit(job, Stage.WAITING)
             else:
-                error = not_usable(job.device, there)
-                self._finish(job, Verdict.UNAVAILABLE, there.why, error=error)
+                error = not_usable(job.device, state)
+                self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
         keys = in_order(key for job in self._waiting for key in needs_of(job))
         agents = [key for key in keys if isinstance(key, AgentKey)]
         for key in agents:
@@ -185,9 +185,9 @@ class _Story:
 
     def assign(self) -> None:
         """Assign to every idle worker the next task whose dependencies are done."""
-        if self.crew.idle(_LOOKING) and (key := next((key for key in self._sought if self._ready(key)), None)):
-            self._sought.remove(key)
-            self._start_look_up(key)
+        if self.crew.idle(_LOOKING) and (sought := next((key for key in self._sought if self._ready(key)), None)):
+            self._sought.remove(sought)
+            self._start_look_up(sought)
         for number in range(self.lanes):
             lane = f"build-{number + 1}"
             if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
@@ -197,7 +197,7 @@ class _Story:
         for job in list(self._waiting):
             lane = f"device-{job.device.name}"
             free = self.crew.idle(lane) and (may_follow or job.device.name in self.canaries)
-            if free and self._has_parts(job) and self._turns.may_begin(job, self._waiting):
+            if free and self._may_start(job) and self._turns.may_begin(job, self._waiting):
                 self._waiting.remove(job)
                 self._start_job(lane, job)
 
@@ -215,7 +215,7 @@ class _Story:
                 self._finish(job, Verdict.SKIPPED, "not begun: a canary failed")
         return all(run and run.good for run in done)
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """Process a message of a worker: progress, a result or a failure."""
         work, begin = self._running[message.lane]
         if isinstance(work, _LookUp):
@@ -225,8 +225,8 @@ class _Story:
                 return
             work = work.key
         elif message.kind is Kind.NOTE:
-            for job in [work] if isinstance(work, Job) else self._concerned(work):
-                self._tell(job, message.value.stage, message.value)
+            for job in [work] if isinstance(work, Job) else self._jobs_waiting_on(work):
+                self._emit(job, message.value.stage, message.value)
             return
         else:
             del self._running[message.lane]
@@ -237,16 +237,16 @@ class _Story:
             self._fail_dependents(work)
             for job in self._waiting:
                 if work in needs_of(job):
-                    self._tell(job, Stage.READY if self._has_parts(job) else Stage.WAITING)
+                    self._emit(job, Stage.READY if self._may_start(job) else Stage.WAITING)
             return
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
-            parts = () if self._turns.of(work) else self._parts(work)
+            parts = () if self._turns.of(work) else self._inputs_of(work)
             if samples := self._turns.take(work, whole(message.value, parts, now - begin)):
                 self._judge(work, samples)
             else:
                 self._waiting.append(work)
-                self._tell(work, Stage.READY)
+                self._emit(work, Stage.READY)
         else:
             self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
 
@@ -255,22 +255,21 @@ class _Story:
         runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
         return Outcome(runs, self._outcomes.artifacts(), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
 
-    def _parts(self, job: Job) -> tuple[Prepared, Artifact]:
+    def _inputs_of(self, job: Job) -> tuple[Prepared, Artifact]:
         """Return the import and the build of a job for which both succeeded."""
         prepared, artifact = self._outcomes.prepared(prepare_key(job)), self._outcomes.artifact(build_key(job))
         assert prepared and artifact, "a job starts after its import and its build"
         return prepared, artifact
 
-    def _has_parts(self, job: Job) -> bool:
+    def _may_start(self, job: Job) -> bool:
         return all(key in self._outcomes for key in needs_of(job))
 
     def _ready(self, key: Key) -> bool:
         return not isinstance(key, BuildKey) or self._outcomes.prepared(PrepareKey(key.model)) is not None
 
-    def _start_look_up(self, key: Key) -> None:
+    def _start_look_up(self, key: PrepareKey | BuildKey) -> None:
         """Look in the store for what a key names: a thread suffices for this."""
         self._running[_LOOKING] = (_LookUp(key), time.monotonic())
-        assert not isinstance(key, AgentKey), "agents are looked for at once"
         if isinstance(key, PrepareKey):
             arguments: tuple[Any, ...] = (kept_model_task, self._models[key.model], self.store.root)
         else:
@@ -294,7 +293,7 @@ class _Story:
     def _start_job(self, lane: str, job: Job) -> None:
         agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))
         self._running[lane] = (job, time.monotonic())
-        arguments = (job.device, Fitted(job.model, *self._parts(job), agent), self._turns.plan_of(job), self.store.root)
+        arguments = (job.device, Fitted(job.model, *self._inputs_of(job), agent), self._turns.plan_of(job), self.store.root)
         self.crew.assign(
             lane,
             measure_task,
@@ -305,7 +304,7 @@ class _Story:
             thread=transports.runs_in_thread(job.device),
         )
 
-    def _concerned(self, key: Key) -> list[Job]:
+    def _jobs_waiting_on(self, key: Key) -> list[Job]:
         """Return the waiting jobs for which to show the progress of a build task.
 
         The progress of an agent's build is shown for a job only while nothing else is built for it.
@@ -320,10 +319,8 @@ class _Story:
         if error is None:
             return
         if isinstance(key, PrepareKey):
-            self._todo, self._sought = (
-                [other for other in keys if not (isinstance(other, BuildKey) and other.model == key.model)]
-                for keys in (self._todo, self._sought)
-            )
+            self._todo = [other for other in self._todo if not (isinstance(other, BuildKey) and other.model == key.model)]
+            self._sought = [other for other in self._sought if not (isinstance(other, BuildKey) and other.model == key.model)]
         for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
@@ -377,6 +374,6 @@ class _Story:
         stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED) else Stage.DONE
         self.show(Event(job.device.name, job.title, stage, reason, 1.0, run))
 
-    def _tell(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
+    def _emit(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
         note, fraction = (progress.note, progress.fraction) if progress else ("", None)
         self.show(Event(job.device.name, job.title, stage, note, fraction))
