@@ -64,11 +64,16 @@ def provision(
 def remove(devices: Sequence[Device], *, host: Profile, store: Store, lanes: int, tell: Tell, show: Show) -> dict[str, list[Finding]]:
     """Remove everything that farm has stored on the devices; return the findings of each.
 
-    Raises UsageError for a device on another machine that is not reached by SSH: farm cannot have
+    Raises UsageError for a device on another machine to which farm sends no agent: it cannot have
     installed anything there.
     """
-    here = [device for device in devices if device.on_this_machine]
-    _only_by_ssh([device for device in devices if device not in here], "anything is removed")
+    for device in devices:
+        if not device.gets_agent:
+            raise UsageError(
+                f"farm has put nothing on {device.name} that it could remove",
+                f"its url is {device.url}: somebody else started the agent there",
+                "name a device with an ssh:// or adb: url",
+            )
     with crew_of(store) as crew:
         examination = Examination(crew, devices, host, store, lanes, show, tell)
         examination.ask("removal", remove_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S)
@@ -123,9 +128,16 @@ def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None
         shutil.rmtree(kept, ignore_errors=True)
     else:
         from farm.transports.ssh import systemd_service
-        from farm.transports.ssh.board import reached
 
-        with reached(device, Deadline(seconds), desk.ask) as board:
-            gone = systemd_service.remove(board)
+        if device.scheme == "adb":
+            from farm.transports.adb import board as adb_board
+
+            with adb_board.reached(device, Deadline(seconds)) as phone:
+                gone = systemd_service.remove(phone)
+        else:
+            from farm.transports.ssh.board import reached
+
+            with reached(device, Deadline(seconds), desk.ask) as board:
+                gone = systemd_service.remove(board)
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         desk.note(Finding(kind, words))

@@ -2,7 +2,8 @@
 
     python adbd.py PORT_FILE [--state device|unauthorized|silent] [--model NAME] [--without-shell-v2]
 
-It runs the commands of a host on this machine, with the environment that it was started with. The protocol is documented in the
+It runs the commands of a host on this machine, with the environment that it was started with, and writes each service that it is
+asked for to stderr. The protocol is documented in the
 Android sources (packages/modules/adb: protocol.txt, SERVICES.TXT, SYNC.TXT). What it does not have: USB, TLS, delayed acknowledgements,
 compression, terminals, and an Android system (SELinux, bionic, another user for each app).
 """
@@ -18,6 +19,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -149,6 +151,8 @@ class Connection:
         return f"device::ro.product.name={name};ro.product.model={name};ro.product.device={name};features={features}".encode()
 
     def _open(self, theirs: int, service: str) -> None:
+        sys.stderr.write(f"{service}\n")
+        sys.stderr.flush()
         kind, _, rest = service.partition(":")
         action = SERVICES.get(kind.partition(",")[0])
         if action is None:

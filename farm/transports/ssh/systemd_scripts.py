@@ -116,7 +116,8 @@ test $count -eq 0 || tell files "$(echo $count) kept files, $size KiB"
 count=$(ls "$agents" 2>/dev/null | wc -l)
 test $count -eq 0 || tell agents "$(echo $count)"
 digests | while read -r name; do rm -f "$store/$name"; done
-rm -rf "$store/models" "$store/.lock" "$agents" "$service" "$wrapper" "$base"/.part-* "$work"/farm-session-* "$work/.lock" 2>/dev/null
+rm -rf "$store/models" "$store/.lock" "$store/.run" "$agents" "$service" "$wrapper" "$base"/.part-* 2>/dev/null
+rm -rf "$work"/farm-session-* "$work/.lock" 2>/dev/null
 rmdir "$store" "$work" "$base" 2>/dev/null
 for one in "$store/models" "$agents" "$service" "$wrapper"; do test -e "$one" && tell stuck "$one"; done
 digests | while read -r name; do tell stuck "$store/$name"; break; done

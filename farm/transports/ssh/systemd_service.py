@@ -17,6 +17,7 @@ from pathlib import Path
 
 from farm.errors import DeviceError
 from farm.transports.local import agent_options, thread_options
+from farm.transports.shell_board import ShellBoard
 from farm.transports.ssh import systemd_scripts as scripts
 from farm.transports.ssh.board import Board
 
@@ -117,7 +118,7 @@ def install(board: Board, agent: Path, service: Service) -> str:
     return f"{'system' if is_root else 'user'} unit {UNIT}, {how}; it listens on {service.host}:{done['listens']}{more}"
 
 
-def remove(board: Board) -> list[tuple[str, str]]:
+def remove(board: ShellBoard) -> list[tuple[str, str]]:
     """Remove everything that farm has put on a board; return what was there, as (kind, text) pairs.
 
     Raises DeviceError if something could not be removed.

@@ -155,7 +155,7 @@ def test_an_agent_that_somebody_else_starts_is_proved_and_nothing_is_put_there(f
         assert done.code == 0, done.out
         assert f"farm agent --port {port}" in done.out and "digits is right" in done.out
         assert_failed(provision(farm, "--service"), 2, "only there a service is installed")
-        assert_failed(provision(farm, "--remove"), 2, "only there anything is removed")
+        assert_failed(provision(farm, "--remove"), 2, "farm has put nothing on board")
 
 
 @pytest.mark.parametrize(
