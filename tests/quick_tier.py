@@ -23,7 +23,7 @@ PATHS = (
     "config/test_urls.py",
     "data_sets/test_reading.py",
     "lab/test_lab_inventory.py",
-    "lab/test_lab_lending.py",
+    "lab/test_lab_scheduler.py",
     "store/test_answers.py",
     "store/test_postgres_urls.py",
     "test_agreement.py",

@@ -80,7 +80,7 @@ INSIDE_TABLES = {
         worker_tasks
         operations
         run_jobs
-        accuracy bisect check compare discover doctor facts identify other_engines profile quantize tuning
+        accuracy bisect check compare discover doctor identify other_engines profile quantize tuning
         provision __init__
     """,
     "tracker": """
@@ -93,12 +93,12 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        nouns durations
-        order refusals inventory codec effects shelf
-        lending client relay
+        entities durations
+        order refusals inventory codec effects registry
+        scheduler client relay
         journal
         writer
-        desk
+        lender
         control
         run
         __init__

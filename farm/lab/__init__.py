@@ -1,16 +1,16 @@
 """The lab server: boards that people and CI jobs lease, each to one at a time.
 
-    nouns      wishes, leases, boards, events and rules, as types
+    entities   requests, leases, boards, events and rules, as types
     durations  30m, 2h: durations as people write them
     order      whose turn it is: classes, aging, use by owner; when a waiting lease has its boards
     refusals   what the lab refuses, as errors of three lines
     effects    what a step changes, and what an earlier server left
-    shelf      the boards and kinds
-    lending    who has which board, and for how long: pure and synchronous
+    registry   the boards and kinds
+    scheduler  who has which board, and for how long: pure and synchronous
     codec      leases, boards and events as JSON
     journal    what is kept, in SQLite or PostgreSQL
     writer     the thread that keeps it, and what is said only after that
-    desk       the lab's side of TVM's tracker protocol
+    lender     the lab's side of TVM's tracker protocol
     control    the control socket: what people ask, and what they are answered
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals

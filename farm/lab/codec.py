@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from farm.lab.nouns import BoardView, Event, Lease, Prospect, State, Wish
+from farm.lab.entities import BoardView, Event, Lease, LeaseRequest, Prospect, State
 
 
 def lease_to_json(lease: Lease) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def lease_to_json(lease: Lease) -> dict[str, Any]:
 
 def lease_from_json(body: Mapping[str, Any]) -> Lease:
     """Return the lease of `lease_to_json`; keys of a newer farm are left out."""
-    wish = Wish(**_known(Wish, body["wish"]))
+    wish = LeaseRequest(**_known(LeaseRequest, body["wish"]))
     rest = {**_known(Lease, body), "wish": wish, "state": State(body["state"]), "boards": tuple(body["boards"])}
     return Lease(**rest)
 

@@ -24,9 +24,9 @@ from typing import Any
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab.client import PROTOCOL
 from farm.lab.codec import shown_board, shown_lease
-from farm.lab.desk import Desk
+from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
-from farm.lab.nouns import Caller, Event, Lease, State, Wish
+from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
 
 MOST_LINE_BYTES = 1 << 16
@@ -86,8 +86,8 @@ class Fields:
 class Control:
     """The lab's answers to its people. `tracker` is where TVM's clients find it."""
 
-    def __init__(self, desk: Desk, journal: Journal, writer: Writer, clock: Callable[[], float], tracker: tuple[str, int]) -> None:
-        self._desk = desk
+    def __init__(self, lender: LabLender, journal: Journal, writer: Writer, clock: Callable[[], float], tracker: tuple[str, int]) -> None:
+        self._lender = lender
         self._journal = journal
         self._writer = writer
         self._clock = clock
@@ -163,22 +163,22 @@ class Control:
         return {"protocol": PROTOCOL, "you": caller.name, "admin": caller.admin, "tracker": {"host": host, "port": port}}
 
     async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
-        shown = [shown_board(board, self._desk.address(board.name)) for board in self._desk.lending.boards()]
+        shown = [shown_board(board, self._lender.address(board.name)) for board in self._lender.scheduler.boards()]
         await self._kept()
         return {"boards": shown}
 
     async def _leases(self, fields: Fields, _: Caller) -> dict[str, Any]:
-        lending = self._desk.lending
-        found = lending.remembered() if fields.flag("ended") else lending.leases()
+        scheduler = self._lender.scheduler
+        found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
         shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
         await self._kept()
         return {"leases": shown}
 
     async def _lease(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        return await self._told(self._desk.lending.lease(fields.whole("lease")), caller)
+        return await self._told(self._lender.scheduler.lease(fields.whole("lease")), caller)
 
     async def _request(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        wish = Wish(
+        wish = LeaseRequest(
             caller.name,
             fields.text("kind"),
             fields.seconds("for_s"),
@@ -190,13 +190,13 @@ class Control:
             fields.labels(),
             fields.text("nonce", ""),
         )
-        lease = self._desk.lending.request(wish, f"lease-{secrets.token_hex(8)}", self._clock())
-        self._desk.know(lease)
-        self._desk.settle()
+        lease = self._lender.scheduler.request(wish, f"lease-{secrets.token_hex(8)}", self._clock())
+        self._lender.know(lease)
+        self._lender.settle()
         return await self._told(lease, caller)
 
     async def _wait(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._desk.lending.lease(fields.whole("lease"))
+        lease = self._lender.scheduler.lease(fields.whole("lease"))
         if lease.state is State.QUEUED:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(lease.number, set()).add(future)
@@ -207,24 +207,24 @@ class Control:
                 pass
             finally:
                 self._waiting.get(lease.number, set()).discard(future)
-        return await self._told(self._desk.lending.lease(lease.number), caller)
+        return await self._told(self._lender.scheduler.lease(lease.number), caller)
 
     async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        return await self._told(self._desk.lending.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
+        return await self._told(self._lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
 
     async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._desk.lending.keep(fields.whole("lease"), caller, self._clock())
-        self._desk.settle()
+        lease = self._lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
+        self._lender.settle()
         return await self._told(lease, caller)
 
     async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._desk.lending.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
-        self._desk.settle()
+        lease = self._lender.scheduler.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
+        self._lender.settle()
         return await self._told(lease, caller)
 
     async def _end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._desk.lending.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
-        self._desk.settle()
+        lease = self._lender.scheduler.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
+        self._lender.settle()
         return await self._told(lease, caller)
 
     async def _events(self, fields: Fields, _: Caller) -> dict[str, Any]:
@@ -273,8 +273,8 @@ class Control:
 
     def _shown(self, lease: Lease, key: bool = False) -> dict[str, Any]:
         with contextlib.suppress(UsageError):
-            lease = self._desk.lending.lease(lease.number)
-        prospect = self._desk.lending.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
+            lease = self._lender.scheduler.lease(lease.number)
+        prospect = self._lender.scheduler.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
         return shown_lease(lease, prospect, key)
 
 

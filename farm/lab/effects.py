@@ -1,11 +1,11 @@
-"""What a step of the lending changes, and what an earlier server has left."""
+"""What a step of the scheduler changes, and what an earlier server has left."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.lab.nouns import Event, Lease
+from farm.lab.entities import Event, Lease
 
 MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 

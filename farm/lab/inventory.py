@@ -12,7 +12,7 @@ from farm import sanitize
 from farm.config.toml_lines import Parsed, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.durations import parse_duration
-from farm.lab.nouns import RANKS, KnownBoard, LeaseClass, Rules
+from farm.lab.entities import RANKS, KnownBoard, LeaseClass, Rules
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 
 SOCKET_MODES = {"owner": 0o600, "group": 0o660, "everyone": 0o666}

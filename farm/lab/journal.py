@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
 from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.nouns import Event, Lease, State
+from farm.lab.entities import Event, Lease, State
 from farm.store.upsert import add, put
 from farm.types.postgres_url import is_postgres_url
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.lab.nouns import RANKS, Lease, Rules
+from farm.lab.entities import RANKS, Lease, Rules
 
 Turn = tuple[float, float, float, float, int]
 

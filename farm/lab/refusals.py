@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.lab.durations import duration
-from farm.lab.nouns import RANKS, Lease, LeaseClass
+from farm.lab.entities import RANKS, Lease, LeaseClass
 
 
 def unknown_kind(kind: str, known: Iterable[str]) -> UsageError:

@@ -17,11 +17,11 @@ from farm import ownership, signals
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.client import SOCKET
 from farm.lab.control import MOST_LINE_BYTES, Control
-from farm.lab.desk import Desk
+from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
-from farm.lab.lending import Lending
-from farm.lab.nouns import Event, Lease
+from farm.lab.lender import LabLender
+from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
 from farm.tracker import Settings, listen
 from farm.tracker.admission import within_open_files
@@ -63,11 +63,11 @@ class LabServer:
         past, now = journal.open(), time.time()
         self._loop = loop
         self._writer = Writer(loop, journal, failed)
-        lending = Lending(settings.rules, settings.boards, past, now)
-        self.desk = Desk(lending, self._writer, settings.rules, settings.boards, time.time, self._tell)
-        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits)), say, self.desk)
-        self.desk.deliver = self.tracker.deliver
-        self.control = Control(self.desk, journal, self._writer, time.time, (place.host, place.port))
+        scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
+        self.lender = LabLender(scheduler, self._writer, settings.rules, settings.boards, time.time, self._tell)
+        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits)), say, self.lender)
+        self.lender.deliver = self.tracker.deliver
+        self.control = Control(self.lender, journal, self._writer, time.time, (place.host, place.port))
         self._tick()
 
     async def end(self) -> None:
@@ -86,7 +86,7 @@ class LabServer:
         self.control.tell(leases, events)
 
     def _tick(self) -> None:
-        self.desk.tick(self._loop.time())
+        self.lender.tick(self._loop.time())
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
 
 

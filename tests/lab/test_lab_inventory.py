@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from farm.errors import ConfigError
+from farm.lab.entities import KnownBoard, LeaseClass
 from farm.lab.inventory import LabSettings, read_settings
-from farm.lab.nouns import KnownBoard, LeaseClass
 
 WHOLE = """
 [lab]

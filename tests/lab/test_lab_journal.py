@@ -12,9 +12,9 @@ import pytest
 from postgres_server import PostgresServer, binaries, postgres_server
 
 from farm.errors import FarmError
+from farm.lab.entities import Caller, LeaseRequest, Rules, State
 from farm.lab.journal import Batch, Journal, Session
-from farm.lab.lending import Lending
-from farm.lab.nouns import Caller, Rules, State, Wish
+from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore
 
 
@@ -40,19 +40,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(server.url)
 
 
-def kept(lab: Lending) -> Batch:
+def kept(lab: LeaseScheduler) -> Batch:
     batch = Batch()
     batch.add(lab.take())
     return batch
 
 
-def wish(owner: str, **more: object) -> Wish:
-    return dataclasses.replace(Wish(owner, "pi5", 60.0), **more)  # type: ignore[arg-type]
+def wish(owner: str, **more: object) -> LeaseRequest:
+    return dataclasses.replace(LeaseRequest(owner, "pi5", 60.0), **more)  # type: ignore[arg-type]
 
 
 def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) -> None:
     journal = Journal(place)
-    lab = Lending(Rules(), (), journal.open(), 0.0)
+    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     for name in ("a", "b"):
         lab.board_idle(name, "pi5", 1.0)
     both = lab.request(wish("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0)
@@ -76,7 +76,7 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
 
 def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:
     journal = Journal(place)
-    lab = Lending(Rules(), (), journal.open(), 0.0)
+    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
     first = lab.request(wish("ann"), "key-1", 2.0)
     journal.write(kept(lab))
@@ -94,7 +94,7 @@ def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place
 
 def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
     journal = Journal(place)
-    lab = Lending(Rules(), (), journal.open(), 0.0)
+    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
     lab.request(wish("ann"), "key-1", 2.0)
     batch = kept(lab)

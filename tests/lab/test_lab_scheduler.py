@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.durations import duration, parse_duration
 from farm.lab.effects import Past
-from farm.lab.lending import Lending
-from farm.lab.nouns import RANKS, Caller, KnownBoard, Lease, LeaseClass, Rules, State, Wish
+from farm.lab.entities import RANKS, Caller, KnownBoard, Lease, LeaseClass, LeaseRequest, Rules, State
+from farm.lab.scheduler import LeaseScheduler
 
 LONGEST_S = 3600.0
 RULES = Rules(classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50)
@@ -22,16 +22,16 @@ OWNERS = ("ann", "bob", "eve")
 BOUND_S = 3 * RULES.aging_s  # after it, nobody who came later goes before
 
 
-def lending(*boards: str, rules: Rules = RULES) -> Lending:
+def scheduler(*boards: str, rules: Rules = RULES) -> LeaseScheduler:
     """A lab in which these boards are idle."""
-    lab = Lending(rules)
+    lab = LeaseScheduler(rules)
     for name in boards:
         lab.board_idle(name, name[0], 0.0)
     return lab
 
 
-def ask(lab: Lending, owner: str, now: float = 0.0, kind: str = "a", for_s: float = 60.0, **more: object) -> Lease:
-    return lab.request(dataclasses.replace(Wish(owner, kind, for_s), **more), "key", now)  # type: ignore[arg-type]
+def ask(lab: LeaseScheduler, owner: str, now: float = 0.0, kind: str = "a", for_s: float = 60.0, **more: object) -> Lease:
+    return lab.request(dataclasses.replace(LeaseRequest(owner, kind, for_s), **more), "key", now)  # type: ignore[arg-type]
 
 
 class AgainstLists(RuleBasedStateMachine):
@@ -40,7 +40,7 @@ class AgainstLists(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.lab = lending(*KINDS)
+        self.lab = scheduler(*KINDS)
         self.idle = set(KINDS)
         self.live: dict[int, Lease] = {}  # as the effects told
         self.asked: set[int] = set()
@@ -71,7 +71,7 @@ class AgainstLists(RuleBasedStateMachine):
           for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip
     def request(self, owner: str, kind: str, rank: str, count: int, for_s: float, beats: bool, implicit: bool) -> None:
         count = 1 if kind == "b" or implicit else count
-        wish = Wish(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
+        wish = LeaseRequest(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
         lease = self.lab.request(wish, "key", self.now)
         assert lease.number not in self.asked
         self.asked.add(lease.number)
@@ -145,7 +145,7 @@ TestAgainstLists.settings = settings(max_examples=60, stateful_step_count=50, de
 
 
 def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     current = ask(lab, "eve", for_s=300.0)
     batch = ask(lab, "bob", 1.0, rank="batch", for_s=300.0)
     now = 1.0
@@ -159,7 +159,7 @@ def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None
 
 def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
     rules = dataclasses.replace(RULES, shares={"bob": 4.0})
-    lab = lending("a1", rules=rules)
+    lab = scheduler("a1", rules=rules)
     for number, (owner, for_s) in enumerate([("ann", 300.0), ("bob", 600.0)]):
         lease = ask(lab, owner, number * 1000.0, for_s=for_s)
         lab.tick(number * 1000.0 + for_s)
@@ -175,7 +175,7 @@ def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
 
 def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
     rules = dataclasses.replace(RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=1)})
-    lab = lending("a1", "a2", rules=rules)
+    lab = scheduler("a1", "a2", rules=rules)
     ask(lab, "ann", for_s=100.0, rank="ci"), ask(lab, "bob", for_s=200.0)
     first = lab.prospect(ask(lab, "eve", 1.0, for_s=50.0), 1.0)
     assert (first.place, first.reason, first.surely_by) == (1, "waiting for a a: 2 of 2 lent", 100.0)
@@ -188,7 +188,7 @@ def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
 
 
 def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time() -> None:
-    lab = lending("a1", "a2")
+    lab = scheduler("a1", "a2")
     ask(lab, "ann", for_s=500.0)
     both = ask(lab, "bob", 1.0, count=2)
     single = ask(lab, "eve", 2.0, for_s=30.0, rank="batch")
@@ -201,7 +201,7 @@ def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time(
 
 
 def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "ann", heartbeat_s=60.0, for_s=3000.0)
     next_one = ask(lab, "bob", 1.0)
     lab.heartbeat(lease.number, Caller("ann"), 50.0)
@@ -216,7 +216,7 @@ def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -
 
 
 def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "ann", heartbeat_s=60.0, for_s=3000.0)
     with pytest.raises(UsageError, match="is not yours"):
         lab.keep(lease.number, Caller("bob"), 1.0)
@@ -228,7 +228,7 @@ def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
 
 
 def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "ann", for_s=3000.0)
     assert lab.extend(lease.number, Caller("ann"), 600.0, 10.0).ends_at == LONGEST_S
     with pytest.raises(UsageError, match="too long for a lease of class interactive"):
@@ -239,7 +239,7 @@ def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
 
 
 def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_revokes_it() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "ann")
     for action in (lab.end, lab.heartbeat):
         with pytest.raises(UsageError, match="is not yours"):
@@ -261,22 +261,22 @@ def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_rev
 )
 def test_a_wish_that_cannot_be_granted_is_refused_at_once(more: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        ask(lending("a1"), "ann", **more)  # type: ignore[arg-type]
+        ask(scheduler("a1"), "ann", **more)  # type: ignore[arg-type]
 
 
 def test_a_wish_that_is_sent_again_is_the_same_lease() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     first = ask(lab, "ann", nonce="x")
     assert ask(lab, "ann", 5.0, nonce="x").number == first.number
     assert ask(lab, "bob", 5.0, nonce="x").number != first.number
 
 
 def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     active, waiting = ask(lab, "ann", for_s=100.0), ask(lab, "bob", 1.0)
     later = ask(lab, "eve", 2.0)
     past = Past([lab.lease(one.number) for one in (active, waiting, later)], (), ["a"], {"eve": (0.0, 2.0)}, 4, 9)
-    again = Lending(RULES, (), past, 50.0)
+    again = LeaseScheduler(RULES, (), past, 50.0)
     again.board_idle("a1", "a", 51.0)
     assert again.lease(active.number).boards == ("a1",) and again.counts("a") == (0, 2)
     assert [again.prospect(again.lease(one.number), 51.0).place for one in (waiting, later)] == [1, 2]
@@ -287,7 +287,7 @@ def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None
 
 
 def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "10.0.0.1", implicit=True)
     waiting = ask(lab, "ann", 1.0)
     assert lease.state is State.ACTIVE and lab.counts("a") == (0, 1)
@@ -300,7 +300,7 @@ def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
 
 
 def test_an_implicit_wish_for_an_unknown_kind_leaves_nothing_behind() -> None:
-    lab = lending("a1")
+    lab = scheduler("a1")
     lease = ask(lab, "10.0.0.1", kind="zz", implicit=True)
     assert not lab.knows_kind("zz") and lab.counts("zz") == (0, 1)
     lab.withdraw(lease.number, 1.0)
@@ -308,7 +308,7 @@ def test_an_implicit_wish_for_an_unknown_kind_leaves_nothing_behind() -> None:
 
 
 def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
-    lab = Lending(RULES, [KnownBoard("pi5-07", "pi5", "10.0.0.7:9090", ("fan",))])
+    lab = LeaseScheduler(RULES, [KnownBoard("pi5-07", "pi5", "10.0.0.7:9090", ("fan",))])
     assert [(one.name, one.use, one.tags) for one in lab.boards()] == [("pi5-07", "away", ("fan",))]
     lease = ask(lab, "ann", kind="pi5")
     assert lab.prospect(lease, 1.0).reason == "1 of pi5 wanted, 0 connected"

@@ -38,7 +38,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LeaseRequest:
     """What a lease is to be.
 
     `board` is the one wanted, or empty for any of the kind. With `heartbeat_s`, a lease without a
@@ -65,7 +65,7 @@ class Lease:
     """A wish that was taken in. `number` only grows; `key` is what its owner asks the tracker for."""
 
     number: int
-    wish: Wish
+    wish: LeaseRequest
     key: str
     asked_at: float
     state: State = State.QUEUED

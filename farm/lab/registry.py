@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from farm.lab.nouns import KnownBoard, Lease
+from farm.lab.entities import KnownBoard, Lease
 
 MOST_KINDS = 1000
 
@@ -37,7 +37,7 @@ class Kind:
     queue: OrderedDict[int, Lease] = field(default_factory=OrderedDict)
 
 
-class Shelf:
+class Registry:
     """All boards and kinds by name."""
 
     def __init__(self, kinds: Iterable[str], inventory: Iterable[KnownBoard]) -> None:

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from farm.errors import UsageError
 from farm.lab.effects import Effects
+from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, Rules, State
 from farm.lab.journal import Session
-from farm.lab.lending import Lending
-from farm.lab.nouns import Event, KnownBoard, Lease, Rules, State, Wish
+from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
 from farm.tracker.scheduler import Grant, Offer, Queue, Refusal, Scheduler, Server, Summary, TooManyError, Waiting
 
@@ -42,7 +42,7 @@ class _Request:
     implicit: bool
 
 
-class Desk:
+class LabLender:
     """The lab's side of TVM's tracker protocol; `tracker.server.Lender` is its form.
 
     `clock` is the time of leases. `tell` gets what was kept: leases that changed, and events.
@@ -50,14 +50,14 @@ class Desk:
 
     def __init__(
         self,
-        lending: Lending,
+        scheduler: LeaseScheduler,
         writer: Writer,
         rules: Rules,
         inventory: Iterable[KnownBoard],
         clock: Callable[[], float],
         tell: Callable[[list[Lease], list[Event]], None],
     ) -> None:
-        self.lending = lending
+        self.scheduler = scheduler
         self.deliver: Deliver = _nobody
         self._writer = writer
         self._rules = rules
@@ -77,13 +77,13 @@ class Desk:
         self._of_lease: dict[int, OrderedDict[int, _Request]] = {}  # requests by lease, then number
         self._hushed: set[str] = set()  # boards with an offer that are silent
         self._sessions: dict[str, Session] = {}  # that run, as far as is known
-        self._keys = {lease.key: lease.number for lease in lending.remembered()}
+        self._keys = {lease.key: lease.number for lease in scheduler.remembered()}
 
     # of the control socket
 
     def settle(self) -> None:
-        """Keep what has changed in the lending; then tell it, and answer who waited for it."""
-        effects = self.lending.take()
+        """Keep what has changed in the scheduler; then tell it, and answer who waited for it."""
+        effects = self.scheduler.take()
         self._writer.put(effects)
         grants, refusals = self._of_effects(effects)
         told = [lease for lease in (*effects.leases.values(), *effects.granted, *effects.ended) if not lease.wish.implicit]
@@ -95,15 +95,15 @@ class Desk:
         """Let clients ask for the boards of a lease, by its key."""
         self._keys[lease.key] = lease.number
         if len(self._keys) > _MOST_KEYS:
-            self._keys = {one.key: one.number for one in self.lending.remembered()}
+            self._keys = {one.key: one.number for one in self.scheduler.remembered()}
 
     def tick(self, now: float) -> None:
         """End what has lasted too long, and pass over boards that are silent. `now` is the tracker's."""
         for board, offer in self._offers.items():
             if board not in self._hushed and self._connections.is_silent(offer.peer, now):
                 self._hushed.add(board)
-                self.lending.board_busy(board)
-        self.lending.tick(self._clock())
+                self.scheduler.board_busy(board)
+        self.scheduler.tick(self._clock())
         self.settle()
         self._writer.flush()
 
@@ -122,7 +122,7 @@ class Desk:
         for request in list(self._requests.get(peer, {}).values()):
             self._forget(request)
             if request.implicit:
-                self.lending.withdraw(request.lease, self._clock())
+                self.scheduler.withdraw(request.lease, self._clock())
         self._connections.disconnect(peer)
         for board in self._boards_of.pop(peer, ()):
             self._lose(board)
@@ -145,7 +145,7 @@ class Desk:
         self._places[board] = f"{offer.host}:{offer.port}"
         self._boards[peer, offer.match_key] = board
         self._end_session(board)
-        self.lending.board_idle(board, offer.key, self._clock())
+        self.scheduler.board_idle(board, offer.key, self._clock())
         self._serve(board)
         self.settle()
         return []
@@ -169,7 +169,7 @@ class Desk:
         hushed = self._hushed & self._boards_of.get(peer, set()) if self._hushed else set()
         for board in hushed:
             self._hushed.discard(board)
-            self.lending.board_idle(board, self._offers[board].key, self._clock())
+            self.scheduler.board_idle(board, self._offers[board].key, self._clock())
             self._serve(board)
         if hushed:
             self.settle()
@@ -177,16 +177,16 @@ class Desk:
 
     def has_had_board(self, key: str) -> bool:
         """Return whether a key is of a lease, or of a kind that is known."""
-        return key in self._keys or self.lending.knows_kind(key)
+        return key in self._keys or self.scheduler.knows_kind(key)
 
     def refuse_unknown(self, request: Waiting) -> Refusal | None:
         """Give up a request that still waits for a kind that no board has had."""
         ours = self._requests.get(request.peer)
         found = ours.get(request.number) if ours else None
-        if found is None or not found.implicit or self.lending.knows_kind(request.key):
+        if found is None or not found.implicit or self.scheduler.knows_kind(request.key):
             return None
         self._forget(found)
-        self.lending.withdraw(found.lease, self._clock())
+        self.scheduler.withdraw(found.lease, self._clock())
         self.settle()
         return Refusal(request.peer, request.key, self._connections.why_unknown(request.key))
 
@@ -196,7 +196,7 @@ class Desk:
 
     def summary(self, now: float) -> Summary:
         """Return the queues by kind, and the servers that are connected."""
-        queues = {kind: Queue(*self.lending.counts(kind)) for kind in self.lending.wanted_kinds}
+        queues = {kind: Queue(*self.scheduler.counts(kind)) for kind in self.scheduler.wanted_kinds}
         return Summary(queues, self._connections.summary(now).servers)
 
     # inside
@@ -208,8 +208,8 @@ class Desk:
         self._hushed.discard(board)
         del self._peer_of[board]
         self._end_session(board)
-        self.lending.board_gone(board, self._clock())
-        if self.lending.holder(board) is None and board not in self._listed:
+        self.scheduler.board_gone(board, self._clock())
+        if self.scheduler.holder(board) is None and board not in self._listed:
             del self._places[board]
 
     def _slot(self, peer: int, offer: Offer) -> str:
@@ -237,9 +237,9 @@ class Desk:
         owner = f"address:{self._connections.origin(waiting.peer)}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
-        wish = Wish(owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True)
+        wish = LeaseRequest(owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True)
         try:
-            lease = self.lending.request(wish, "", self._clock())
+            lease = self.scheduler.request(wish, "", self._clock())
         except UsageError as exc:
             self._say([], [Refusal(waiting.peer, waiting.key, f"{exc.what}: {exc.why}")])
             return
@@ -247,7 +247,7 @@ class Desk:
 
     def _request_of_lease(self, waiting: Waiting, number: int) -> None:
         try:
-            lease = self.lending.lease(number)
+            lease = self.scheduler.lease(number)
         except UsageError as exc:
             self._say([], [Refusal(waiting.peer, waiting.key, exc.what)])
             return
@@ -260,7 +260,7 @@ class Desk:
 
     def _serve(self, board: str) -> None:
         """Give a board that is idle to who waits for its lease."""
-        view = self.lending.holder(board)
+        view = self.scheduler.holder(board)
         offer = self._offers.get(board)
         if view is None or offer is None or board in self._hushed or not (waiting := self._of_lease.get(view.number)):
             return
@@ -269,7 +269,7 @@ class Desk:
             return
         self._forget(request)
         self._hand_out(board)
-        self.lending.board_busy(board)
+        self.scheduler.board_busy(board)
         self._say([Grant(request.waiting.peer, offer)], [])
 
     def _of_effects(self, effects: Effects) -> tuple[list[Grant], list[Refusal]]:
@@ -294,7 +294,7 @@ class Desk:
         offer = self._offers.pop(board)
         del self._boards[offer.peer, offer.match_key]
         self._connections.take_back(offer.peer, offer.match_key)
-        holder = lease or self.lending.holder(board)
+        holder = lease or self.scheduler.holder(board)
         if holder:
             number = None if holder.wish.implicit else holder.number
             self._sessions[board] = Session(board, offer.key, holder.wish.owner, self._clock(), 0.0, number)

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
 from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.nouns import BoardView, Caller, Event, KnownBoard, Lease, Prospect, Rules, State, Wish
+from farm.lab.entities import BoardView, Caller, Event, KnownBoard, Lease, LeaseRequest, Prospect, Rules, State
 from farm.lab.order import Turn, Usage, surely_by, turn
-from farm.lab.shelf import Board, Kind, Shelf
+from farm.lab.registry import Board, Kind, Registry
 
 
-class Lending:
+class LeaseScheduler:
     """The boards, the leases and the queue of a lab."""
 
     def __init__(self, rules: Rules, inventory: Iterable[KnownBoard] = (), past: Past | None = None, now: float = 0.0) -> None:
@@ -26,7 +26,7 @@ class Lending:
         self.effects = Effects()
         self._rules = rules
         self._usage = Usage(rules.half_life_s)
-        self._shelf = Shelf(past.kinds, inventory)
+        self._registry = Registry(past.kinds, inventory)
         self._live: dict[int, Lease] = {}
         self._timed: dict[int, None] = {}  # explicit leases, which have ends
         self._of_owner: dict[str, OrderedDict[int, None]] = {}
@@ -41,7 +41,7 @@ class Lending:
 
     def take(self) -> Effects:
         """Return what has changed since the last call."""
-        self.effects.kinds, self._shelf.new_kinds = self._shelf.new_kinds, []
+        self.effects.kinds, self._registry.new_kinds = self._registry.new_kinds, []
         taken, self.effects = self.effects, Effects()
         return taken
 
@@ -49,7 +49,7 @@ class Lending:
 
     def board_idle(self, name: str, kind: str, now: float) -> None:
         """Note that a board offers itself: it has no session. An implicit lease of it has ended."""
-        board = self._shelf.board(name, kind)
+        board = self._registry.board(name, kind)
         if not board.present:
             board.present = True
             self._event("board-came", now, board=name)
@@ -57,43 +57,43 @@ class Lending:
         if lease is not None and lease.wish.implicit:
             self._end(lease, State.RELEASED, now)
         board.idle = True
-        self._shelf.refresh(board)
+        self._registry.refresh(board)
         self._match(kind, now)
 
     def board_busy(self, name: str) -> None:
         """Note that a board is not to be lent: it has a session, or is silent."""
-        board = self._shelf.boards[name]
+        board = self._registry.boards[name]
         board.idle = False
-        self._shelf.refresh(board)
+        self._registry.refresh(board)
 
     def board_gone(self, name: str, now: float) -> None:
         """Note that a board has hung up. An implicit lease of it is lost; others go on."""
-        board = self._shelf.boards[name]
+        board = self._registry.boards[name]
         board.present = board.idle = False
-        self._shelf.refresh(board)
+        self._registry.refresh(board)
         self._event("board-gone", now, board=name)
         lease = self._live.get(board.lease) if board.lease is not None else None
         if lease is not None and lease.wish.implicit:
             self._end(lease, State.LOST, now, "its board hung up")
-        self._shelf.forget(board)
+        self._registry.forget(board)
 
     def knows_kind(self, kind: str) -> bool:
         """Return whether a board of the kind is there, or has been."""
-        return self._shelf.knows(kind)
+        return self._registry.knows(kind)
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of boards that are known."""
-        return [name for name, kind in self._shelf.kinds.items() if kind.known]
+        return [name for name, kind in self._registry.kinds.items() if kind.known]
 
     @property
     def wanted_kinds(self) -> list[str]:
         """The kinds that are known or waited for."""
-        return list(self._shelf.kinds)
+        return list(self._registry.kinds)
 
     # leases
 
-    def request(self, wish: Wish, key: str, now: float) -> Lease:
+    def request(self, wish: LeaseRequest, key: str, now: float) -> Lease:
         """Take a wish in, and return its lease, which may be granted already. Raises UsageError."""
         if wish.nonce and (number := self._nonces.get((wish.owner, wish.nonce))):
             return self.lease(number)
@@ -101,7 +101,7 @@ class Lending:
         lease = Lease(self._next_lease, wish, key, now, heard_at=now)
         self._next_lease += 1
         self._enter(lease)
-        self._shelf.queue(lease)
+        self._registry.queue(lease)
         self._put(lease)
         self._event("lease-queued", now, lease, detail=f"{wish.count} of {wish.kind} for {wish.for_s:.0f} s")
         self._match(wish.kind, now)
@@ -112,7 +112,7 @@ class Lending:
         lease = dataclasses.replace(self._owned(number, caller), heard_at=now)
         self._live[number] = lease
         if lease.state is State.QUEUED:
-            self._shelf.queue(lease)
+            self._registry.queue(lease)
         return lease
 
     def keep(self, number: int, caller: Caller, now: float) -> Lease:
@@ -121,7 +121,7 @@ class Lending:
         lease = dataclasses.replace(lease, wish=dataclasses.replace(lease.wish, heartbeat_s=None), heard_at=now)
         self._put(lease)
         if lease.state is State.QUEUED:
-            self._shelf.queue(lease)
+            self._registry.queue(lease)
         return lease
 
     def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
@@ -163,7 +163,7 @@ class Lending:
                 self._end(lease, State.ABANDONED, now, f"no heartbeat for {wish.heartbeat_s:.0f} s")
             elif lease.state is State.QUEUED and wish.wait_s is not None and now - lease.asked_at >= wish.wait_s:
                 self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
-        for kind in list(self._shelf.kinds):
+        for kind in list(self._registry.kinds):
             self._match(kind, now)
 
     # what is shown
@@ -185,21 +185,21 @@ class Lending:
 
     def boards(self) -> list[BoardView]:
         """Return the boards as they are shown, by kind and name."""
-        return [self._view(board) for board in sorted(self._shelf.boards.values(), key=lambda one: (one.kind, one.name))]
+        return [self._view(board) for board in sorted(self._registry.boards.values(), key=lambda one: (one.kind, one.name))]
 
     def holder(self, board: str) -> Lease | None:
         """Return the lease that has a board."""
-        found = self._shelf.boards.get(board)
+        found = self._registry.boards.get(board)
         return self._live.get(found.lease) if found and found.lease is not None else None
 
     def counts(self, kind: str) -> tuple[int, int]:
         """Return how many boards of a kind are free, and how many leases wait for one."""
-        found = self._shelf.kinds.get(kind)
+        found = self._registry.kinds.get(kind)
         return (len(found.free), len(found.queue)) if found else (0, 0)
 
     def prospect(self, lease: Lease, now: float) -> Prospect:
         """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
-        kind, wish = self._shelf.kinds[lease.wish.kind], lease.wish
+        kind, wish = self._registry.kinds[lease.wish.kind], lease.wish
         order = self._order(kind, now)
         place = next(index for index, one in enumerate(order) if one.number == lease.number)
         fitting = [board for board in kind.boards.values() if wish.board in ("", board.name)]
@@ -232,13 +232,13 @@ class Lending:
         owner, until = (lease.wish.owner, None if lease.wish.implicit else lease.ends_at) if lease else ("", None)
         return BoardView(board.name, board.kind, board.tags, use, board.lease, owner, until)
 
-    def _check(self, wish: Wish) -> None:
+    def _check(self, wish: LeaseRequest) -> None:
         longest = self._rules.classes.get(wish.rank)
         if longest is None:
             raise refusals.unknown_class(wish.rank)
         if not wish.implicit and not self.knows_kind(wish.kind):
             raise refusals.unknown_kind(wish.kind, self.kinds)
-        kind = self._shelf.kinds.get(wish.kind, Kind())
+        kind = self._registry.kinds.get(wish.kind, Kind())
         if wish.board and wish.board not in kind.boards:
             raise refusals.unknown_board(wish.board, wish.kind, kind.boards)
         if wish.for_s > longest.longest_s:
@@ -261,11 +261,11 @@ class Lending:
         """Go on with a lease of an earlier server; its owner has all its time to be heard again."""
         lease = dataclasses.replace(lease, heard_at=now)
         self._enter(lease)
-        kind = self._shelf.kind(lease.wish.kind)
+        kind = self._registry.kind(lease.wish.kind)
         if lease.state is State.QUEUED:
             kind.queue[lease.number] = lease
         for name in lease.boards:
-            self._shelf.board(name, lease.wish.kind).lease = lease.number
+            self._registry.board(name, lease.wish.kind).lease = lease.number
 
     def _enter(self, lease: Lease) -> None:
         self._live[lease.number] = lease
@@ -312,7 +312,7 @@ class Lending:
 
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
-        kind = self._shelf.kinds.get(name)
+        kind = self._registry.kinds.get(name)
         if kind is None or not kind.free or not kind.queue:
             return
         granted = True
@@ -351,12 +351,12 @@ class Lending:
         lease = dataclasses.replace(
             lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.wish.for_s, heard_at=max(lease.heard_at, now), boards=names
         )
-        del self._shelf.kinds[lease.wish.kind].queue[lease.number]
+        del self._registry.kinds[lease.wish.kind].queue[lease.number]
         self._gathering.pop(lease.number, None)
         for board in boards:
             board.lease = lease.number
             board.idle = board.idle and not lease.wish.implicit  # an implicit lease is for a session, now
-            self._shelf.refresh(board)
+            self._registry.refresh(board)
         self._put(lease)
         self._event("lease-granted", now, lease, detail=", ".join(names))
         self.effects.granted.append(lease)
@@ -368,7 +368,7 @@ class Lending:
         del self._live[lease.number]
         self._timed.pop(lease.number, None)
         self._gathering.pop(lease.number, None)
-        self._shelf.leave_queue(lease)
+        self._registry.leave_queue(lease)
         owned = self._of_owner[wish.owner]
         del owned[lease.number]
         if not owned:
@@ -380,10 +380,10 @@ class Lending:
         self.effects.ended.append(ended)
         self._remember(ended)
         for name in lease.boards:
-            board = self._shelf.boards[name]
+            board = self._registry.boards[name]
             board.lease = None
-            self._shelf.refresh(board)
-            self._shelf.forget(board)
+            self._registry.refresh(board)
+            self._registry.forget(board)
         return ended
 
     def _remember(self, lease: Lease) -> None:
