@@ -55,7 +55,7 @@ class BlockingSession:
     ) -> None:
         self.name = name
         self._session, self._deadline = session, deadline
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, Function | None] = {}
         self._forgotten: list[RemoteObject | RemoteTensor] = []
 
     def has_function(self, name: str) -> bool:
@@ -151,9 +151,7 @@ class BlockingSession:
     def _global(self, name: str) -> Function | None:
         if name not in self._functions:
             found = self._wait(self._session.function(name, self._deadline))
-            if not found:
-                return None
-            self._functions[name] = Function(self, found)
+            self._functions[name] = Function(self, found) if found else None
         return self._functions[name]
 
     def _wait(self, request: Coroutine[Any, Any, Answer]) -> Answer:

@@ -1,9 +1,8 @@
 """The handshake of TVM's RPC: each side sends a magic number and a key with its length.
 
 The format is that of `RPCConnect` (rpc_socket_impl.cc) and of tvm/rpc/server.py. The peer can
-neither send more than a bounded number of bytes nor take more than a bounded time. Only the
-standard library is used, so that a bare interpreter can run this module (see rpc_relay.py of
-farm/transports).
+neither send more than a bounded number of bytes nor take more than a bounded time. The client's
+side is `opening.greet`.
 """
 
 from __future__ import annotations
@@ -46,26 +45,6 @@ class Patience:
         return min(max(self._left, 0.0), 1.0)
 
 
-def greet_server(sock: socket.socket, key: str, patience: Patience) -> None:
-    """Perform the client's side of the handshake, with a key and its options.
-
-    Raises TimeoutError if the server has not greeted in time, and HandshakeError if it refuses the
-    key, does not follow TVM's handshake, or breaks the connection.
-    """
-    try:
-        _greet_server(sock, key, patience)
-    except ConnectionError as exc:
-        raise HandshakeError(f"it breaks the connection within the greeting: {exc}") from exc
-
-
-def _greet_server(sock: socket.socket, key: str, patience: Patience) -> None:
-    sock.settimeout(1.0)  # for a few bytes, which the kernel buffers at once
-    sock.sendall(client_greeting(key))
-    check_code(_exactly(sock, WORD_BYTES, patience))
-    _exactly(sock, name_length(_exactly(sock, WORD_BYTES, patience)), patience)
-    sock.settimeout(None)
-
-
 def client_greeting(key: str) -> bytes:
     """Return what a client says first, with a key and its options."""
     said = f"client:{key}".encode()
@@ -101,19 +80,6 @@ def check_name(name: bytes, key: str) -> None:
         raise HandshakeError("it greets with a name that is not a server's")
     if own and key and own != key.encode() and not key.encode().startswith(own + b":"):
         raise HandshakeError("it greets with another key than was presented")
-
-
-def _exactly(sock: socket.socket, count: int, patience: Patience) -> bytes:
-    data = b""
-    while len(data) < count:
-        if not (wait := patience.next()):
-            raise TimeoutError
-        sock.settimeout(wait)
-        with contextlib.suppress(TimeoutError):
-            if not (piece := sock.recv(count - len(data))):
-                raise HandshakeError("it hangs up within the greeting")
-            data += piece
-    return data
 
 
 def admit(listener: socket.socket, key: str, goes_on: Callable[[], bool]) -> socket.socket | None:

@@ -30,7 +30,7 @@ async def open_session(
     is of another version, and TimeoutError if it does not greet in time.
     """
     try:
-        await _greet(connection, key, greeting)
+        await greet(connection, key, greeting)
         session = Session(connection, name, most_return_bytes)
         await session.open(Deadline(opening_s))
     except BaseException:
@@ -39,7 +39,12 @@ async def open_session(
     return session
 
 
-async def _greet(connection: Stream, key: str, deadline: Deadline) -> None:
+async def greet(connection: Stream, key: str, deadline: Deadline) -> None:
+    """Perform the client's side of the handshake, with a key and its options.
+
+    Raises TimeoutError if the server has not greeted in time, and HandshakeError if it refuses the
+    key, does not follow TVM's handshake, or breaks the connection.
+    """
     try:
         await connection.send([handshake.client_greeting(key)], deadline)
         handshake.check_code(await connection.exactly(handshake.WORD_BYTES, deadline))

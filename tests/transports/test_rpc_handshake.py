@@ -13,7 +13,9 @@ import pytest
 
 from farm.deadline import Deadline
 from farm.rpc import handshake
-from farm.rpc.handshake import HandshakeError, Patience, admit, greet_server
+from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.handshake import HandshakeError, admit
+from farm.rpc.opening import greet
 
 MAGIC, MISMATCH = 0xFF271, 0xFF273
 
@@ -125,11 +127,16 @@ def server(*said: bytes, pause_s: float = 0.0, hang_up: bool = False) -> Iterato
         thread.join()
 
 
+def greet_server(sock: socket.socket, key: str, seconds: float) -> None:
+    completed(greet(BlockingConnection(sock), key, Deadline(seconds)))
+
+
 def test_a_server_greets_back() -> None:
     name = b"server:board"
     with server(struct.pack("<ii", MAGIC, len(name)), name, b"more") as sock:
-        greet_server(sock, "key -timeout=60", Patience(30))
-        assert sock.recv(4) == b"more", "what follows is for the session"
+        connection = BlockingConnection(sock)
+        completed(greet(connection, "board -timeout=60", Deadline(30)))
+        assert completed(connection.exactly(4, Deadline(30))) == b"more", "what follows is for the session"
 
 
 @pytest.mark.parametrize(
@@ -146,17 +153,17 @@ def test_a_server_greets_back() -> None:
 )
 def test_a_server_that_greets_in_no_such_way(said: bytes, why: str) -> None:
     with server(said, hang_up=True) as sock, pytest.raises(HandshakeError, match=why):
-        greet_server(sock, "key", Patience(30))
+        greet_server(sock, "key", 30)
 
 
 def test_a_server_that_never_greets_is_given_up_in_time() -> None:
     with server() as sock, pytest.raises(TimeoutError):
-        greet_server(sock, "key", Patience(0.1))
+        greet_server(sock, "key", 0.1)
 
 
 def test_a_server_that_greets_byte_by_byte_is_given_up_in_time() -> None:
     drip = [struct.pack("<ii", MAGIC, 4096), *[b"x"] * 30]
     begin = time.monotonic()
     with server(*drip, pause_s=0.02) as sock, pytest.raises(TimeoutError):
-        greet_server(sock, "key", Patience(0.1))
+        greet_server(sock, "key", 0.1)
     assert time.monotonic() - begin < 30
