@@ -156,8 +156,12 @@ class BlockingSession:
 
     def _wait(self, request: Coroutine[Any, Any, Answer]) -> Answer:
         """Free what is forgotten, then carry out a request."""
-        while self._forgotten:
-            completed(self._session.free(self._forgotten.pop(), self._deadline))
+        try:
+            while self._forgotten:
+                completed(self._session.free(self._forgotten.pop(), self._deadline))
+        except BaseException:
+            request.close()  # it never began
+            raise
         return completed(request)
 
 
