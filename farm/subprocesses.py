@@ -15,8 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from farm.cancellation import breakable
 from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError, UsageError
 
@@ -123,20 +125,13 @@ def running(
 
 
 @contextlib.contextmanager
-def peer(command: Sequence[str | Path]) -> Iterator[socket.socket]:
-    """Run a program for the duration of the block, with a socket as its standard input and output.
-
-    Yields the other end of the socket. The program's stderr is ours.
-    """
-    with peer_process(command, stderr=None) as (ours, _):
-        yield ours
-
-
-@contextlib.contextmanager
 def peer_process(
     command: Sequence[str | Path], *, stderr: Path | None, both: bool = False, grace_s: float = 0.0
 ) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
-    """Run a program as `peer` does; yield the socket and the process.
+    """Run a program for the duration of the block, with a socket as its standard input and output.
+
+    Yields the other end of the socket, and the process. Another thread that cancels this one ends the
+    program (see farm.cancellation).
 
     The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket, too,
     with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end by itself.
@@ -148,7 +143,8 @@ def peer_process(
             errors = stack.enter_context(stderr.open("ab")) if stderr else stream if both else None
             child = subprocess.Popen(words, stdin=stream, stdout=stream, stderr=errors)
         try:
-            yield ours, child
+            with breakable(partial(send, child, signal.SIGTERM, group=False)):
+                yield ours, child
         finally:
             if grace_s:
                 with contextlib.suppress(OSError):

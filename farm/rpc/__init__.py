@@ -1,10 +1,11 @@
 """A client of TVM's RPC protocol in Python alone, on asyncio; no TVM is imported.
 
     answers      which bytes of a server are answers; nothing else is accepted
-    handshake    the greeting with magic number and key, client's and server's side
+    handshake    the greeting with magic number and key
     values       what passes as arguments and results: data types, devices, remote objects, tensors
     packing      values to the bytes of a request
     unpacking    the bytes of a checked answer to a value
+    streams      what a session needs of a connection
     connection   a TCP connection whose every wait has a deadline
     session      requests and answers, one at a time: calls, copies, freed handles
     blocking_connection   the same for a thread that waits

@@ -9,7 +9,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from farm.deadline import Deadline
@@ -105,14 +105,22 @@ class BlockingConnection:
         """Wait until the socket is ready for reading or writing."""
         poll = select.poll()
         poll.register(self.socket, event)
-        while step := min(deadline.remaining, _STEP_S):
-            begin = time.monotonic()
-            if poll.poll(1000 * step):
-                return
-            late = time.monotonic() - begin - step
-            if late > _STOPPED_S:
-                deadline.extend(late)
-        raise TimeoutError
+        wait_in_steps(lambda step_s: bool(poll.poll(1000 * step_s)), deadline)
+
+
+def wait_in_steps(happens: Callable[[float], bool], deadline: Deadline) -> None:
+    """Return once `happens(seconds)`, which waits at most that long, returns True.
+
+    The time in which this process is stopped does not count. Raises TimeoutError at the deadline.
+    """
+    while step_s := min(deadline.remaining, _STEP_S):
+        begin = time.monotonic()
+        if happens(step_s):
+            return
+        late_s = time.monotonic() - begin - step_s
+        if late_s > _STOPPED_S:
+            deadline.extend(late_s)
+    raise TimeoutError
 
 
 def _joined(parts: Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:

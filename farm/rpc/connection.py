@@ -7,7 +7,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
 
 from farm.deadline import Deadline
 
@@ -15,30 +14,6 @@ _STEP_S = 1.0  # a longer wait is made in steps, so that a stop of this process 
 _STOPPED_S = 1.0
 _MOST_WAITING_BYTES = 1 << 20  # received and not yet read: then the kernel holds back the rest
 _CLOSE_S = 1.0
-
-
-class Stream(Protocol):
-    """What a session needs of a connection: see the methods of `Connection`."""
-
-    async def send(self, parts: Iterable[bytes | memoryview], deadline: Deadline) -> None:
-        """Send all parts."""
-        ...
-
-    async def receive(self, deadline: Deadline) -> bytes:
-        """Return the next piece; empty at the end."""
-        ...
-
-    async def exactly(self, count: int, deadline: Deadline) -> bytes:
-        """Return `count` bytes."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
-
-    def cut(self) -> None:
-        """Break the connection now."""
-        ...
 
 
 async def connect(address: str, port: int, deadline: Deadline) -> Connection:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from farm.deadline import Deadline
 from farm.rpc import handshake
 from farm.rpc.answers import MOST_RETURN_BYTES
-from farm.rpc.connection import Stream
 from farm.rpc.session import Session
+from farm.rpc.streams import GreetingStream
 
 
 async def open_session(
-    connection: Stream,
+    connection: GreetingStream,
     name: str,
     key: str,
     greeting: Deadline,
@@ -39,7 +39,7 @@ async def open_session(
     return session
 
 
-async def greet(connection: Stream, key: str, deadline: Deadline) -> None:
+async def greet(connection: GreetingStream, key: str, deadline: Deadline) -> None:
     """Perform the client's side of the handshake, with a key and its options.
 
     Raises TimeoutError if the server has not greeted in time, and HandshakeError if it refuses the

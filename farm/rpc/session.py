@@ -22,8 +22,8 @@ from farm.rpc.answers import (
     Code,
     Request,
 )
-from farm.rpc.connection import Stream
 from farm.rpc.errors import ProtocolError, RemoteError, VersionError
+from farm.rpc.streams import Stream
 from farm.rpc.values import (
     CPU,
     Argument,

@@ -18,7 +18,6 @@ Modules:
     board_architecture    detect a board's architecture and check it against the profile
     connectivity_checks   check a connection layer by layer, for `farm doctor`
     rpc_client            open a session by farm's RPC client
-    rpc_relay             pass requests and checked answers between a client and an SSH channel
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
 
 `open` yields a `Link`, an open session, for the duration of a block.
@@ -63,7 +62,7 @@ _TRANSPORTS = {
 }
 
 # Their sessions only wait for a network, and all their waits are breakable
-_OF_THREADS = {"rpc", "tracker"}
+_OF_THREADS = {"rpc", "tracker", "ssh"}
 
 # For the greeting of a device that is only asked for its facts: a busy one does not greet.
 PROMPT_S = 10.0

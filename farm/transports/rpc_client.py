@@ -20,6 +20,7 @@ from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.opening import open_session
 from farm.rpc.session import Session
+from farm.rpc.streams import Stream
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
@@ -72,21 +73,20 @@ def session(
 @contextlib.contextmanager
 def session_over(
     device: Device,
-    board: socket.socket,
+    connection: Stream,
     timeout_s: float,
 ) -> Iterator[BlockingSession]:
-    """Yield a session with an agent whose standard streams are a socket, without a handshake.
+    """Yield a session with an agent by its standard streams, without a handshake.
 
-    Raises as `session` does.
+    No method of `connection` suspends. Raises as `session` does.
     """
-    connection = BlockingConnection(board)
     with breakable(connection.cut), _translated(device):
         opened = _opened(device, _over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
 
 
-async def _over(connection: BlockingConnection, name: str) -> Session:
+async def _over(connection: Stream, name: str) -> Session:
     opened = Session(connection, name, MOST_RETURN_BYTES)
     await opened.open(Deadline(OPENING_S))
     return opened
@@ -137,7 +137,7 @@ def notice_silence(sock: socket.socket) -> None:
 
 
 def broke_off(device: Device, reason: str) -> DeviceError:
-    """Return the error for a session that the relay has ended for `reason`."""
+    """Return the error for a session that was ended because the board sent `reason`."""
     return DeviceError(
         f"{device.name} sent what no agent sends: {reason}",
         "a board may only answer; none of this reached the RPC client, and the session is over",

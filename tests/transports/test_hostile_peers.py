@@ -19,8 +19,11 @@ import pytest
 
 from farm import transports
 from farm.config import load
+from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
-from farm.transports import rpc_relay, tracker
+from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.transports import rpc_client, tracker
+from farm.transports.ssh.channel_connection import ChannelConnection
 from farm.types import Device
 
 MAGIC, TRACKER_MAGIC = 0xFF271, 0x2F271
@@ -102,38 +105,17 @@ def test_an_agent_on_this_machine_is_cut_off(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_a_board_that_greets_and_does_not_open_the_session_is_given_up(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_relay, "OPENING_S", 0.3)
-    client, ours = socket.socketpair()
-    board, theirs = socket.socketpair()
-    with client, ours, board, theirs:
-        relay = rpc_relay.Relay(ours, theirs, lambda: theirs.shutdown(socket.SHUT_RDWR))
-        relay.start()
-        client.sendall(OPEN_SESSION)
-        board.recv(100)
+def test_a_board_that_does_not_open_the_session_is_given_up(opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_client, "OPENING_S", 0.3)
+    board, ours = socket.socketpair()
+    with board, ours, contextlib.ExitStack() as stack:
         if opens:
             board.sendall(OPENED)
-            assert client.recv(100) == OPENED
-        for _ in range(4):
-            relay.tick(0.1)
-        assert relay.broke_off == ("" if opens else "nothing for 0 s after its greeting")
-        client.shutdown(socket.SHUT_WR)
-        assert relay.ended.wait(30)
-
-
-def test_what_comes_with_an_attack_passes_not_at_all() -> None:
-    client, ours = socket.socketpair()
-    board, theirs = socket.socketpair()
-    with client, ours, board, theirs:
-        client.sendall(OPEN_SESSION)
-        relay = rpc_relay.Relay(ours, theirs, lambda: theirs.shutdown(socket.SHUT_RDWR))
-        relay.start()
-        board.recv(100)
-        board.sendall(OPENED + hostile_board.popen("marker"))
-        assert relay.ended.wait(30)
-        assert relay.broke_off.startswith("a packet of") or "request" in relay.broke_off
-        ours.shutdown(socket.SHUT_WR)
-        assert client.recv(100) == b""
+        else:
+            error = stack.enter_context(pytest.raises(DeviceError, match="nothing for 0 s after its greeting"))
+        with rpc_client.session_over(device(tmp_path, "ssh://board"), BlockingConnection(ours), 30):
+            assert board.recv(100) == OPEN_SESSION
+    assert opens or error.value.fix
 
 
 class _AnySession(paramiko.ServerInterface):
@@ -144,29 +126,73 @@ class _AnySession(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
 
-def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off() -> None:
+@pytest.fixture
+def ssh_channel() -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
+    """Our end and the board's end of a channel over SSH."""
     one, other = socket.socketpair()
-    client, ours = socket.socketpair()
-    with client, ours, paramiko.Transport(one) as there, paramiko.Transport(other) as here:
+    with paramiko.Transport(one) as there, paramiko.Transport(other) as here:
         there.add_server_key(paramiko.ECDSAKey.generate())
         there.start_server(event=threading.Event(), server=_AnySession())
         here.start_client(timeout=30)
         here.auth_none("anybody")
         channel = here.open_session(timeout=30)
-        board = there.accept(30)
-        relay = rpc_relay.Relay(ours, channel, channel.shutdown_write)
-        relay.start()
-        client.sendall(OPEN_SESSION)
-        assert board.recv(100) == OPEN_SESSION
-        board.sendall(OPENED)
-        assert client.recv(100) == OPENED
-        client.sendall(OPEN_SESSION)
-        assert board.recv(100) == OPEN_SESSION
-        board.sendall(hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0)))
-        assert relay.ended.wait(30)
-        assert relay.broke_off == "a request to be carried out on this machine (kInitServer)"
-        ours.shutdown(socket.SHUT_WR)
-        assert client.recv(100) == b""
+        yield channel, there.accept(30)
+
+
+Channels = tuple[paramiko.Channel, paramiko.Channel]
+
+
+def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off(ssh_channel: Channels, tmp_path: Path) -> None:
+    ours, board = ssh_channel
+    connection = ChannelConnection(ours, ours.close)
+    with (
+        pytest.raises(DeviceError, match=r"a request to be carried out on this machine \(kInitServer\)"),
+        answered(board, OPENED, hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0))),
+        rpc_client.session_over(device(tmp_path, "ssh://board"), connection, 30) as session,
+    ):
+        session.call("farm.agent.facts")
+    assert board.recv(100) == b"", "our end is cut"
+
+
+@contextlib.contextmanager
+def answered(board: paramiko.Channel, *answers: bytes) -> Iterator[None]:
+    """Give these answers to the first requests, one each."""
+
+    def answer() -> None:
+        for each in answers:
+            board.recv(1 << 16)
+            board.sendall(each)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(30)
+
+
+def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(ssh_channel: Channels) -> None:
+    """Both share the window of the channel, 2 MiB."""
+    ours, board = ssh_channel
+    connection = ChannelConnection(ours, ours.close)
+
+    def chatter() -> None:
+        for _ in range(6):
+            board.sendall_stderr(b"x" * (1 << 20))
+        board.sendall_stderr(b"\nthe last words")
+        board.sendall(b"answer")
+
+    threading.Thread(target=chatter, daemon=True).start()
+    assert completed(connection.receive(Deadline(30))) == b"answer"
+    assert connection.last_words().endswith("the last words")
+    assert len(connection.last_words()) < 1000
+
+
+def test_a_board_that_takes_nothing_is_given_up_at_the_deadline(ssh_channel: Channels) -> None:
+    ours, _ = ssh_channel
+    connection = ChannelConnection(ours, ours.close)
+    with pytest.raises(TimeoutError):
+        completed(connection.send([bytes(8 << 20)], Deadline(0.5)))
 
 
 @pytest.mark.parametrize("drip", [False, True], ids=["silent", "byte by byte"])

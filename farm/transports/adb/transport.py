@@ -16,6 +16,7 @@ from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.prompts import Ask
+from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.adb import devices, phone, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.carry import carry
@@ -56,7 +57,7 @@ def open(  # noqa: A001
         streams, store = board.start_agent(agent, log)
         with streams as (sock, child):
             try:
-                with session_over(device, sock, timeout_s) as session:
+                with session_over(device, BlockingConnection(sock), timeout_s) as session:
                     yield session, partial(carry, board, store, log)
             except FarmError:
                 raise

@@ -1,7 +1,7 @@
 """Boards that are reached by SSH.
 
 transport             open a session with the agent on a board
-tunnel                the process that holds the SSH connection
+channel_connection    the connection of a session over the channel of an agent
 connect               log in through all hops
 auth                  authenticate: keys, server prompts, passwords
 keys                  find the keys that may be used

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import logging
 import socket
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import paramiko
 
 from farm import subprocesses
+from farm.cancellation import breakable
 from farm.deadline import Deadline
-from farm.errors import DeviceError
+from farm.errors import DeviceError, FarmError
 from farm.prompts import Ask, nobody, patiently
 from farm.transports.ssh import paramiko_transport
 from farm.transports.ssh.auth import Login
@@ -31,22 +36,63 @@ _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _SETTABLE = {"ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types"}
 
 
+# paramiko's threads log what they also raise; without a handler it would go to the terminal
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
 @contextlib.contextmanager
 def logged_in(name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody) -> Iterator[paramiko.SSHClient]:
     """Yield a client connected to the last hop, each hop reached through the one before.
 
     `name` is the device's name, for messages. `ask` prompts for passwords and passphrases; the
-    deadline does not run meanwhile. Raises DeviceError, DeadlineError and LinkError.
+    deadline does not run meanwhile. All waits are breakable (see farm.cancellation). Raises
+    DeviceError, DeadlineError and LinkError.
     """
     with contextlib.ExitStack() as stack:
+        said = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-ssh-"))) / "proxy-command.log"
         client: Any = None
         for hop in hops:
-            with translated(name, hop):
-                client = _through(client, stack, name, hop, deadline, Login(name, hop, patiently(ask, deadline)))
+            with _with_words(said), translated(name, hop):
+                client = _through(client, stack, name, hop, deadline, Login(name, hop, patiently(ask, deadline)), said)
         yield client
 
 
-def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, deadline: Deadline, login: Login) -> Any:
+def cut(client: paramiko.SSHClient) -> None:
+    """Break the connection of a client to its first hop, and so all that go through it.
+
+    It does not block: what waits for one of them sees its end.
+    """
+    transport = client.get_transport()
+    while transport and isinstance(transport.sock, paramiko.Channel):
+        transport = transport.sock.transport
+    if transport:
+        _shut(transport.sock)
+
+
+def _close(client: paramiko.SSHClient) -> None:
+    # Through a hop whose connection has broken, paramiko cannot say that it closes
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        client.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _with_words(said: Path) -> Iterator[None]:
+    """Add what a ProxyCommand wrote to its standard error, a file, to an error of the block."""
+    try:
+        yield
+    except FarmError as error:
+        words = subprocesses.last_lines(said.read_text(errors="replace")) if said.exists() else ""
+        if not words:
+            raise
+        raise type(error)(error.what, f"{error.why}\nits ProxyCommand: {words}", error.fix) from error
+
+
+def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, deadline: Deadline, login: Login, said: Path) -> Any:
     """Return a client of a hop, connected through the client of the hop before.
 
     A server may close the connection while the user answers a prompt: then it is opened again, with
@@ -54,10 +100,10 @@ def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, dead
     """
     while True:
         client = paramiko.SSHClient()
-        stack.callback(client.close)
+        stack.callback(_close, client)
         timeout_s = min(_STEP_S, deadline.remaining)
         try:
-            _log_in(client, name, hop, _socket(hop, before, stack, timeout_s), timeout_s, login)
+            _log_in(client, name, hop, _socket(hop, before, stack, timeout_s, said), timeout_s, login)
         except (paramiko.SSHException, OSError, EOFError):
             client.close()
             if not login.goes_on():
@@ -66,15 +112,20 @@ def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, dead
             return client
 
 
-def _socket(hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float) -> Any:
+def _socket(hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float, said: Path) -> Any:
+    """Return a connection to a hop, which another thread may break."""
     if before is not None:
         return before.get_transport().open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=timeout_s)
     if hop.command:
-        return stack.enter_context(subprocesses.peer(["/bin/sh", "-c", f"exec {hop.command}"]))
+        command = subprocesses.peer_process(["/bin/sh", "-c", f"exec {hop.command}"], stderr=said)
+        sock, _ = stack.enter_context(command)
+        stack.enter_context(breakable(partial(_shut, sock)))
+        return sock
     sock = _connected(hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
+    stack.enter_context(breakable(partial(_shut, sock)))
     return sock
 
 

@@ -1,101 +1,73 @@
 """`ssh://[user@]host[:port]`: a board with an SSH server, on which farm installs its agent.
 
-A separate process, the tunnel (see tunnel.py), installs and starts the agent and holds the SSH
-connection.
+The agent communicates on the standard streams of its SSH channel: the board opens no port, not even
+on its loopback, and no other user of the board can connect to the agent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
-import secrets
-import sys
-import time
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import subprocesses
 from farm.deadline import Deadline
-from farm.errors import DeadlineError, DeviceError, FarmError, InternalError, LinkError
-from farm.prompts import Ask, patiently
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.prompts import Ask
 from farm.transports import rpc as transports_rpc
-from farm.transports.rpc_client import session
-from farm.transports.rpc_errors import translate
-from farm.transports.ssh.config import route
-from farm.transports.ssh.upload import carry
+from farm.transports.rpc_client import session_over
+from farm.transports.rpc_errors import ended, translate
+from farm.transports.ssh.config import Hop, route
 from farm.transports.state import State
 from farm.types import Device
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from subprocess import Popen
+    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.channel_connection import ChannelConnection
 
-# Files by which this process and the tunnel communicate
-ORDER, PORT, ERROR, LOG = "tunnel.order", "tunnel.port", "tunnel.error", "agent.log"
-_START = "import sys; sys.path[:] = {path!r}; from farm.transports.ssh import tunnel; tunnel.main()"
-_POLL_S = 0.01
-# A tunnel whose agent has ended keeps running, and each such error waits this long
-_LAST_WORDS_S = 2.0
+_END_S = 1.5  # time for the agent to end by itself
+_NEWS_S = 0.5
 
 
 @contextlib.contextmanager
 def open(  # noqa: A001
     device: Device,
     agent: Path | None,
-    scratch: Path,
+    scratch: Path,  # noqa: ARG001
     timeout_s: float,
     ask: Ask,
     greeting_s: float | None,  # noqa: ARG001
 ) -> Iterator[Any]:
-    """Start the tunnel, connect through it, and stop it when the block ends.
+    """Log in, start the agent, connect, and end it when the block ends.
 
-    If the session breaks, the error is the one that the tunnel reports.
+    If the session breaks, the error says whether the connection, the agent or the time has ended.
     """
     if agent is None:
         there = state(device)
         raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
-    for name in (PORT, ERROR, LOG):
-        (scratch / name).unlink(missing_ok=True)
-    key = secrets.token_hex(16)
-    # Not on the command line, which every user could read
-    (scratch / ORDER).write_bytes(pickle.dumps((device, agent, timeout_s, key)))
-    with _tunnel(scratch) as (child, pipe):
-        port = _port(device, child, scratch, Deadline(timeout_s), pipe, ask)
+    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.channel_connection import ChannelConnection
+    from farm.transports.ssh.connect import cut, logged_in
+    from farm.transports.ssh.upload import carry
+
+    deadline, hops = Deadline(timeout_s), route(device.url)
+    with logged_in(device.name, hops, deadline, ask) as client:
+        board = Board(device, deadline, client)
+        channel, store = _started(board, agent, hops[-1])
+        connection = ChannelConnection(channel, partial(cut, client))
         try:
-            with session(device, "127.0.0.1", port, key, timeout_s, None) as opened:
-                yield opened, partial(carry, pipe)
+            with session_over(device, connection, deadline.remaining) as opened:
+                yield opened, partial(carry, board, store)
         except FarmError:
             raise
         except Exception as exc:
-            if isinstance(translate(device, exc), LinkError):
-                _await_end(child, scratch)
-            if error := _error(scratch):
-                raise error from exc
-            if child.poll() is not None:
-                raise LinkError(f"the tunnel to {device.name} ended", f"exit code {child.returncode}", "run the command again") from exc
+            if isinstance(translate(device, exc), (LinkError, DeadlineError)):
+                raise _cause(board, channel, connection, hops[-1]) from exc
             raise
-
-
-def _await_end(child: Popen[bytes], scratch: Path) -> None:
-    """Wait for the tunnel to report its end, which the client notices a moment earlier."""
-    deadline = Deadline(_LAST_WORDS_S)
-    while child.poll() is None and not (scratch / ERROR).exists() and not deadline.expired:
-        time.sleep(_POLL_S)
-
-
-@contextlib.contextmanager
-def _tunnel(scratch: Path) -> Iterator[tuple[Popen[bytes], Connection]]:
-    """Start the tunnel's process; yield it and our end of a pipe to it."""
-    program = _START.format(path=[entry for entry in sys.path if entry])
-    ours, theirs = Pipe()
-    with ours, contextlib.ExitStack() as stack:
-        with theirs:
-            command: list[str | Path] = [sys.executable, "-c", program, scratch, str(theirs.fileno())]
-            child = stack.enter_context(subprocesses.running(command, log=scratch / "tunnel.log", pass_fds=[theirs.fileno()]))
-        yield child, ours
+        finally:
+            _leave(channel)
+            cut(client)  # or paramiko would notice its end a moment later
 
 
 def state(device: Device) -> State:
@@ -115,31 +87,48 @@ def state(device: Device) -> State:
     return State("ready", True)
 
 
-def _port(device: Device, child: Popen[bytes], scratch: Path, deadline: Deadline, questions: Connection, ask: Ask) -> int:
-    """Return the port of the tunnel once it listens; answer its prompts meanwhile."""
-    ask = patiently(ask, deadline)
-    while not (scratch / PORT).exists():
-        ended = child.poll() is not None
-        with contextlib.suppress(EOFError, OSError):  # the tunnel has just ended
-            if questions.poll():
-                questions.send(ask(questions.recv()))
-        if error := _error(scratch):
-            raise error
-        if ended:
-            log = subprocesses.last_lines((scratch / "tunnel.log").read_text(errors="replace"))
-            raise InternalError(f"the tunnel to {device.name} ended with status {child.returncode}", log)
-        if deadline.expired:
-            raise DeadlineError(
-                f"the way to {device.name} was not open after {deadline.seconds:.0f} s", "", "give it longer with --deadline SECONDS"
-            )
-        time.sleep(_POLL_S)
-    return int((scratch / PORT).read_text())
+def _started(board: Board, agent: Path, hop: Hop) -> tuple[Any, str]:
+    """Return the channel of the agent's standard streams, and the folder of its store."""
+    from farm.transports.ssh.errors import translated
+
+    transport = board.client.get_transport()
+    try:
+        with translated(board.device.name, hop):
+            return board.start_agent(agent)
+    except FarmError as error:
+        # A failure that looks like the board's may be the end of the connection
+        transport.join(_NEWS_S)
+        if transport.is_alive():
+            raise
+        raise _broken(board.device.name, hop, transport) from error
 
 
-def _error(scratch: Path) -> FarmError | None:
-    """Return the error by which the tunnel has reported its end, or None."""
-    file = scratch / ERROR
-    if not file.exists():
-        return None
-    error: FarmError = pickle.loads(file.read_bytes())
-    return error
+def _cause(board: Board, channel: Any, connection: ChannelConnection, hop: Hop) -> FarmError:
+    """Return the error that explains why the session is over."""
+    name, deadline = board.device.name, board.deadline
+    if deadline.expired:
+        why = f"{deadline.seconds:.0f} s are over"
+        return DeadlineError(f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS")
+    channel.status_event.wait(_END_S)
+    status = channel.exit_status
+    if status < 0:
+        return _broken(name, hop, board.client.get_transport())
+    how = "" if status == 0 else f" of signal {status - 128}" if status > 128 else f" with exit code {status}"
+    what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
+    return ended(board.device, what, connection.last_words(), "check the memory of the board (dmesg there), then run the command again")
+
+
+def _broken(name: str, hop: Hop, transport: Any) -> FarmError:
+    """Return the error for an established connection that has ended."""
+    from farm.transports.ssh.errors import broken
+
+    cause = transport.get_exception() if transport else None
+    return broken(name, hop, cause or EOFError("it was closed from the other side"))
+
+
+def _leave(channel: Any) -> None:
+    """Close the agent's input and give it time to end by itself."""
+    with contextlib.suppress(OSError, EOFError):
+        channel.shutdown_write()
+        channel.status_event.wait(_END_S)
+        channel.close()

@@ -1,15 +1,12 @@
 """Upload large files to a board by SSH on a channel of their own, separate from the agent's.
 
-This is several times as fast as RPC through the tunnel. `carry`, in the worker process, requests an
-upload; `serve`, in the tunnel, performs it. They communicate by a pipe: `carry` sends (path,
-digest, first block), `serve` answers with (bytes sent, done) several times a second.
+This is several times as fast as RPC over the agent's channel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +24,23 @@ _NOTE_S = 0.2
 _END_S = 60.0  # time for the board to write what it has received
 
 
-def carry(pipe: Connection, path: Path, digest: str, offset: int, note: Note) -> int:
-    """Have the tunnel send a file from `offset` on; return the bytes sent.
+def carry(board: Board, store: str, path: Path, digest: str, offset: int, note: Note) -> int:
+    """Send a file from `offset` on to the board's folder `store`; return the bytes sent.
 
-    If the tunnel ends, this function returns, and the link reports the reason.
+    If the connection breaks, this function returns, and the link reports the reason.
     """
-    block, sent, done = offset // _BLOCK, 0, False
-    with contextlib.suppress(EOFError, OSError):
-        pipe.send((path, digest, block))
-        while not done:
-            note(block * _BLOCK + sent)
-            if pipe.poll(_NOTE_S):
-                sent, done = pipe.recv()
-        note(block * _BLOCK + sent)
-    return sent
-
-
-def serve(pipe: Connection, board: Board, store: str) -> None:
-    """Send the requested files, one after the other, until the pipe closes.
-
-    `store` is the board's folder for them.
-    """
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            path, digest, block = pipe.recv()
-            pipe.send((_send(pipe, board, path, f"{store}/{digest}.part", block), True))
-
-
-def _send(pipe: Connection, board: Board, path: Path, part: str, block: int) -> int:
-    sent, noted = 0, time.monotonic()
+    block, sent, noted = offset // _BLOCK, 0, time.monotonic()
     channel: Any = None
-    # A channel that ends early is not an error: what has arrived is kept
     with contextlib.suppress(Exception), path.open("rb") as file:
-        channel = board.channel(_WRITE, [part, str(block)])
+        channel = board.channel(_WRITE, [f"{store}/{digest}.part", str(block)])
+        channel.settimeout(board.deadline.remaining or 0.001)
         file.seek(block * _BLOCK)
         while piece := file.read(_PIECE):
             channel.sendall(piece)
             sent += len(piece)
             if time.monotonic() - noted > _NOTE_S:
                 noted = time.monotonic()
-                pipe.send((sent, False))
+                note(block * _BLOCK + sent)
         channel.shutdown_write()
         channel.status_event.wait(min(_END_S, board.deadline.remaining))
     if channel:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from ssh_clients import RELAY, User, configure, fails, log_in
 from ssh_passwords import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
+from waiting import patient, wait_until
 
+from farm.cancellation import Cancellation
 from farm.deadline import Deadline
 from farm.transports.ssh.config import route
 from farm.transports.ssh.connect import logged_in
@@ -194,6 +197,39 @@ def test_a_board_is_reached_by_a_command(server: SshServer) -> None:
     assert log_in(server, url="ssh://behind") == "hello\n"
     configure(server, "Host behind\n ProxyCommand false\n")
     fails(server, "the SSH connection to .* broke|no SSH server", url="ssh://behind")
+
+
+def test_what_a_proxy_command_says_stands_in_the_error_and_not_on_the_terminal(
+    server: SshServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure(server, "Host behind\n ProxyCommand echo no bastion today >&2\n")
+    assert "its ProxyCommand: no bastion today" in fails(server, "the SSH connection to .* broke|no SSH server", url="ssh://behind").why
+    assert "bastion" not in capfd.readouterr().err
+
+
+def test_a_proxy_command_ends_with_the_work_of_its_thread(server: SshServer, tmp_path: Path) -> None:
+    """As when its job's deadline is over: the program would go on at the end of its input."""
+    program = "import os, pathlib, time; pathlib.Path('part').write_text(str(os.getpid())); os.rename('part', 'pid'); time.sleep(300)"
+    (tmp_path / "forward").write_text(f"import os; os.chdir({str(tmp_path)!r})\n{program}\n")
+    configure(server, f"Host behind\n ProxyCommand {shlex.quote(sys.executable)} {tmp_path}/forward\n")
+    work, caught = Cancellation(), list[BaseException]()
+
+    def wait() -> None:
+        with work.in_this_thread():
+            try:
+                log_in(server, url="ssh://behind")
+            except Exception as error:
+                caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until((tmp_path / "pid").exists, "the program runs", patient(20))
+    process = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    assert process.exists()
+    work.cancel()
+    thread.join(patient(20))
+    assert not thread.is_alive() and caught
+    assert not process.exists()
 
 
 def test_algorithms_are_those_of_the_configuration(server: SshServer) -> None:

@@ -58,7 +58,7 @@ def test_a_password_is_asked_for_once_and_kept_nowhere(farm: Farm, locked: SshSe
     farm.configure("".join(devices) + DIGITS + QUICK)
     terminal = farm.start_on_terminal("bench", "--all", "digits")
     answer(terminal, PASSWORD)
-    wait_until(lambda: farm.processes_like("import tunnel") or terminal.child.poll() is not None, "a tunnel")
+    wait_until(lambda: farm.processes_like("farm-agent --stdio") or terminal.child.poll() is not None, "an agent")
     seen = [Path(f"/proc/{pid}/{file}") for pid in farm.processes() for file in ("cmdline", "environ")]
     assert [file for file in seen if file.exists() and PASSWORD.encode() in file.read_bytes()] == []
     done = terminal.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from pathlib import Path
 
@@ -69,14 +68,6 @@ def test_a_killed_session_is_told(farm: Farm, server: SshServer, emulators: None
     running = run_slowly(farm, server)
     kill_all(running_agents(farm)[1:], signal.SIGKILL)
     assert "died of Killed" in assert_failed(running.end(), 5, "the session on board ended")["why"]
-    assert_nothing_is_left(farm, server)
-
-
-def test_a_killed_tunnel_is_told(farm: Farm, server: SshServer, emulators: None) -> None:
-    running = run_slowly(farm, server)
-    (tunnel,) = farm.processes_like("import tunnel")
-    os.kill(tunnel, signal.SIGKILL)
-    assert_failed(running.end(), 5, "the tunnel to board ended")
     assert_nothing_is_left(farm, server)
 
 

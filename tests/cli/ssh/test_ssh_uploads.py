@@ -50,15 +50,11 @@ def by_a_cut(farm: Farm, relay: Relay) -> None:
     relay.cut()
 
 
-def by_its_tunnels_end(farm: Farm, relay: Relay) -> None:
-    os.kill(*farm.processes_like("import tunnel"), signal.SIGKILL)
-
-
 def by_its_agents_end(farm: Farm, relay: Relay) -> None:
     os.kill(farm.processes_like(r"^\S*farm-agent --stdio")[0], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("breaks", [by_a_cut, by_its_tunnels_end, by_its_agents_end])
+@pytest.mark.parametrize("breaks", [by_a_cut, by_its_agents_end])
 def test_an_upload_that_breaks_goes_on_where_it_was(farm: Farm, server: SshServer, breaks: Callable[[Farm, Relay], None]) -> None:
     size = write_heavy_model(farm.folder / "heavy.onnx")
     with slow_relay(server.port, SPEED) as relay:

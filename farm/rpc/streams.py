@@ -1,0 +1,36 @@
+"""What a session needs of a connection: the methods of `blocking_connection.BlockingConnection`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from farm.deadline import Deadline
+
+
+class Stream(Protocol):
+    """A connection whose server has greeted already."""
+
+    async def send(self, parts: Iterable[bytes | memoryview], deadline: Deadline) -> None:
+        """Send all parts."""
+        ...
+
+    async def receive(self, deadline: Deadline) -> bytes:
+        """Return the next piece; empty at the end."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+    def cut(self) -> None:
+        """Break the connection now."""
+        ...
+
+
+class GreetingStream(Stream, Protocol):
+    """A connection whose server is still to greet."""
+
+    async def exactly(self, count: int, deadline: Deadline) -> bytes:
+        """Return `count` bytes."""
+        ...

@@ -1,0 +1,90 @@
+"""The connection of a session over an SSH channel: the standard streams of an agent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from farm import subprocesses
+from farm.deadline import Deadline
+from farm.rpc.blocking_connection import wait_in_steps
+
+_PIECE_BYTES = 1 << 18
+_PACKET_BYTES = (1 << 15) - 64  # paramiko's payload in one packet of OpenSSH's largest size
+_MOST_LOG_BYTES = 1 << 16
+
+
+class ChannelConnection:
+    """A `farm.rpc.streams.Stream` whose methods block the calling thread.
+
+    Keeps the end of what the agent writes to its standard error.
+    """
+
+    def __init__(self, channel: Any, break_it: Callable[[], object]) -> None:
+        self._channel, self._break = channel, break_it
+        self._log = b""
+        self._piece = b""
+        self._lost = False
+
+    async def send(self, parts: Iterable[bytes | memoryview], deadline: Deadline) -> None:
+        """Send all parts. Raises TimeoutError at the deadline.
+
+        A connection that breaks meanwhile is noticed by `receive`, after what has arrived.
+        """
+        for part in parts:
+            view = memoryview(part)
+            while view and not self._lost:
+                piece, view = bytes(view[:_PACKET_BYTES]), view[_PACKET_BYTES:]
+                self._send(piece, deadline)
+
+    async def receive(self, deadline: Deadline) -> bytes:
+        """Return the next piece; empty at the end. Raises TimeoutError at the deadline."""
+        wait_in_steps(self._received, deadline)
+        return self._piece
+
+    async def close(self) -> None:
+        """Say that nothing more comes."""
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.shutdown_write()
+
+    def cut(self) -> None:
+        """Break the connection now, with all other channels of the board. Does not block."""
+        self._break()
+
+    def last_words(self) -> str:
+        """Return the last lines that the agent wrote to its standard error."""
+        self._keep_log()
+        return subprocesses.last_lines(self._log.decode(errors="replace"))
+
+    def _send(self, piece: bytes, deadline: Deadline) -> None:
+        rest = piece
+
+        def sent(step_s: float) -> bool:
+            nonlocal rest
+            self._keep_log()
+            self._channel.settimeout(step_s)
+            try:
+                rest = rest[self._channel.send(rest) :]
+            except TimeoutError:
+                return False
+            except (OSError, EOFError):
+                self._lost = True
+            return True
+
+        while rest and not self._lost:
+            wait_in_steps(sent, deadline)
+
+    def _received(self, step_s: float) -> bool:
+        self._keep_log()
+        self._channel.settimeout(step_s)
+        try:
+            self._piece = self._channel.recv(_PIECE_BYTES)
+        except TimeoutError:
+            return False
+        return True
+
+    def _keep_log(self) -> None:
+        """Read standard error: what nobody reads would fill the channel's window."""
+        while self._channel.recv_stderr_ready():
+            self._log = (self._log + self._channel.recv_stderr(_PIECE_BYTES))[-_MOST_LOG_BYTES:]
