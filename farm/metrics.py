@@ -19,11 +19,12 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 @dataclass(slots=True)
 class Metric:
-    """A gauge and its values, each with its labels."""
+    """A gauge, or another kind of metric, and its values, each with its labels."""
 
     name: str
     help: str
     values: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+    kind: str = "gauge"
 
 
 def text(metrics: Iterable[Metric]) -> str:
@@ -64,7 +65,7 @@ def _percentile(latency: Latency, name: str) -> float | None:
 
 
 def _lines(metric: Metric) -> list[str]:
-    head = [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} gauge\n"]
+    head = [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} {metric.kind}\n"]
     # a mapping, because a duplicate sample makes the whole page invalid
     values = {_labels(labels): _number(value) for labels, value in metric.values}
     return head + [f"{metric.name}{{{labels}}} {value}\n" for labels, value in values.items()]

@@ -1,4 +1,4 @@
-"""Determine whether other users could have written a file, and create private files.
+"""Determine whether other users could have written a file, or connected; create private files.
 
 The rule is that of OpenSSH's StrictModes and of git's safe.directory: a file is as trustworthy as
 the least protected folder on the path to it. Each folder from the root down, and the file, must
@@ -11,6 +11,9 @@ belong to this user or to root and must not be writable by anybody else. There a
     - The owner of `/` counts as root: in a user namespace, root may have no number of its own.
 
 Symbolic links are followed one by one, and each is checked as an entry of its folder.
+
+Anybody on this machine can connect to a port of loopback, or listen on one. The kernel knows whose
+the socket at the other end is.
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import socket
 import stat
+import sys
 from pathlib import Path
 
 _MOST_LINKS = 40  # Linux's limit
+_SOCKETS = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+_MAPPED = bytes(10) + b"\xff\xff"  # precedes an address of IPv4 in one of IPv6
 _PRIVATE_FILE, _GROUP_FILE, _PRIVATE_FOLDER = 0o600, 0o660, 0o700
 
 
@@ -101,6 +108,44 @@ def open_private(path: Path) -> int:
     """Open a file to read and write; create it with mode 0600. Raises OSError for a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, _PRIVATE_FILE)
+
+
+def peer_of(connection: socket.socket) -> int | None:
+    """Return the user whose socket is at the other end of a TCP connection on this machine.
+
+    None if the kernel does not list it: it is on another machine, or its process has closed it.
+    """
+    try:
+        ends = [connection.getpeername()[:2], connection.getsockname()[:2]]
+    except OSError:
+        return None
+    wanted = [{_in_table(host, port), _in_table(host, port, mapped=True)} for host, port in ends]
+    for table in _SOCKETS:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[1] in wanted[0] and fields[2] in wanted[1] and fields[9] != "0":  # 0: closed
+                return int(fields[7])
+    return None
+
+
+def name_of(user: int) -> str:
+    """Return the name of a user's account, or one of its number if it has none."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"uid-{user}"
+
+
+def _in_table(host: str, port: int, *, mapped: bool = False) -> str:
+    """Return an address as the kernel's tables have it: words of four bytes, in hexadecimal."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    raw = socket.inet_pton(family, host.partition("%")[0])
+    raw = _MAPPED + raw if mapped and family == socket.AF_INET else raw
+    words = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
 
 
 def _foreign(path: Path, info: os.stat_result, *, is_last: bool, group_may: bool) -> str:

@@ -8,6 +8,9 @@ nor torch is needed after this.
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 from farm import data, importers, quantize, stats
 from farm.compiler import host_run
 from farm.compiler.artifact import specs
-from farm.compiler.build import compiling
+from farm.compiler.build import Generated, code_of, compiling, keep_checked
 from farm.compiler.fingerprint import compiler_digest, versions
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, with_fixed_shapes
+from farm.sandbox.array_files import read_arrays
+from farm.sandbox.field_types import wrong_field
 from farm.store import Store, Upstream, digest_of
 from farm.time_ledger import timed
-from farm.types import Agreement, Limits, Model, Prepared, Profile, Progress, Stage
-from farm.workers import Desk
+from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Progress, Stage
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,27 +43,41 @@ MODULE, WEIGHTS, REFERENCE, PREPARED = "module.json", "weights.npz", "reference.
 FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
 _FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
-Maker = Callable[[Desk, Model, Profile, Path, Path], None]
+BUILD = "build"  # folder of the code that the check generated
+Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], Generated | None]
+_MOST_BYTES = 16 << 20  # of prepared.json
+_MOST_AXES = 32
+_NUMBERS = re.compile(r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII)
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
-def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker | None = None, upstream: Upstream | None = None) -> Prepared:
+def prepare(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    cache: Path,
+    maker: Maker | None = None,
+    upstream: Upstream | None = None,
+    *,
+    keep_build: bool = False,
+) -> Prepared:
     """Return the prepared model from the store, or prepare and store it.
 
     `host` is the profile of this machine. `maker` replaces `make`, for example to run it in a
-    sandbox; the files that it leaves are trusted for their content only. `upstream` is where others' prepared models
-    are fetched from. Raises ModelError if the
-    model cannot be imported, and WrongAnswer if our build of it does not agree with the reference.
+    sandbox; the files that it leaves are trusted for their content only. `upstream` is where others'
+    prepared models are fetched from. With `keep_build`, the code that the check generates becomes
+    the model's build for `host`. Raises ModelError if the model cannot be imported, and WrongAnswer
+    if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
     before = _digest(model, cache)
     if before and (kept := store.find(KIND, before)):
         return load(model.name, kept, cached=True)
-    desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            (maker or make)(desk, model, host, cache, made)
+            generated = (maker or make)(context, model, host, cache, made, keep_build)
             digest = _digest(model, cache)
             if digest is not None and before in (None, digest):
                 break
@@ -68,9 +87,12 @@ def prepare(desk: Desk, model: Model, host: Profile, cache: Path, maker: Maker |
         with store.publish(KIND, digest) as folder:
             for name in FILES:
                 _moved(made / name, folder / name)
-    kept = store.find(KIND, digest)
-    assert kept is not None, "published, and not there"
-    return load(model.name, kept, cached=False)
+        kept = store.find(KIND, digest)
+        assert kept is not None, "published, and not there"
+        prepared = load(model.name, kept, cached=False)
+        if generated:
+            keep_checked(prepared, host, store, generated, made / BUILD)
+    return prepared
 
 
 def kept(model: Model, cache: Path) -> Prepared | None:
@@ -83,28 +105,31 @@ def kept(model: Model, cache: Path) -> Prepared | None:
     return load(model.name, folder, cached=True) if folder else None
 
 
-def make(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> None:
+def make(context: TaskContext, model: Model, host: Profile, cache: Path, folder: Path, keep_build: bool = False) -> Generated | None:
     """Import a model, check it, and write FILES into a folder.
 
     If a model with an open batch cannot be built, or answers wrong, it is imported again with its
-    example shapes, which have a batch of 1.
+    example shapes, which have a batch of 1. With `keep_build`, the code is written to the folder
+    BUILD in it, and its description returned.
     """
     seconds: dict[str, float] = {}
 
     def note(text: str, fraction: float | None) -> None:
-        desk.note(Progress(Stage.IMPORTING, text, fraction))
+        context.note(Progress(Stage.IMPORTING, text, fraction))
 
     with timed(seconds, "import"):
         imported = import_model(model, cache, host, note)
     try:
-        _prepare_into(folder, desk, model, imported, host, seconds)
+        return _prepare_into(folder, context, model, imported, host, seconds, keep_build)
     except (BuildError, ModelError, WrongAnswer) as error:
         if not imported.open:
             raise
-        desk.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
+        context.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
         with timed(seconds, "import"):
             fixed = import_model(with_fixed_shapes(model, imported.inputs), cache, host, note)
-        _prepare_into(folder, desk, model, replace(fixed, fixed=f"{error.what}: {error.why}"), host, seconds)
+        shutil.rmtree(folder / BUILD, ignore_errors=True)
+        fixed = replace(fixed, fixed=f"{error.what}: {error.why}")
+        return _prepare_into(folder, context, model, fixed, host, seconds, keep_build)
 
 
 def import_model(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
@@ -124,29 +149,59 @@ def _moved(source: Path, target: Path) -> None:
 
 
 def load(name: str, folder: Path, *, cached: bool) -> Prepared:
-    """Read a stored model under the name `name`."""
-    content = json.loads((folder / PREPARED).read_text())
-    return Prepared(
-        **{
-            **content,
-            "model": name,
-            "digest": folder.name,
-            "directory": folder,
-            "inputs": specs(content["inputs"]),
-            "outputs": specs(content["outputs"]),
-            "check": Agreement(**content["check"]),
-            "cached": cached,
-        }
-    )
+    """Read a stored model under the name `name`.
+
+    Raises ModelError if its file is not what `make` writes: a sandboxed process made it.
+    """
+    try:
+        if (size := (folder / PREPARED).stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"it has {size} bytes")
+        content = json.loads((folder / PREPARED).read_text())
+        prepared = Prepared(
+            **{
+                **content,
+                "model": name,
+                "digest": folder.name,
+                "directory": folder,
+                "inputs": specs(content["inputs"]),
+                "outputs": specs(content["outputs"]),
+                "check": Agreement(**content["check"]),
+                "cached": cached,
+            }
+        )
+        if wrong := _wrong(prepared):
+            raise ValueError(f"its {wrong} is none")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as exc:
+        why, fix = f"{type(exc).__name__}: {exc}"[:600], f"rm -r {shlex.quote(str(folder))}"
+        raise ModelError(f"{name}: {PREPARED} is damaged", why, fix) from exc
+    return prepared
+
+
+def _wrong(prepared: Prepared) -> str:
+    """Return a field of a prepared model with a value that no model has; "" if there is none."""
+    for part in (prepared, prepared.check, *prepared.inputs, *prepared.outputs):
+        if name := wrong_field(part):
+            return name
+    for spec in (*prepared.inputs, *prepared.outputs):
+        if not _NUMBERS.fullmatch(spec.dtype) or any(extent < 0 for extent in spec.shape) or len(spec.shape) > _MOST_AXES:
+            return "dtype or shape"
+    return "" if prepared.precision in LIMITS else "precision"
 
 
 def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
-    """Return example inputs by name, and the reference engine's outputs for them."""
-    import numpy as np
+    """Return example inputs by name, and the reference engine's outputs for them.
 
-    with np.load(prepared.directory / REFERENCE) as kept:
-        inputs = {spec.name: kept[f"input:{spec.name}"] for spec in prepared.inputs}
-        return inputs, [kept[f"output:{index}"] for index in range(len(prepared.outputs))]
+    Raises ModelError if the file is not what `make` writes.
+    """
+    kept = read_arrays(prepared.directory / REFERENCE)
+    wanted = [f"input:{spec.name}" for spec in prepared.inputs]
+    wanted += [f"output:{index}" for index in range(len(prepared.outputs))]
+    if missing := [name for name in wanted if name not in kept]:
+        fix = f"rm -r {shlex.quote(str(prepared.directory))}"
+        raise ModelError(f"{prepared.model}: {REFERENCE} is damaged", f"it lacks {', '.join(missing)}"[:600], fix)
+    values = [kept[name] for name in wanted]
+    inputs = {spec.name: value for spec, value in zip(prepared.inputs, values, strict=False)}
+    return inputs, values[len(prepared.inputs) :]
 
 
 def _digest(model: Model, cache: Path) -> str | None:
@@ -168,23 +223,34 @@ def _digest(model: Model, cache: Path) -> str | None:
         ) from exc
 
 
-def _prepare_into(folder: Path, desk: Desk, model: Model, imported: Imported, host: Profile, seconds: dict[str, float]) -> None:
-    """Run the reference engine and our build, compare them, and write FILES into a folder."""
+def _prepare_into(
+    folder: Path, context: TaskContext, model: Model, imported: Imported, host: Profile, seconds: dict[str, float], keep_build: bool
+) -> Generated | None:
+    """Run the reference engine and our build, compare them, and write FILES into a folder.
+
+    With `keep_build`, the code of our build is written there, too, and its description returned.
+    """
     import numpy as np
     import tvm
 
-    desk.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
+    context.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
     with timed(seconds, "reference"):
         examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
         expected = [imported.reference(example) for example in examples]
-    desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
+    generated: Generated | None = None
     with timed(seconds, "check"):
-        answers = _run_here(model, imported, host, examples)
+        if keep_build:
+            generated, answers = _build_and_run(model, imported, host, examples, folder)
+        else:
+            answers = _run_here(model, imported, host, examples)
+    if generated:
+        seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
     precision = _precision(imported.module)
     checks = [_checked(model, imported, *pair, model.limits[precision]) for pair in zip(answers, expected, strict=True)]
     with timed(seconds, "reference"):  # last, because it may take long
-        correct, total = _reference_accuracy(desk, model, imported)
-    (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
+        correct, total = _reference_accuracy(context, model, imported)
     np.savez(folder / WEIGHTS, *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
     named.update({f"output:{index}": value for index, value in enumerate(expected[0])})
@@ -199,8 +265,10 @@ def _prepare_into(folder: Path, desk: Desk, model: Model, imported: Imported, ho
         "reference_correct": correct,
         "reference_total": total,
         "seconds": seconds,
+        "built": generated is not None,
     }
     (folder / PREPARED).write_text(json.dumps(content, indent=1))
+    return generated
 
 
 def _of_another_batch(imported: Imported) -> dict[str, Array]:
@@ -253,7 +321,7 @@ def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Arra
     return check.why or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
 
 
-def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[int | None, int | None]:
+def _reference_accuracy(context: TaskContext, model: Model, imported: Imported) -> tuple[int | None, int | None]:
     """Return how many labelled samples the reference classifies right, and of how many.
 
     Both are None if the model has no data set.
@@ -264,7 +332,7 @@ def _reference_accuracy(desk: Desk, model: Model, imported: Imported) -> tuple[i
     for sample in samples.read():
         correct += int(imported.reference(sample.inputs)[0].argmax() == sample.label)
         if sample.index % _EVERY_SAMPLES == 0:
-            desk.note(Progress(Stage.IMPORTING, f"{imported.engine} on {len(samples)} labelled samples", sample.index / len(samples)))
+            context.note(Progress(Stage.IMPORTING, f"{imported.engine} on {len(samples)} labelled samples", sample.index / len(samples)))
     return correct, len(samples)
 
 
@@ -273,3 +341,20 @@ def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequenc
     with compiling(model.name, host):
         run = host_run.built(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
+
+
+def _build_and_run(
+    model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]], folder: Path
+) -> tuple[Generated, list[list[Array]]]:
+    """Run our own build of the model on each example, and write its code to the folder BUILD.
+
+    It starts from the stored module, as every build does.
+    """
+    import tvm
+
+    (folder / BUILD).mkdir()
+    with compiling(model.name, host):
+        module = tvm.ir.load_json((folder / MODULE).read_text())
+        code = code_of(module, imported.weights, host, {}, folder, folder / BUILD, lambda _: None, {}, load=True)
+        run = host_run.runner(code.lowered, code.executable)
+        return code.generated, [run([example[spec.name] for spec in imported.inputs]) for example in examples]

@@ -1,6 +1,6 @@
 """Prompts for secrets that only the user knows, such as passwords and passphrases.
 
-They appear on the terminal; the answers stay in memory only. A task asks by `desk.ask`; its crew
+They appear on the terminal; the answers stay in memory only. A task asks by `context.ask`; its pool
 passes the question to `terminal` and the answer back. The terminal shows one question at a time,
 and nobody blocks on it: `answers` polls for a typed line. An answer is reused while the command
 lasts, unless it was wrong. Without a terminal, or in its background, every answer is None.

@@ -1,7 +1,7 @@
 """Run programs on this machine: to their end, or for the duration of a block.
 
 Only this module uses subprocess. A program leads a process group of its own or joins that of the
-`Crew` worker that starts it: in both cases it can be ended together with its children.
+`WorkerPool` worker that starts it: in both cases it can be ended together with its children.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError, UsageError
 
 GRACE_S = 2.0
+_ENDED = ("Z", "X")  # states of processes that have ended
 # The first words of the stacks that TVM and Python print when a process crashes.
 _STACKS = ("!!!!!!! Segfault encountered", "Fatal Python error:")
 # Input: lines "+group" and "-group". The end of the input means that the writing process has ended.
-_HEIR = """
+_REAPER = """
 import os, signal, sys
 groups = set()
 for line in sys.stdin:
@@ -39,7 +40,15 @@ for group in groups:
 """
 
 
-def run(command: Sequence[str | Path], *, deadline: Deadline, what: str, fix: str = "", env: Mapping[str, str] | None = None) -> str:
+def run(
+    command: Sequence[str | Path],
+    *,
+    deadline: Deadline,
+    what: str,
+    fix: str = "",
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> str:
     """Run a program to its end and return its output on both streams.
 
     Raises BuildError if it is missing or fails (with its last output), DeadlineError if it takes
@@ -54,6 +63,7 @@ def run(command: Sequence[str | Path], *, deadline: Deadline, what: str, fix: st
             stderr=subprocess.STDOUT,
             timeout=deadline.remaining,
             env={**os.environ, **(env or {})},
+            pass_fds=tuple(pass_fds),
             text=True,
             errors="replace",
         )
@@ -174,14 +184,29 @@ def wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _wait_for_group(group: int, seconds: float) -> None:
-    """Wait until a process group is gone, at most `seconds`."""
+    """Wait until all processes of a group have ended, at most `seconds`."""
     deadline = Deadline(seconds)
-    while not deadline.expired:
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return
+    while not deadline.expired and _is_alive(group):
         time.sleep(0.01)
+
+
+def _is_alive(group: int) -> bool:
+    """Return whether a process of a group has not ended.
+
+    One that has ended and lost its parent stays in the group until init reaps it. In a container,
+    that may be seconds, or never.
+    """
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    states: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it is gone
+            state, _, its_group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group:
+                states.append(state)
+    return not states or any(state not in _ENDED for state in states)
 
 
 def send(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool) -> None:
@@ -193,7 +218,7 @@ def send(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool)
             child.send_signal(number)
 
 
-class Heir:
+class OrphanReaper:
     """Watchdog process that kills all registered process groups when this process ends.
 
     It does so however this process ends, even by SIGKILL. The kernel's own mechanism
@@ -202,7 +227,7 @@ class Heir:
 
     def __init__(self) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _HEIR],
+            [sys.executable, "-I", "-S", "-c", _REAPER],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -210,11 +235,11 @@ class Heir:
             text=True,
         )
 
-    def know(self, child: subprocess.Popen[bytes]) -> None:
+    def track(self, child: subprocess.Popen[bytes]) -> None:
         """Register a process that leads a group."""
         self._tell(f"+{child.pid}")
 
-    def forget(self, child: subprocess.Popen[bytes]) -> None:
+    def untrack(self, child: subprocess.Popen[bytes]) -> None:
         """Unregister a group that has ended, because another may get its number."""
         self._tell(f"-{child.pid}")
 

@@ -1,6 +1,6 @@
 """The main program of a worker process: receive a task, run it, return the answer, repeat.
 
-The other end is `workers.Crew`. A worker may be stopped at any moment: paused, frozen, or swapped
+The other end is `workers.WorkerPool`. A worker may be stopped at any moment: paused, frozen, or swapped
 out. To keep others from blocking on it, tasks and answers, which may be large, are passed as files
 in its scratch folder; the connection carries only short messages that fit into its buffer.
 """
@@ -32,18 +32,18 @@ TASK, ANSWER = "task.pickle", "answer.pickle"
 class Kind(StrEnum):
     """The kind of a message from a worker.
 
-    QUIET, ASK and WARNING are exchanged between worker and crew only.
+    QUIET, ASK and WARNING are exchanged between worker and pool only.
     """
 
     NOTE = "note"
     DONE = "done"
     FAILED = "failed"
-    QUIET = "quiet"  # between worker and crew only, as are ASK and WARNING
+    QUIET = "quiet"  # between worker and pool only, as are ASK and WARNING
     ASK = "ask"
     WARNING = "warning"
 
 
-class Desk:
+class TaskContext:
     """The worker's interface for its task: scratch folder, progress, prompts and exclusive CPU."""
 
     def __init__(self, scratch: Path, connection: Connection | None = None) -> None:
@@ -51,7 +51,7 @@ class Desk:
         self._connection = connection
 
     def note(self, value: object) -> None:
-        """Report progress to the crew. `value` must be picklable."""
+        """Report progress to the pool. `value` must be picklable."""
         if self._connection:
             self._connection.send((Kind.NOTE, value))
 
@@ -81,7 +81,7 @@ class Desk:
 
 
 class _Warnings(logging.Handler):
-    """Passes the warnings of farm's log to the crew, which logs them in its own process."""
+    """Passes the warnings of farm's log to the pool, which logs them in its own process."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(logging.WARNING)
@@ -89,31 +89,31 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send the text of a record."""
-        with contextlib.suppress(OSError):  # the crew is gone
+        with contextlib.suppress(OSError):  # the pool is gone
             self._connection.send((Kind.WARNING, record.getMessage()))
 
 
-def run(desk: Desk, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Kind, Any]:
+def run(context: TaskContext, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Kind, Any]:
     """Run a task; return DONE and its result, or FAILED and its FarmError."""
     try:
-        return Kind.DONE, function(desk, *arguments)
+        return Kind.DONE, function(context, *arguments)
     except FarmError as error:
         return Kind.FAILED, error
     except Exception as error:
         return Kind.FAILED, _unexpected(error)
 
 
-def _work(connection: Connection, desk: Desk) -> None:
-    """Run tasks until the crew closes the connection."""
+def _work(connection: Connection, context: TaskContext) -> None:
+    """Run tasks until the pool closes the connection."""
     while True:
         try:
             connection.recv()
         except EOFError:
             return
-        kind, value = run(desk, *pickle.loads((desk.scratch / TASK).read_bytes()))
+        kind, value = run(context, *pickle.loads((context.scratch / TASK).read_bytes()))
         if kind is Kind.DONE:
             try:
-                (desk.scratch / ANSWER).write_bytes(pickle.dumps(value))
+                (context.scratch / ANSWER).write_bytes(pickle.dumps(value))
                 value = None
             except Exception as error:
                 kind, value = Kind.FAILED, _unexpected(error)
@@ -145,5 +145,5 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))
     with contextlib.suppress(BrokenPipeError):
-        _work(connection, Desk(Path(sys.argv[2]), connection))
+        _work(connection, TaskContext(Path(sys.argv[2]), connection))
     os._exit(0)  # TVM's and torch's threads need no cleanup

@@ -1,17 +1,17 @@
-"""Workers: each lane has one process, or thread, that runs one task at a time.
+"""Workers: each slot has one process, or thread, that runs one task at a time.
 
-    crew = Crew(scratch)             with Crew(...) as crew:
-    crew.assign("pi3", function, arguments, deadline_s=60)      runs function(desk, *arguments)
-    crew.messages(1.0)               -> [Message("pi3", Kind.NOTE | DONE | FAILED, value), ...]
+    with WorkerPool(scratch) as pool:
+        pool.assign("pi3", function, arguments, deadline_s=60)  # runs function(context, *arguments)
+        pool.messages(1.0)  # [Message("pi3", Kind.NOTE | DONE | FAILED, value), ...]
 
-A TVM call that hangs cannot be interrupted from within its process; therefore lanes that compile
+A TVM call that hangs cannot be interrupted from within its process; therefore slots that compile
 are processes. A worker process lives in a process group with everything that it starts, works in a
-scratch folder that is deleted with it, and dies with this process. `desk.quiet()` pauses every
-other lane on this machine, so that farm's own load does not disturb a latency measured here.
-`desk.ask(question)` asks the user. A warning that a worker logs to the logger "farm" is logged
+scratch folder that is deleted with it, and dies with this process. `context.quiet()` pauses every
+other slot on this machine, so that farm's own load does not disturb a latency measured here.
+`context.ask(question)` asks the user. A warning that a worker logs to the logger "farm" is logged
 here, once for all workers.
 
-A lane that only talks to a device over a network is a thread of this process (`thread=True`): it
+A slot that only talks to a device over a network is a thread of this process (`thread=True`): it
 costs a thousandth of a process. All its waits are `cancellation.breakable`, so that it ends at its
 deadline too.
 """
@@ -36,24 +36,25 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm import signals, subprocesses
 from farm.cancellation import Cancellation
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, InternalError
 from farm.prompts import terminal
-from farm.worker_main import ANSWER, TASK, Desk, Kind, run
+from farm.worker_main import ANSWER, TASK, Kind, TaskContext, run
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["Crew", "Desk", "Kind", "Message", "ahead", "together"]
+__all__ = ["Kind", "Message", "TaskContext", "WorkerPool", "prefetch", "thread_map"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _TICK_S = 0.1
+_PART, _PART_S = 64, 0.001  # of what is read ahead: items, and seconds of processor time
 _MOST_FILES = 1 << 16
 # A worker has our import path. (`python -m` would search the working directory first, where a
 # user's file may have any name.)
@@ -62,9 +63,9 @@ _START = "import sys; sys.path[:] = {path!r}; from farm import worker_main; work
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A lane's message: a progress report, its result, or its error (a FarmError)."""
+    """A slot's message: a progress report, its result, or its error (a FarmError)."""
 
-    lane: str
+    slot: str
     kind: Kind
     value: Any
 
@@ -130,11 +131,11 @@ class _ThreadWorker(_Worker):
         self._tasks.put(None)
 
     def work(self, connection: Connection) -> None:
-        """Run tasks until the crew ends the worker."""
-        desk = Desk(self.scratch, connection)
+        """Run tasks until the pool ends the worker."""
+        context = TaskContext(self.scratch, connection)
         with connection, self.cancellation.in_this_thread(), contextlib.suppress(OSError):  # ended
             while task := self._tasks.get():
-                kind, value = run(desk, *task)
+                kind, value = run(context, *task)
                 if kind is Kind.DONE:
                     self._answer, value = value, None
                 connection.send((kind, value))
@@ -142,7 +143,7 @@ class _ThreadWorker(_Worker):
 
 
 @dataclass
-class Crew:
+class WorkerPool:
     """The worker processes of one command; leaving the block ends them and all that they started.
 
     `scratch` is the folder in which each worker gets a folder of its own, with its log file.
@@ -153,30 +154,31 @@ class Crew:
     _quiet: str | None = None
     _wants_quiet: list[str] = field(default_factory=list)
     _warnings: set[str] = field(default_factory=set)
-    _heir: subprocesses.Heir = field(init=False)
+    _look_again: Deadline = field(default_factory=lambda: Deadline(0))  # for what is past its deadline
+    _reaper: subprocesses.OrphanReaper = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self._heir = subprocesses.Heir()
+        self._reaper = subprocesses.OrphanReaper()
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers.values():
             worker.signal(signal.SIGTERM)
-        for lane in list(self._workers):
-            self._dismiss(lane)
+        for slot in list(self._workers):
+            self._dismiss(slot)
         self._selector.close()
-        self._heir.close()
+        self._reaper.close()
 
-    def idle(self, lane: str) -> bool:
-        """Return whether a lane has no task."""
-        worker = self._workers.get(lane)
+    def idle(self, slot: str) -> bool:
+        """Return whether a slot has no task."""
+        worker = self._workers.get(slot)
         return worker is None or worker.deadline is None
 
     def assign(
         self,
-        lane: str,
+        slot: str,
         function: Callable[..., Any],
         *arguments: Any,
         deadline_s: float,
@@ -184,26 +186,26 @@ class Crew:
         here: bool = True,
         thread: bool = False,
     ) -> None:
-        """Make an idle lane call `function(desk, *arguments)`, with a module-level function.
+        """Make an idle slot call `function(context, *arguments)`, with a module-level function.
 
-        `here` marks a lane on this machine, which others' `quiet` may pause. With `thread`, the
-        lane is a thread of this process: for a function that only waits for a network.
+        `here` marks a slot on this machine, which others' `quiet` may pause. With `thread`, the
+        slot is a thread of this process: for a function that only waits for a network.
         """
-        worker = self._workers.get(lane)
+        worker = self._workers.get(slot)
         if worker is None or worker.has_died:
             if worker is not None:
-                self._dismiss(lane)
-            worker = self._workers[lane] = self._start_thread(lane) if thread else self._start_process(lane, here)
-            self._selector.register(worker.connection, selectors.EVENT_READ, lane)
+                self._dismiss(slot)
+            worker = self._workers[slot] = self._start_thread(slot) if thread else self._start_process(slot, here)
+            self._selector.register(worker.connection, selectors.EVENT_READ, slot)
         worker.give(function, arguments)
         worker.deadline, worker.task, worker.doing = Deadline(deadline_s), task, ""
-        if self._quiet not in (None, lane):
+        if self._quiet not in (None, slot):
             self._pause(worker)
 
     def messages(self, timeout_s: float) -> list[Message]:
-        """Return the lanes' messages, waiting at most `timeout_s` for the first one.
+        """Return the slots' messages, waiting at most `timeout_s` for the first one.
 
-        Lanes past their deadline are ended and fail. Raises Stopped when a signal asks us to end.
+        Slots past their deadline are ended and fail. Raises Stopped when a signal asks us to end.
         """
         timeout = Deadline(timeout_s)
         while True:
@@ -214,18 +216,18 @@ class Crew:
             if found or timeout.expired:
                 return found
 
-    def _start_thread(self, lane: str) -> _Worker:
+    def _start_thread(self, slot: str) -> _Worker:
         """Start a thread with its scratch folder and its connection."""
         _allow_many_files()
-        scratch = Path(tempfile.mkdtemp(prefix=f"{lane}-", dir=self.scratch))
+        scratch = Path(tempfile.mkdtemp(prefix=f"{slot}-", dir=self.scratch))
         ours, theirs = Pipe()
         worker = _ThreadWorker(ours, scratch, scratch / "worker.log", here=False, child=None)
-        threading.Thread(target=worker.work, args=[theirs], name=lane, daemon=True).start()
+        threading.Thread(target=worker.work, args=[theirs], name=slot, daemon=True).start()
         return worker
 
-    def _start_process(self, lane: str, here: bool) -> _Worker:
+    def _start_process(self, slot: str, here: bool) -> _Worker:
         """Start a worker process with its scratch folder and its connection."""
-        scratch = Path(tempfile.mkdtemp(prefix=f"{lane}-", dir=self.scratch))
+        scratch = Path(tempfile.mkdtemp(prefix=f"{slot}-", dir=self.scratch))
         log = scratch / "worker.log"
         ours, theirs = Pipe()
         with theirs:
@@ -236,22 +238,22 @@ class Crew:
                 pass_fds=[theirs.fileno()],
                 own_group=True,
             )
-        self._heir.know(child)
+        self._reaper.track(child)
         return _Worker(ours, scratch, log, here, child)
 
-    def _dismiss(self, lane: str) -> None:
+    def _dismiss(self, slot: str) -> None:
         """End a worker with everything that it started, and delete its scratch folder."""
-        worker = self._workers.pop(lane)
-        terminal.withdraw(lane)
+        worker = self._workers.pop(slot)
+        terminal.withdraw(slot)
         worker.end()
         if worker.child:
-            self._heir.forget(worker.child)
+            self._reaper.untrack(worker.child)
         self._selector.unregister(worker.connection)
         worker.connection.close()
         shutil.rmtree(worker.scratch, ignore_errors=True)
-        if lane in self._wants_quiet:
-            self._wants_quiet.remove(lane)
-        if self._quiet == lane:
+        if slot in self._wants_quiet:
+            self._wants_quiet.remove(slot)
+        if self._quiet == slot:
             self._end_quiet()
             self._grant_quiet()
 
@@ -262,31 +264,31 @@ class Crew:
             return []
         found = []
         for key, _ in self._selector.select(timeout_s):
-            lane: str = key.data
-            worker = self._workers.get(lane)
+            slot: str = key.data
+            worker = self._workers.get(slot)
             if worker is None or worker.connection is not key.fileobj:
                 continue  # dismissed meanwhile
             try:
                 while worker.connection.poll():
-                    found += self._hear(lane, *worker.connection.recv())
+                    found += self._hear(slot, *worker.connection.recv())
             except (EOFError, OSError):
-                found += self._died(lane)
+                found += self._died(slot)
         return found
 
-    def _hear(self, lane: str, kind: Kind, value: Any) -> list[Message]:
+    def _hear(self, slot: str, kind: Kind, value: Any) -> list[Message]:
         """Handle one message of a worker; return those that concern the caller."""
         if kind is Kind.QUIET:
-            self._set_quiet(lane, value)
+            self._set_quiet(slot, value)
             return []
         if kind is Kind.WARNING:
-            if value not in self._warnings:  # several lanes may meet the same fault
+            if value not in self._warnings:  # several slots may meet the same fault
                 self._warnings.add(value)
                 logging.getLogger("farm").warning("%s", value)
             return []
-        worker = self._workers[lane]
+        worker = self._workers[slot]
         if kind is Kind.ASK:
             worker.asked_at = time.monotonic()
-            terminal.put(lane, value)
+            terminal.put(slot, value)
             return []
         if kind is Kind.NOTE:
             worker.doing = getattr(value, "note", "")
@@ -294,11 +296,11 @@ class Crew:
             worker.deadline = None
         if kind is Kind.DONE:
             value = worker.answer()
-        return [Message(lane, kind, value)]
+        return [Message(slot, kind, value)]
 
-    def _died(self, lane: str) -> list[Message]:
+    def _died(self, slot: str) -> list[Message]:
         """Remove a worker that died; return the failure of its task, if it had one."""
-        worker = self._workers[lane]
+        worker = self._workers[slot]
         busy, task = worker.deadline is not None, worker.task
         child = worker.child
         assert child, "a thread closes its connection only after it was dismissed"
@@ -308,46 +310,52 @@ class Crew:
         how = subprocesses.exit_in_words(status)
         output = worker.log.read_text(errors="replace") if worker.log.exists() else ""
         why = subprocesses.crash_cause(worker.doing, output)
-        self._dismiss(lane)
+        self._dismiss(slot)
         if not busy:
             return []
-        return [Message(lane, Kind.FAILED, InternalError(f"{task}: its process ended with {how}", why))]
+        return [Message(slot, Kind.FAILED, InternalError(f"{task}: its process ended with {how}", why))]
 
     def _expire(self) -> list[Message]:
-        """End the workers past their deadline, and return the failures of their tasks."""
+        """End the workers past their deadline, and return the failures of their tasks.
+
+        A thousand workers have ten thousand messages: not after each of these.
+        """
+        if not self._look_again.expired:
+            return []
+        self._look_again = Deadline(_TICK_S)
         found = []
-        for lane, worker in list(self._workers.items()):
+        for slot, worker in list(self._workers.items()):
             if worker.deadline and worker.paused_at is None and worker.asked_at is None and worker.deadline.expired:
                 seconds, task = worker.deadline.seconds, worker.task
-                self._dismiss(lane)
+                self._dismiss(slot)
                 error = DeadlineError(
                     f"{task}: no end after {seconds:.0f} s",
                     "the device or the work on it hangs, or is slower than the deadline allows",
                     "give it longer with --deadline SECONDS, or look at the device with: farm devices -v",
                 )
-                found.append(Message(lane, Kind.FAILED, error))
+                found.append(Message(slot, Kind.FAILED, error))
         return found
 
     def _hand_out_answers(self) -> None:
         """Pass the user's answers to the workers; extend their deadlines by the waiting time."""
-        for lane, answer in terminal.answers():
-            worker = self._workers[lane]
+        for slot, answer in terminal.answers():
+            worker = self._workers[slot]
             if worker.deadline and worker.asked_at is not None:
                 worker.deadline.extend(time.monotonic() - worker.asked_at)
             worker.asked_at = None
             with contextlib.suppress(OSError):  # the worker has just died
                 worker.connection.send(answer)
 
-    def _set_quiet(self, lane: str, wanted: bool) -> None:
-        """Queue a lane that requests exclusive use of the CPU, or end its exclusive use."""
+    def _set_quiet(self, slot: str, wanted: bool) -> None:
+        """Queue a slot that requests exclusive use of the CPU, or end its exclusive use."""
         if wanted:
-            self._wants_quiet.append(lane)
-        elif self._quiet == lane:
+            self._wants_quiet.append(slot)
+        elif self._quiet == slot:
             self._end_quiet()
         self._grant_quiet()
 
     def _grant_quiet(self) -> None:
-        """Let the next lane run alone: one lane at a time, in the order of asking."""
+        """Let the next slot run alone: one slot at a time, in the order of asking."""
         if self._quiet is not None or not self._wants_quiet:
             return
         self._quiet = self._wants_quiet.pop(0)
@@ -383,7 +391,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def together(function: Callable[[Item], Answer], items: Sequence[Item], most: int = 32) -> list[Answer]:
+def thread_map(function: Callable[[Item], Answer], items: Sequence[Item], most: int = 32) -> list[Answer]:
     """Apply `function` to all items in parallel threads; return the results in order.
 
     It is for short network requests, never for TVM.
@@ -394,17 +402,37 @@ def together(function: Callable[[Item], Answer], items: Sequence[Item], most: in
         return list(pool.map(function, items))
 
 
-def ahead(items: Iterable[Item], most: int) -> Iterator[Item]:
-    """Yield the items in order; a thread produces up to `most` of them in advance.
+def prefetch(items: Iterable[Item], most: int) -> Iterator[Item]:
+    """Yield the items in order; a thread produces up to `most` parts of them in advance.
 
-    It reads data while a device computes.
+    It reads data while a device computes. A part is one item, or as many as take next to no time:
+    to pass an item from thread to thread costs more than to read a small one.
     """
-    iterator, end = iter(items), object()
+    iterator = iter(items)
     pool = ThreadPoolExecutor(1)
     try:
-        waiting = deque(pool.submit(next, iterator, end) for _ in range(most))
-        while (item := waiting.popleft().result()) is not end:
-            waiting.append(pool.submit(next, iterator, end))
-            yield cast(Item, item)
+        waiting = deque(pool.submit(_part, iterator) for _ in range(most))
+        while True:
+            found, failure = waiting.popleft().result()
+            waiting.append(pool.submit(_part, iterator))
+            yield from found
+            if failure:
+                raise failure
+            if not found:
+                return
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _part(iterator: Iterator[Item]) -> tuple[list[Item], Exception | None]:
+    """Return the next items, none at the end, and what was raised instead of a further one."""
+    found: list[Item] = []
+    begin = time.thread_time()
+    try:
+        for item in iterator:
+            found.append(item)
+            if len(found) == _PART or time.thread_time() - begin > _PART_S:
+                break
+    except Exception as error:
+        return found, error
+    return found, None

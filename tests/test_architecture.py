@@ -15,14 +15,14 @@ import farm
 
 # A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
 LAYERS = """
-    sanitize regular_files
+    sanitize regular_files npy_header
     types deadline cancellation time_ledger interleaved prompts tvm_import
     errors
     subprocesses stats signals worker_main ownership rpc
     workers formatting metrics sandbox
     comparison
     config store kernels
-    importers zoo compiler transports agent boards
+    importers zoo compiler transports agent boards cluster
     inputs
     data
     quantize
@@ -32,6 +32,7 @@ LAYERS = """
     lab
     api
     dashboard views pytest_plugin
+    lab_page
     commands
     cli
     __main__
@@ -78,7 +79,7 @@ INSIDE_TABLES = {
     "pipeline": """
         confinement dependencies interleaving
         worker_tasks
-        operations
+        cluster_tasks operations
         run_jobs
         accuracy bisect check compare discover doctor identify other_engines profile quantize tuning
         provision __init__
@@ -101,6 +102,14 @@ INSIDE_TABLES = {
         lender
         control
         run
+        __init__
+    """,
+    "lab_page": """
+        answers snapshot history gantt
+        access templates numbers
+        rest live
+        stream pages
+        server
         __init__
     """,
 }

@@ -9,7 +9,7 @@ from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
 from farm.pipeline import operations
 from farm.pipeline.operations import fits
-from farm.pipeline.worker_tasks import agent_there, crew_of
+from farm.pipeline.worker_tasks import agent_there, pool_of
 from farm.store import Store
 from farm.types import Device, Model
 
@@ -17,25 +17,25 @@ from farm.types import Device, Model
 def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of_each(tmp_path):
     store, notes = Store(tmp_path), []
     boards = [Device(name, HOST, "rpc://127.0.0.1:9") for name in "ab"]
-    with crew_of(store) as crew:
-        made = fits(crew, zoo.digits(), boards, HOST, store, notes.append)
+    with pool_of(store) as pool:
+        made = fits(pool, zoo.digits(), boards, HOST, store, notes.append)
         assert made["a"] is made["b"] and made["a"].artifact.library.is_file()
         (tmp_path / "none.onnx").write_text("no model")
-        broken = fits(crew, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append)
+        broken = fits(pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append)
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
 
 
 def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_told_of_each(tmp_path, monkeypatch):
     asked = []
 
-    def ensure(crew, device, store, show):
+    def ensure(pool, device, store, show):
         asked.append(device.name)
         raise BuildError("compiling the agent failed", "the disk is full", "make room")
 
     monkeypatch.setattr(operations, "ensure_agent", ensure)
     gone, here, there = (Device(name, HOST, url) for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:")))
-    with crew_of(Store(tmp_path)) as crew:
-        found = operations.ready(crew, [gone, here, there], Store(tmp_path), lambda _: None)
+    with pool_of(Store(tmp_path)) as pool:
+        found = operations.ready(pool, [gone, here, there], Store(tmp_path), lambda _: None)
     assert "offline" in found["gone"].what
     assert found["here"] is found["there"] and found["here"].why == "the disk is full"
     assert asked == ["here"]

@@ -97,16 +97,16 @@ def alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_an_heir_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
+def test_the_reaper_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from farm import subprocesses
-heir = subprocesses.Heir()
+reaper = subprocesses.OrphanReaper()
 known = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
 gone = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
-heir.know(known)
-heir.know(gone)
-heir.forget(gone)
+reaper.track(known)
+reaper.track(gone)
+reaper.untrack(gone)
 print(known.pid, gone.pid, flush=True)
 os.kill(me, signal.SIGKILL)
 """

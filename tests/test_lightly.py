@@ -1,4 +1,4 @@
-"""What a lane imports: TVM without torch, and torch where a model is made with it."""
+"""What a worker imports: TVM without torch, and torch where a model is made with it."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ print(len(asked), [key for key in asked if index(key) is None])
 """).endswith(" []")
 
 
-def test_what_a_lane_and_a_command_do_not_need_is_not_loaded() -> None:
+def test_what_a_worker_and_a_command_do_not_need_is_not_loaded() -> None:
     assert _python("import sys, farm.cli, farm.pipeline; print('numpy' in sys.modules)") == "False"
     assert _python("import sys, farm.pipeline.worker_tasks, farm.executor; print('pydantic' in sys.modules)") == "False"

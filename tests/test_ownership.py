@@ -1,13 +1,16 @@
-"""Whether other users could have written a file: modes, owners, sticky folders, links, groups."""
+"""Whether other users could have written a file: modes, owners, sticky folders, links, groups. Whose a connection is."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from farm.ownership import foreign_writer, make_private, make_private_folder, open_private
+from farm.ownership import foreign_writer, make_private, make_private_folder, open_private, peer_of
 
 MALLORY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
@@ -122,3 +125,43 @@ def test_a_file_is_made_private_and_a_link_is_not_followed(tmp_path: Path) -> No
         make_private(tmp_path / "link")
     assert other.stat().st_mode & 0o777 == 0o644
     make_private(tmp_path / "missing")
+
+
+@contextlib.contextmanager
+def listening(family: socket.AddressFamily, host: str) -> Iterator[socket.socket]:
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        yield listener
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_connection_of_this_machine_is_known_by_its_user_until_it_is_closed(family: socket.AddressFamily, host: str) -> None:
+    with listening(family, host) as listener:
+        client = socket.create_connection(listener.getsockname()[:2])
+        accepted, _ = listener.accept()
+        with accepted:
+            assert peer_of(accepted) == os.geteuid() == peer_of(client)
+            client.close()
+            assert peer_of(accepted) is None
+
+
+def test_a_connection_of_ipv6_to_ipv4_is_known_by_its_user() -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as listener, socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client:
+        client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
+        accepted, _ = listener.accept()
+        with accepted:
+            assert peer_of(accepted) == os.geteuid()
+
+
+@as_root
+def test_a_connection_of_another_user_is_known_as_theirs() -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as listener:
+        os.seteuid(MALLORY)
+        try:
+            client = socket.create_connection(listener.getsockname())
+        finally:
+            os.seteuid(0)
+        accepted, _ = listener.accept()
+        with client, accepted:
+            assert (peer_of(accepted), peer_of(client)) == (MALLORY, 0)

@@ -18,7 +18,7 @@ from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
 from farm.prepare import KIND, reference
 from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 CLASSES = 8
 # The file that holds the factor is named by a variable.
@@ -46,10 +46,10 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, cache: Path):
-    desk = Desk(tmp_path / "scratch")
+    context = TaskContext(tmp_path / "scratch")
 
     def once(model: Model, host: Profile = HOST) -> Prepared:
-        return prepare.prepare(desk, model, host, cache)
+        return prepare.prepare(context, model, host, cache)
 
     return once
 
@@ -247,12 +247,12 @@ def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, c
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("choosing_net.py").write_text(CHOOSING_NET)
-    desk, model = Desk(tmp_path / "scratch"), Model("model", "python:choosing_net:net")
+    context, model = TaskContext(tmp_path / "scratch"), Model("model", "python:choosing_net:net")
     for name, max_abs in (("first", 0.1), ("second", 0.5)):
         Path(name).write_text("2.0")
         monkeypatch.setenv("CHOSEN", name)
         limits = {precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()}
-        assert not prepare.prepare(desk, replace(model, limits=limits), HOST, cache).cached
+        assert not prepare.prepare(context, replace(model, limits=limits), HOST, cache).cached
     assert len(kept(cache)) == 2
 
 

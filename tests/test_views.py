@@ -124,7 +124,7 @@ def test_empty_tables_have_their_headers() -> None:
 LEDGER = {"builds": {"import": 3.214, "compile": 41.2, "link": 0.8}, "host": {"upload": 0.001, "run": 123.4}}
 
 
-def test_the_ledger_adds_up_each_lane() -> None:
+def test_the_ledger_adds_up_each_worker() -> None:
     text = shown(views.ledger_table(LEDGER, 80), 80)
     assert row(text, "seconds") == "seconds import compile link upload run total"
     assert row(text, "builds") == "builds 3.21 41.2 0.80 45.2"
@@ -147,8 +147,8 @@ def test_a_narrow_ledger_adds_its_smallest_parts_into_one() -> None:
 def test_a_ledger_never_breaks_a_word(ledger: dict[str, dict[str, float]], width: int) -> None:
     lines = shown(views.ledger_table(ledger, width), width).splitlines()
     assert max(map(cell_len, lines)) <= width
-    for lane in ledger:
-        assert sum(lane in line for line in lines) == 1
+    for worker in ledger:
+        assert sum(worker in line for line in lines) == 1
     assert sum(bool(line.strip()) for line in lines) == 2 + len(ledger)
 
 

@@ -16,13 +16,24 @@ reading them raises `UntrustedNumber`. `result.run` holds everything as it was m
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.api.resolve import build_lanes, deadline_asked, described, host_profile, of_batch, planned, runs_named, with_options
+from farm.api.resolve import (
+    build_slots,
+    cluster_address,
+    deadline_asked,
+    described,
+    host_profile,
+    of_batch,
+    planned,
+    runs_named,
+    with_options,
+)
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
 from farm.types import Device, Model, Plan, Run, Until, Verdict
@@ -44,22 +55,31 @@ class Farm:
     """A configuration (devices, models, measurement settings) and the database of runs.
 
     `store` is the URL or path of that database; None uses the configuration's. `kept` is called
-    with each run that `bench` and `deploy` store.
+    with each run that `bench` and `deploy` store. `cluster` is the address of the cluster that builds,
+    or "none"; None uses the configuration's.
     """
 
     fleet: Fleet
     store: str | None = field(default=None, repr=False)
     kept: Callable[[Run], object] = field(default=lambda _: None, repr=False, compare=False)
+    cluster: str | None = None
 
     @classmethod
-    def load(cls, path: str | Path | None = None, *, store: str | None = None, kept: Callable[[Run], object] = lambda _: None) -> Farm:
+    def load(
+        cls,
+        path: str | Path | None = None,
+        *,
+        store: str | None = None,
+        kept: Callable[[Run], object] = lambda _: None,
+        cluster: str | None = None,
+    ) -> Farm:
         """Load a devices.toml; without a path, the one that the `farm` command would use.
 
         Raises ConfigError with all mistakes in the file.
         """
         from farm.config import load
 
-        return cls(load(Path(path) if path is not None else None), store, kept)
+        return cls(load(Path(path) if path is not None else None), store, kept, cluster)
 
     @property
     def record(self) -> RunStore:
@@ -243,21 +263,26 @@ class Farm:
 
         A failed job is returned as a run with a failure.
         """
+        from farm.cluster import open_cluster
         from farm.pipeline import execute
         from farm.store import open_store
 
         record = self.record
         record.ready()
-        return execute(
-            jobs,
-            host=host_profile(self.fleet),
-            store=open_store(self.fleet.cache),
-            keep=record,
-            lanes=build_lanes(),
-            show=show or (lambda _: None),
-            tick=tick or (lambda: None),
-            canaries=canaries,
-        )
+        with contextlib.ExitStack() as stack:
+            address = cluster_address(self.cluster, self.fleet.cluster)
+            cluster = stack.enter_context(open_cluster(address)) if address else None
+            return execute(
+                jobs,
+                host=host_profile(self.fleet),
+                store=open_store(self.fleet.cache),
+                keep=record,
+                slots=build_slots(),
+                show=show or (lambda _: None),
+                tick=tick or (lambda: None),
+                canaries=canaries,
+                cluster=cluster,
+            )
 
     def answer(
         self,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value
+from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value, check_cluster
 
 if TYPE_CHECKING:
     from farm.config import Fleet
@@ -112,7 +112,20 @@ def host_profile(fleet: Fleet) -> Profile:
     return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
 
 
-def build_lanes() -> int:
+def cluster_address(asked: str | None, configured: str | None) -> str | None:
+    """Return the address of the cluster that builds; None for none.
+
+    `asked` overrides the configuration, with "none" too. Raises UsageError if it is no address.
+    """
+    if asked is None:
+        return configured
+    try:
+        return None if asked == "none" else check_cluster(asked)
+    except ValueError as exc:
+        raise UsageError(f"{asked} names no cluster", str(exc), "--cluster tcp://HOST:8786") from exc
+
+
+def build_slots() -> int:
     """Return how many builds run at once: one per available CPU, at most four.
 
     Each build needs about a gigabyte of memory.

@@ -122,7 +122,7 @@ def _count(
                 show=show,
             )
         except BaseException:
-            kept = sum(len(lane.best) for lane in last[0].lanes) if last else 0
+            kept = sum(len(one.best) for one in last[0].participants) if last else 0
             if kept:
                 echo(f"{kept} answers kept: the same command goes on", err=True)
             raise

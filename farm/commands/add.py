@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_lanes, check_writable, host_profile, shared, write_whole
+from farm.commands.common import Session, build_slots, check_writable, host_profile, shared, write_whole
 from farm.commands.options import complete
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean
@@ -265,7 +265,7 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
         host=host_profile(fleet),
         store=session.artifacts(),
         keep=session.record(),
-        lanes=build_lanes(),
+        slots=build_slots(),
         tell=tell,
         show=spinner.show,
     )

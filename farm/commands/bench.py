@@ -12,7 +12,7 @@ from farm.commands import comparing
 from farm.commands import engine_option as rivals
 from farm.commands.common import Session, check_writable, shared, write_whole
 from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_devices, whole_numbers, with_gates
+from farm.commands.options import Number, complete, on_cluster, on_devices, whole_numbers, with_gates
 from farm.commands.output import echo, show_error
 from farm.commands.thread_options import Asked, settings, with_threads
 from farm.formatting import counted
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @with_gates
 @with_threads(several=True)
 @with_description
+@on_cluster
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @shared
 def bench(
@@ -55,6 +56,7 @@ def bench(
     tags: tuple[str, ...],
     everywhere: bool,
     described: Described,
+    cluster: str | None,
     asked: Asked,
     batches: str,
     dry_run: bool,
@@ -87,6 +89,7 @@ def bench(
     from farm.pipeline import expand
     from farm.pipeline.other_engines import check_rivals
 
+    session.cluster = cluster
     before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]

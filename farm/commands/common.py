@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import build_lanes as build_lanes
+from farm.api.resolve import build_slots as build_slots
 from farm.api.resolve import host_profile as host_profile
 from farm.commands import output
 from farm.commands.options import gathered
@@ -31,6 +31,7 @@ class Session:
     as_json: bool
     verbosity: int  # -1 quiet, 0, 1 verbose
     store: str | None = field(default=None, repr=False)
+    cluster: str | None = None
     _farm: Farm | None = field(default=None, init=False, repr=False)
 
     def farm(self) -> Farm:
@@ -41,14 +42,14 @@ class Session:
         from farm.api import Farm
 
         if self._farm is None:
-            self._farm = Farm.load(self.config, store=self.store)
+            self._farm = Farm.load(self.config, store=self.store, cluster=self.cluster)
         return self._farm
 
     def use(self, fleet: Fleet) -> None:
         """Use a fleet whose configuration file does not exist yet."""
         from farm.api import Farm
 
-        self._farm = Farm(fleet, self.store)
+        self._farm = Farm(fleet, self.store, cluster=self.cluster)
 
     def fleet(self) -> Fleet:
         """Return the configuration. Raises ConfigError with all mistakes in it."""

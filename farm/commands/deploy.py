@@ -11,7 +11,7 @@ import click
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
 from farm.commands.common import Session, shared
 from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_devices, with_gates
+from farm.commands.options import Number, complete, on_cluster, on_devices, with_gates
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
 @with_gates
 @with_description
+@on_cluster
 @click.option(
     "--canary",
     "canaries",
@@ -41,6 +42,7 @@ def deploy(
     tags: tuple[str, ...],
     everywhere: bool,
     described: Described,
+    cluster: str | None,
     deadline_s: float | None,
     min_snr_db: float | None,
     min_top1: float | None,
@@ -65,6 +67,7 @@ def deploy(
     from farm.pipeline import expand
     from farm.types import Plan
 
+    session.cluster = cluster
     fleet = session.fleet()
     plan = replace(Plan.once(), deadline_s=fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1)
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, shared
+from farm.commands.common import Session, build_slots, shared
 from farm.commands.options import on_devices
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError
@@ -89,8 +89,8 @@ def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Cal
     from farm.pipeline import ask
 
     with Spinner(session, title) as spinner:
-        lanes = max(len(chosen), build_lanes())
-        found = ask(chosen, question, *arguments, store=session.artifacts(), lanes=lanes, timeout_s=_SESSION_S, show=spinner.show)
+        slots = max(len(chosen), build_slots())
+        found = ask(chosen, question, *arguments, store=session.artifacts(), slots=slots, timeout_s=_SESSION_S, show=spinner.show)
     return {device.name: found[device.name] for device in chosen}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_lanes, shared
+from farm.commands.common import Session, build_slots, shared
 from farm.commands.options import on_devices
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ def devices(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], e
     something, which the note names).
     """
     from farm import transports
-    from farm.workers import together
+    from farm.workers import thread_map
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere or not (devices or tags))
-    states = together(transports.state, chosen)
+    states = thread_map(transports.state, chosen)
     facts: dict[str, Any] = {}
     if session.verbosity > 0:
         facts = _facts(session, [device for device, state in zip(chosen, states, strict=True) if state.usable])
@@ -62,7 +62,7 @@ def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices") as spinner:
-        return facts_of(chosen, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)
+        return facts_of(chosen, store=session.artifacts(), slots=build_slots(), show=spinner.show)
 
 
 def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 import farm
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_lanes, host_profile, shared
+from farm.commands.common import Session, build_slots, host_profile, shared
 from farm.commands.options import on_devices
 from farm.commands.output import Styled, echo
 
@@ -48,7 +48,7 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     if chosen:
         with Spinner(session, "asking the devices") as spinner:
             keep, host = session.record(), host_profile(fleet)
-            found |= examine(chosen, model=model, host=host, store=store, keep=keep, lanes=build_lanes(), show=spinner.show)
+            found |= examine(chosen, model=model, host=host, store=store, keep=keep, slots=build_slots(), show=spinner.show)
     if session.as_json:
         session.document("doctor", {"examined": doctor_output.body(found)})
     else:

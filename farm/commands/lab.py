@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farm.commands import output
-from farm.commands.lab_leasing import BEAT_PARTS, IN_QUEUE_S, Heartbeats, give_back, granted, patient, reachable, wish_of
+from farm.commands.lab_leasing import BEAT_PARTS, IN_QUEUE_S, Heartbeats, give_back, granted, patient, reachable, request_of
 from farm.commands.output import echo
+from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.lab.client import LabClient
+    from farm.lab.run import Beside
 
 F = TypeVar("F", bound=Callable[..., Any])
 of_socket = click.option(
@@ -24,7 +26,7 @@ of_socket = click.option(
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
 
-def _wish_options(command: F) -> F:
+def _request_options(command: F) -> F:
     """Add the options of what is leased."""
     for option in (
         click.option("--for", "for_", metavar="DURATION", default="1h", show_default=True, help="For how long at most, such as 30m."),
@@ -65,6 +67,13 @@ def lab() -> None:
     help="Serve metrics for Prometheus at http://HOST:PORT/metrics.",
 )
 @click.option(
+    "--page",
+    "page_port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the page, REST and metrics at http://127.0.0.1:PORT. [default: that of lab.toml; no page]",
+)
+@click.option(
     "--unknown-key-s",
     type=click.FloatRange(0, 1e6),
     metavar="SECONDS",
@@ -74,7 +83,13 @@ def lab() -> None:
 )
 @click.option("--open-to-network", is_flag=True, help="Listen beyond loopback: whoever reaches the port can use the boards.")
 def serve(
-    config: Path | None, host: str | None, port: int | None, metrics_port: int | None, unknown_key_s: float, open_to_network: bool
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    page_port: int | None,
+    unknown_key_s: float,
+    open_to_network: bool,
 ) -> None:
     """Serve the boards of a lab, until Ctrl-C.
 
@@ -95,12 +110,14 @@ def serve(
     address = host or address
     refuse_open(address, open_to_network)
     place = LabPlace(_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port)
+    beside = _page(settings.page if page_port is None else page_port, place.folder)
     with contextlib.suppress(signals.Stopped):
         serve_lab(
             settings,
             place,
             lambda at, bound, path: echo(f"lab on {at}:{bound}, control socket {path}", err=True),
             lambda line: echo(line, err=True),
+            beside,
         )
 
 
@@ -148,7 +165,7 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 
 @lab.command()
 @click.argument("kind")
-@_wish_options
+@_request_options
 @of_socket
 @as_json
 def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
@@ -161,7 +178,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     farm lab lease pi5 --for 30m
     """
     with patient(_path(socket)) as client:
-        waiting = granted(client, {**wish_of(kind, options), "heartbeat_s": IN_QUEUE_S})
+        waiting = granted(client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S})
         found = client.ask("keep", lease=waiting["lease"])["lease"]
         tracker = client.hello["tracker"]
     if json_:
@@ -175,7 +192,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
 @lab.command(context_settings={"ignore_unknown_options": True})
 @click.argument("kind")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@_wish_options
+@_request_options
 @click.option("--heartbeat", default="60s", show_default=True, metavar="DURATION", help="Without a sign of life for so long, it ends.")
 @of_socket
 def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any) -> None:
@@ -195,7 +212,7 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
     beat_s = parse_duration(heartbeat)
     path = _path(socket)
     with patient(path) as client:
-        found = granted(client, {**wish_of(kind, options), "heartbeat_s": beat_s})
+        found = granted(client, {**request_of(kind, options), "heartbeat_s": beat_s})
         number, tracker = found["lease"], client.hello["tracker"]
         try:
             addresses = [one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]]
@@ -275,6 +292,33 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
         said = [f"lease {event['lease']}"] if event["lease"] else []
         said += [event[name] for name in ("who", "board", "detail") if event[name]]
         echo(f"{event['number']}  {moment}  {event['what']}  {', '.join(said)}")
+
+
+@lab.command()
+@of_socket
+def page(socket: Path | None) -> None:
+    """Print a link to the lab's page, with which it knows you.
+
+    The link is good once, for two minutes. The page listens on the server's loopback: from
+    elsewhere, use ssh -L.
+
+    
+    farm lab page
+    """
+    with _client(socket) as client:
+        echo(client.ask("page")["url"])
+
+
+def _page(port: int | None, folder: Path) -> Beside | None:
+    """Return what serves the page, if there is to be one. Raises UsageError if its library is missing."""
+    if port is None:
+        return None
+    try:
+        from farm.lab_page.server import beside
+    except ModuleNotFoundError as exc:
+        why = f"Python has no {exc.name}"
+        raise UsageError("the lab's page needs a library", why, "pip install 'tvm-farm[lab]', or leave the page out") from exc
+    return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
 def document(kind: str, body: dict[str, Any]) -> None:

@@ -45,9 +45,9 @@ class Heartbeats:
                 raise
 
 
-def granted(client: PatientClient, wish: dict[str, Any]) -> dict[str, Any]:
+def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
     """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
-    found: dict[str, Any] = client.ask("request", **wish)["lease"]
+    found: dict[str, Any] = client.ask("request", **request)["lease"]
     said = ""
     try:
         while found["state"] == "queued":
@@ -55,9 +55,11 @@ def granted(client: PatientClient, wish: dict[str, Any]) -> dict[str, Any]:
             if line != said:
                 echo(line, err=True)
                 said = line
-            if wish.get("heartbeat_s"):
+            if request.get("heartbeat_s"):
                 client.ask("heartbeat", lease=found["lease"])
-            found = client.ask("wait", lease=found["lease"], timeout_s=min(10.0, (wish.get("heartbeat_s") or 60.0) / BEAT_PARTS))["lease"]
+            found = client.ask("wait", lease=found["lease"], timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS))[
+                "lease"
+            ]
     except BaseException:
         give_back(client.path, found["lease"])
         raise
@@ -83,7 +85,7 @@ def patient(path: Path) -> PatientClient:
     return PatientClient(path, RESTART_S)
 
 
-def wish_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a request, from the options. Raises UsageError."""
     from farm.lab.durations import parse_duration
 

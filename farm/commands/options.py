@@ -88,6 +88,13 @@ def on_devices(command: Command) -> Command:
     return chosen
 
 
+def on_cluster(command: Command) -> Command:
+    """Add --cluster."""
+    text = "Build on the cluster whose scheduler is there, or none. [default: that of devices.toml]"
+    option: Command = click.option("--cluster", metavar="ADDRESS", help=text)(command)
+    return option
+
+
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the distinct numbers of an option such as 1,2,4. Raises UsageError."""
     words = text.split(",") if text else []

@@ -9,7 +9,7 @@ import click
 
 import farm
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_lanes, host_profile, shared
+from farm.commands.common import Session, build_slots, host_profile, shared
 from farm.commands.options import on_devices
 from farm.commands.serve import KEY_FILE, KEY_FILE_HELP, KEY_HELP, NO_KEY_HELP, OPEN, VARIABLE, chosen_key, refuse_open
 from farm.errors import UsageError
@@ -63,7 +63,7 @@ def provision(
                 for line in doctor_output.lines(finding, name if names else ""):
                     spinner.say(*line)
 
-        common: dict[str, Any] = {"host": host_profile(fleet), "store": session.artifacts(), "lanes": build_lanes(), "show": spinner.show}
+        common: dict[str, Any] = {"host": host_profile(fleet), "store": session.artifacts(), "slots": build_slots(), "show": spinner.show}
         if away:
             found = work.remove(chosen, tell=tell, **common)
         else:

@@ -77,14 +77,14 @@ def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[
 
 
 def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
-    from farm.commands.common import build_lanes
+    from farm.commands.common import build_slots
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
     from farm.executor.threads import numbers_of
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = facts_of(devices, store=session.artifacts(), lanes=build_lanes(), show=spinner.show)
+        answers = facts_of(devices, store=session.artifacts(), slots=build_slots(), show=spinner.show)
     found = []
     for device in devices:
         facts = answers[device.name]

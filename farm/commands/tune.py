@@ -74,7 +74,7 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     console = session.out()
     console.print(dashboard.kernel_table(work, console.width))
     for board in work.boards:
-        echo(f"{board.lane.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
+        echo(f"{board.slot.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
     echo(f"{work.kept} records kept for {work.core}")
@@ -117,7 +117,7 @@ def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
     if tuned.paired and tuned.speedup:
         ratio, low, high = tuned.speedup
         paired = {"before_s": tuned.paired.before, "after_s": tuned.paired.after, "speedup": ratio, "low": low, "high": high}
-    boards = {board.lane.removeprefix("device-"): board.batches for board in work.boards}
+    boards = {board.slot.removeprefix("device-"): board.batches for board in work.boards}
     return {
         "model": work.model.name,
         "core": work.core,

@@ -10,6 +10,8 @@ from farm.types import Profile
 if TYPE_CHECKING:
     import numpy as np
 
+    from farm.compiler.lower import Lowered
+
     Array = np.ndarray[Any, Any]
 
 
@@ -18,16 +20,22 @@ def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Seq
 
     Raises whatever TVM's passes raise.
     """
-    import tvm
-    from tvm import relax
-
     from farm.compiler.codegen.executable import compiled
-    from farm.compiler.graph import fp16_weights
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(host)
     lowered = lower(module, weights, target, {})
-    machine = relax.VirtualMachine(compiled(lowered.module, target, load=True), tvm.cpu())
+    return runner(lowered, compiled(lowered.module, target, load=True))
+
+
+def runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return a function that runs `main` of a lowered module, like `built`."""
+    import tvm
+    from tvm import relax
+
+    from farm.compiler.graph import fp16_weights
+
+    machine = relax.VirtualMachine(executable, tvm.cpu())
     parameters = [tvm.runtime.tensor(parameter) for parameter in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)]
 
     def run(inputs: Sequence[Array]) -> list[Array]:

@@ -56,6 +56,23 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))
 
 
+def number_type(name: str) -> np.dtype[Any]:
+    """Return the type of numbers with this name.
+
+    Raises BuildError for others: numpy takes the bytes of an array of objects as addresses, and a
+    process that was taken over may have written them.
+    """
+    import numpy as np
+
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype("O")
+    if dtype.kind not in _NUMBERS and dtype.name not in _EXTENDED:
+        raise BuildError("the tensors of a model are damaged", f"one has the type {name}"[:600], "run the command again")
+    return dtype
+
+
 def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the parameters by name, in order.
 

@@ -40,8 +40,8 @@ class Fleet:
 
     `path` is its file, None for the built-in one. `store` is where runs are kept, a path or a
     postgresql:// URL; None for the user's own record. `cache` is the URL of the shared cache of
-    builds, None for none. `built_in_models` are found by name in every fleet, unless a model of its
-    file has the name.
+    builds, `cluster` the address of the cluster that makes builds, None for none. `built_in_models`
+    are found by name in every fleet, unless a model of its file has the name.
     """
 
     path: Path | None
@@ -53,6 +53,7 @@ class Fleet:
     limits: Mapping[str, Limits]  # for models that are not configured
     store: str | None = field(default=None, repr=False)  # may contain a password
     cache: str | None = None
+    cluster: str | None = None
     built_in_models: Mapping[str, Model] = field(default_factory=dict)
 
     def deadline_s(self, device: Device, asked: float | None = None) -> float:

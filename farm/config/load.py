@@ -113,6 +113,7 @@ def _fleet(path: Path | None, document: Document, known: dict[str, Profile], shi
         tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
         store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
         cache=document.cache,
+        cluster=document.cluster,
         built_in_models={name: _model(name, table, every) for name, table in shipped.models.items()},
     )
 

@@ -22,7 +22,7 @@ from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Quantize, check_cache_url
+from farm.types import DTYPES, Quantize, check_cache_url, check_cluster
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 from farm.types.python_source import python_source
 
@@ -347,6 +347,9 @@ class Document(Table):
     cache: Annotated[Text, AfterValidator(check_cache_url)] | None = None
     """The shared cache of builds: a bucket, as `s3://BUCKET/PREFIX`, or a folder, as
     `file:///FOLDER`."""
+    cluster: Annotated[Text, AfterValidator(check_cluster)] | None = None
+    """The cluster that makes builds: the scheduler of Dask, as `tcp://HOST:8786` or
+    `tls://HOST:8786`."""
     devices: dict[Name, DeviceTable] = Field(default_factory=dict)
     """The devices by name."""
     profiles: dict[Name, ProfileTable] = Field(default_factory=dict)

@@ -3,6 +3,7 @@
     board               the state of all jobs, a pure function of the events
     render              draw a board: one line per job
     devices             draw a board that has too many jobs: one line per device
+    groups              draw a board that has too many devices: one line per group, and what is odd
     eta                 estimate the remaining time
     widgets             colours, marks, bars and counts of jobs by state
     display             where progress goes: a terminal region, log lines, or nowhere

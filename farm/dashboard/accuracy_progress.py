@@ -1,4 +1,4 @@
-"""Progress of an accuracy run: a bar per lane on a terminal, or periodic log lines."""
+"""Progress of an accuracy run: a bar per participant on a terminal, or periodic log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farm.dashboard.display import Log, Screen, placed
 from farm.types import Progress
 
 if TYPE_CHECKING:
-    from farm.pipeline.accuracy import Counting, Lane
+    from farm.pipeline.accuracy import Counting, Participant
 
 _LINE_S = 15.0
 _BAR = 24
@@ -36,7 +36,7 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """Log a line for each lane when it starts, when it ends, and every `_LINE_S` seconds."""
+    """Log a line for each participant when it starts, when it ends, and every `_LINE_S` seconds."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -50,15 +50,15 @@ class Lines(Quiet):
             self._log.line(f"{progress.stage.value} {progress.note}".strip())
 
     def __call__(self, counting: Counting) -> None:
-        """Log the lanes that started or ended, or whose last line is `_LINE_S` seconds old."""
+        """Log the participants that started or ended, or whose last line is `_LINE_S` seconds old."""
         now = time.monotonic()
-        for lane in counting.lanes:
-            done = len(lane.best) == len(counting.wanted) or lane.failure is not None
-            when, was_done = self._told.get(lane.name, (0.0, False))
+        for participant in counting.participants:
+            done = len(participant.best) == len(counting.wanted) or participant.failure is not None
+            when, was_done = self._told.get(participant.name, (0.0, False))
             if was_done or not (done or now - when > _LINE_S):
                 continue
-            self._told[lane.name] = now, done
-            self._log.line(f"{lane.name}: {_state(counting, lane, now)}")
+            self._told[participant.name] = now, done
+            self._log.line(f"{participant.name}: {_state(counting, participant, now)}")
 
 
 class InPlace(Quiet):
@@ -79,24 +79,24 @@ class InPlace(Quiet):
 
 
 def render(counting: Counting, now: float) -> Table:
-    """Return a table with a progress bar for each lane."""
+    """Return a table with a progress bar for each participant."""
     table = Table.grid(padding=(0, 1))
     total = max(1, len(counting.wanted))
-    for lane in counting.lanes:
-        state = Text(formatting.plain(_state(counting, lane, now)), "red" if lane.failure else "")
-        table.add_row(Text(lane.name, "bold"), ProgressBar(total, len(lane.best), _BAR), state)
+    for participant in counting.participants:
+        state = Text(formatting.plain(_state(counting, participant, now)), "red" if participant.failure else "")
+        table.add_row(Text(participant.name, "bold"), ProgressBar(total, len(participant.best), _BAR), state)
     return table
 
 
-def _state(counting: Counting, lane: Lane, now: float) -> str:
-    """Return "257 of 1000, 3:20 left"; without an estimate, the lane's note replaces the time."""
-    if lane.failure is not None:
-        return lane.failure.what
-    said = f"{len(lane.best)} of {len(counting.wanted)}"
-    if len(lane.best) == len(counting.wanted):
+def _state(counting: Counting, participant: Participant, now: float) -> str:
+    """Return "257 of 1000, 3:20 left"; without an estimate, the participant's note replaces the time."""
+    if participant.failure is not None:
+        return participant.failure.what
+    said = f"{len(participant.best)} of {len(counting.wanted)}"
+    if len(participant.best) == len(counting.wanted):
         return said
-    left = counting.remaining_s(lane, now)
-    return f"{said}, {f'{formatting.elapsed(left)} left' if left is not None else lane.note}"
+    left = counting.remaining_s(participant, now)
+    return f"{said}, {f'{formatting.elapsed(left)} left' if left is not None else participant.note}"
 
 
 def show_counting(console: Console, *, quiet: bool = False) -> AbstractContextManager[Quiet]:

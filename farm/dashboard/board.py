@@ -35,6 +35,7 @@ class Row:
     run: Run | None = None
     reached: float | None = None  # when the job's first stage on its device began
     trend: str = ""  # its latency over the measurement, as a sparkline
+    tag: str = ""  # the device's first
 
     @property
     def state(self) -> str:
@@ -85,7 +86,8 @@ class Board:
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
         """Return a board on which all jobs are waiting."""
-        return cls({(job.device.name, job.title): Row(job.device.name, job.device.profile.name, job.title) for job in jobs}, now)
+        rows = (Row(job.device.name, job.device.profile.name, job.title, tag=next(iter(job.device.tags), "")) for job in jobs)
+        return cls({(row.device, row.model): row for row in rows}, now)
 
     def apply(self, event: Event, now: float) -> Board:
         """Return the board after an event. A job that was not in the plan gets a row of its own."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from farm import formatting
 from farm.dashboard import eta
 from farm.dashboard.board import BAD_STATES, Row
-from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
+from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, line_of, shares, spinner, states
 
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
@@ -30,7 +30,7 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
     room_now = width - 2 - sum(cells + GAP for cells in (name, bar, _DONE, _BAD_CELLS, _LEFT))
     counted = {device: states(rows) for device, rows in devices.items()}
     chosen = _choose(counted, room - 1)
-    titles = _line(
+    titles = line_of(
         ("", 1),
         ("DEVICE", name),
         ("JOBS", bar),
@@ -63,7 +63,7 @@ def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tup
     left = eta.of_device(rows, now)
     about = "" if left.seconds < 1 else f"{'≥' if left.at_least else ''}{formatting.elapsed(round(left.seconds))}"
     name, bar = widths[:2]
-    return _line(
+    return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
         (Text(formatting.plain(device), "bold"), name),
         (shares(counted, bar), bar),
@@ -91,14 +91,3 @@ def _now(rows: Sequence[Row], room: int) -> Text:
         (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),
         f" {figure}",
     )
-
-
-def _line(*cells: tuple[Text | str, int]) -> Text:
-    line = Text()
-    for place, (content, width) in enumerate(cells):
-        cell = content.copy() if isinstance(content, Text) else Text(content)
-        if width:
-            cell.truncate(width, overflow="ellipsis", pad=True)
-        line.append(cell).append(" " * (1 if place == 0 else GAP))
-    line.rstrip()
-    return line

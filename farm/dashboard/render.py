@@ -16,9 +16,11 @@ from farm.dashboard import eta
 from farm.dashboard.board import Board, Row
 from farm.dashboard.devices import device_lines
 from farm.dashboard.eta import Left
+from farm.dashboard.groups import group_lines, grouped, oddest
 from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
 
 ERRORS_SHOWN = 3
+MANY_DEVICES = 64  # more than a terminal has lines for
 LEAST_RESULTS = 3  # the fewest results that get lines of their own below the devices
 MODEL_CELLS = 22
 STATE_CELLS = 11  # UNAVAILABLE
@@ -51,7 +53,9 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
     errors = _errors(rows)[-ERRORS_SHOWN if height >= 20 else -1 :]
     lines = [_header(by_state, width, now - board.began, eta.of_all(devices, now)), shares(by_state, width)]
     room = max(3, height - 2 - len(errors) - bool(errors))
-    if len(rows) < room or len(devices) == len(rows):
+    if len(devices) > MANY_DEVICES and len(devices) >= room:
+        lines += _groups(rows, width, room, now)
+    elif len(rows) < room or len(devices) == len(rows):
         lines += _jobs(rows, width, room, now)
     else:
         summary = device_lines(devices, width, room, now)
@@ -62,6 +66,17 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
     return Group(*lines)
+
+
+def _groups(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+    """Return at most `room` lines: one line per group of devices, then the jobs that are odd."""
+    groups = grouped(rows)
+    summary = group_lines(groups, width, max(3, room * 2 // 3), now)
+    odd = oddest(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
+    if not odd:
+        return summary
+    layout = _layout(odd, width)
+    return [*summary, Text(), _titles(layout), *(_row(row, layout, now) for row in odd)]
 
 
 def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:

@@ -67,8 +67,9 @@ class _Lines(Show):
             self._say(_line_of(row))
 
     def tick(self) -> None:
-        running = [row for row in self.board.rows.values() if row.state == "running"]
-        if running and self.clock() - self._said >= _SILENCE_S:
+        if self.clock() - self._said < _SILENCE_S:
+            return
+        if running := [row for row in self.board.rows.values() if row.state == "running"]:
             more = f" (and {len(running) - 1} more)" if len(running) > 1 else ""
             self._say(f"{_line_of(running[0])}{more}")
 

@@ -43,3 +43,15 @@ def shares(by_state: Counter[str], width: int) -> Text:
 def states(rows: Sequence[Row]) -> Counter[str]:
     """Return the number of rows in each state."""
     return Counter(row.state for row in rows)
+
+
+def line_of(*cells: tuple[Text | str, int]) -> Text:
+    """Return cells of the given widths in one line: a mark, then columns. A width of 0 is any."""
+    line = Text()
+    for place, (content, width) in enumerate(cells):
+        cell = content.copy() if isinstance(content, Text) else Text(content)
+        if width:
+            cell.truncate(width, overflow="ellipsis", pad=True)
+        line.append(cell).append(" " * (1 if place == 0 else GAP))
+    line.rstrip()
+    return line

@@ -17,6 +17,7 @@ from farm.data.classes import Classes, check_numbers
 from farm.data.contract import DataSet
 from farm.errors import ModelError
 from farm.inputs.read import ARRAY_ERRORS, cast, only, unreadable
+from farm.npy_header import read_npy_header
 from farm.regular_files import check_regular
 from farm.types import TensorSpec
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 INPUTS, LABELS = "inputs", "labels"
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 class Arrays(DataSet):
@@ -68,8 +68,7 @@ class Arrays(DataSet):
         if LABELS not in members:
             return None
         with self._archive.open(members[LABELS]) as file:
-            labels: Array = np.lib.format.read_array(file, allow_pickle=False)
-            return labels
+            return _all_of(file)
 
     def __len__(self) -> int:
         return min(rows.shape[0] for rows in self._rows.values())
@@ -96,13 +95,14 @@ class _Rows:
 
     def __init__(self, file: IO[bytes], spec: TensorSpec, path: Path, name: str) -> None:
         self.file, self._spec = file, spec
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
-            raise ValueError(f"{name}: version {version} of numpy's format")
-        self.shape, fortran, self._dtype = _HEADERS[version](file)
+        try:
+            header = read_npy_header(file)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+        self.shape, self._dtype = header.shape, header.dtype
         self._begin = file.tell()
         _check(path, spec, self.shape, self._dtype)
-        if fortran and len(self.shape) > 1:
+        if header.fortran and len(self.shape) > 1:
             why = "its samples lie across each other (Fortran's order), and cannot be read one by one"
             raise ModelError(f"{path}: the array {name!r} cannot be streamed", why, "save numpy.ascontiguousarray(array)")
         self._nbytes = math.prod(self.shape[1:]) * self._dtype.itemsize
@@ -114,6 +114,13 @@ class _Rows:
         if len(content) < self._nbytes:
             raise EOFError("the file ends before the sample does")
         return np.frombuffer(content, self._dtype).reshape(self._spec.shape)
+
+
+def _all_of(file: IO[bytes]) -> Array:
+    header = read_npy_header(file)
+    count = math.prod(header.shape)
+    values = np.frombuffer(file.read(count * header.dtype.itemsize), header.dtype, count)
+    return values.reshape(header.shape, order="F" if header.fortran else "C")
 
 
 def _check(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

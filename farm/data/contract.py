@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
-from farm.workers import ahead
+from farm.workers import prefetch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ class DataSet(ABC):
 
         Raises ModelError that names the sample. Ascending indices are quick for every kind of set.
         """
-        return ahead(map(self._sample, range(len(self)) if indices is None else indices), _AHEAD)
+        return prefetch(map(self._sample, range(len(self)) if indices is None else indices), _AHEAD)
 
     def _sample(self, index: int) -> Sample:
         label = None if self.labels is None else int(self.labels[index])

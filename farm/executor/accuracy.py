@@ -19,7 +19,7 @@ from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
 from farm.executor.loading import open_and_load
 from farm.types import Answered, Artifact, Device, Model, Prepared, Progress, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ _CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two no
 
 
 def classify_on(
-    desk: Desk,
+    context: TaskContext,
     device: Device,
     artifact: Artifact,
     agent: Path | None,
@@ -46,26 +46,26 @@ def classify_on(
     Classification stops after `sitting_s` seconds.
     """
     with ExitStack() as stack:
-        loaded, _, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
-        desk.note(Progress(Stage.ACCURACY))
-        _answer(desk, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
+        loaded, _, _ = open_and_load(stack, context, device, artifact, agent, deadline_s, {})
+        context.note(Progress(Stage.ACCURACY))
+        _answer(context, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
 
 
-def classify_here(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], cache: Path, sitting_s: float) -> None:
+def classify_here(context: TaskContext, sitting: tuple[Path, Model, Prepared, Sequence[int]], cache: Path, sitting_s: float) -> None:
     """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
     model = sitting[1]
-    desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = importers.load(quantize.float_model(model), cache)
-    desk.note(Progress(Stage.ACCURACY))
+    context.note(Progress(Stage.ACCURACY))
 
     def answered(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
         for sample in samples:
             yield sample, imported.reference(sample.inputs)[0]
 
-    _answer(desk, sitting, answered, Deadline(sitting_s))
+    _answer(context, sitting, answered, Deadline(sitting_s))
 
 
-def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], answered: Answering, deadline: Deadline) -> None:
+def _answer(context: TaskContext, sitting: tuple[Path, Model, Prepared, Sequence[int]], answered: Answering, deadline: Deadline) -> None:
     """Classify samples and report the predictions until all are done or the deadline has expired.
 
     Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
@@ -78,7 +78,7 @@ def _answer(desk: Desk, sitting: tuple[Path, Model, Prepared, Sequence[int]], an
     def tell() -> None:
         nonlocal best, converted, told
         now = Counter(samples.converted)
-        desk.note(Answered(best, dict(now - converted)))
+        context.note(Answered(best, dict(now - converted)))
         best, converted, told = {}, now, time.monotonic()
 
     try:

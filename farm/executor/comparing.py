@@ -16,7 +16,7 @@ from farm.executor.loading import Loaded, facts_of, has_parameters, load, open_a
 from farm.interleaved import Block, Medians, Pace, in_turns
 from farm.transports import Link
 from farm.types import Device, Paired, Progress, Side, Stage, Until
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 # Time one inference per block, or more if the RPC round trip would dominate. The device runs one
 # untimed inference before each block, which refills the caches. Blocks are short, so that a
@@ -29,17 +29,17 @@ BEFORE, AFTER = "before", "after"
 _LIBRARY = "second.so"  # TVM's own server would overwrite the first library, which is running
 
 
-def compare(desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float) -> Paired:
+def compare(context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float) -> Paired:
     """Measure both builds in one session, or in several sessions if they are to be reloaded.
 
     Raises WrongAnswer if an answer is wrong, and DeviceError and its subclasses.
     """
     found: dict[str, list[float]] = {BEFORE: [], AFTER: []}
-    enough, facts, deadline = Enough(until, _noting(desk, until)), {}, Deadline(deadline_s)
+    enough, facts, deadline = Enough(until, _noting(context, until)), {}, Deadline(deadline_s)
     while enough.another_load():
         with ExitStack() as stack:
-            loaded, link = _load(stack, desk, device, sides, agent, deadline.remaining)
-            stack.enter_context(quiet(desk, device))
+            loaded, link = _load(stack, context, device, sides, agent, deadline.remaining)
+            stack.enter_context(quiet(context, device))
             medians = in_turns(dict(zip(found, map(_block, loaded), strict=True)), enough, PACE)
             facts = facts_of(link)
         for name, seconds in medians.items():
@@ -48,11 +48,11 @@ def compare(desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | 
 
 
 def _load(
-    stack: ExitStack, desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, timeout_s: float
+    stack: ExitStack, context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, timeout_s: float
 ) -> tuple[list[Loaded], Link]:
     """Load both builds in one session, feed them their example inputs and check their answers."""
-    first, link, _ = open_and_load(stack, desk, device, sides[0].artifact, agent, timeout_s, {})
-    push(desk, link, sides[1].artifact, _LIBRARY)
+    first, link, _ = open_and_load(stack, context, device, sides[0].artifact, agent, timeout_s, {})
+    push(context, link, sides[1].artifact, _LIBRARY)
     loaded = [first, load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY)]
     for one, side in zip(loaded, sides, strict=True):
         inputs, expected = prepare.reference(side.prepared)
@@ -67,12 +67,12 @@ def _load(
     return loaded, link
 
 
-def _noting(desk: Desk, until: Until) -> Callable[[int, int, float], None]:
+def _noting(context: TaskContext, until: Until) -> Callable[[int, int, float], None]:
     """Return a callback that reports the load's number, its rounds and the share of its time."""
 
     def note(load: int, rounds: int, share: float) -> None:
         which = f"load {load + 1} of {until.loads}, " if until.loads > 1 else ""
-        desk.note(Progress(Stage.MEASURING, f"{which}round {rounds + 1}", (load + share) / until.loads))
+        context.note(Progress(Stage.MEASURING, f"{which}round {rounds + 1}", (load + share) / until.loads))
 
     return note
 

@@ -11,21 +11,23 @@ from farm.executor import other_engines
 from farm.executor.loading import facts_of, open_and_load, quiet
 from farm.interleaved import Block, block_of, in_turns, so_often
 from farm.types import Contest, Device, Fitted, Progress, Rival, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 
-def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path) -> Contest:
+def contest(
+    context: TaskContext, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path
+) -> Contest:
     """Measure `rounds` rounds of farm's build, in the agent, and of each engine, in this process.
 
     The engines use as many threads as the agent's session. An engine that cannot run the model is
     listed in `missing` with the reason.
     """
-    desk.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
+    context.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
     inputs, expected = prepare.reference(fitted.prepared)
     source = quantize.float_model(fitted.model)
     imported = other_engines.load(source, names, cache)
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, deadline_s, {})
+        loaded, link, _ = open_and_load(stack, context, device, fitted.artifact, fitted.agent, deadline_s, {})
         loaded.feed(inputs)
         loaded.record()
         threads = int(facts_of(link)["threads"])
@@ -33,14 +35,14 @@ def contest(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], 
         versions, agreements, missing = {}, {}, {}
         for name in names:
             try:
-                version, run = other_engines.engine(name, source, imported, inputs, threads, desk.scratch)
+                version, run = other_engines.engine(name, source, imported, inputs, threads, context.scratch)
                 agreements[name] = stats.agreement(run(), expected, fitted.limits)
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
             versions[name], blocks[name] = version, block_of(run)
-        stack.enter_context(quiet(desk, device))
-        goes_on = so_often(rounds, lambda index: desk.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)))
+        stack.enter_context(quiet(context, device))
+        goes_on = so_often(rounds, lambda index: context.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)))
         medians = in_turns(blocks, goes_on)
     rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
     return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)

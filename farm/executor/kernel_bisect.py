@@ -1,5 +1,7 @@
 """Run a build on a device kernel by kernel and compare each kernel with a plain loop nest here.
 
+What the loop nests compute is computed before, by a process that may be sandboxed.
+
 After a bad layer the device continues with the reference's values. Every layer that is wrong by
 itself is therefore found, not only the first.
 """
@@ -8,22 +10,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from farm import prepare, stats
 from farm.compiler.artifact import LIBRARY
+from farm.compiler.diagnostics.reference_run import compute
+from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step
 from farm.compiler.tensor_cache import PREFIX, raw, read
 from farm.executor.loading import open_and_load
 from farm.store import RecordStore
 from farm.types import Artifact, Device, Dissection, Fitted, Layer, Limits, Progress, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
-    from farm.compiler.diagnostics.reference_kernels import Plain, Step
     from farm.rpc.blocking import Tensor
     from farm.rpc.values import RemoteDevice
     from farm.transports import Link
@@ -36,33 +41,36 @@ _NOTHING = 1e-6  # largest absolute difference from a reference that is zero eve
 
 
 def dissect(
-    desk: Desk,
+    context: TaskContext,
     device: Device,
     fitted: Fitted,
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
     least_db: float | None,
     deadline_s: float,
+    computer: Callable[..., Computed] = compute,
 ) -> Dissection:
     """Compare every layer of a build on a device with its reference.
 
     `fed` holds inputs and the reference engine's outputs; None takes those stored with the model. A
     layer is bad if its signal-to-noise ratio is below `least_db`, or by default below that of its
-    dtype, or if it has NaN or infinity although the reference is finite.
+    dtype, or if it has NaN or infinity although the reference is finite. `computer` replaces
+    `compute`, for example to run it in a sandbox.
     """
-    from farm.compiler.diagnostics.reference_kernels import plain
-
     prepared, artifact = fitted.prepared, fitted.artifact
     inputs, expected = fed or prepare.reference(prepared)
-    desk.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
-    parts = plain(prepared, artifact, device.profile, RecordStore.of_user())
+    store = RecordStore.of_user()
+    records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(stack, desk, device, artifact, fitted.agent, deadline_s, {})
-        desk.note(Progress(Stage.RUNNING, "the whole model"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="reference-", dir=context.scratch)))
+        computed = computer(context, prepared, artifact, device.profile, records, inputs, folder)
+        loaded, link, _ = open_and_load(stack, context, device, artifact, fitted.agent, deadline_s, {})
+        context.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
         whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
-        here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
-        walk = _Walk(desk, link, loaded.device, parts, artifact, least_db)
+        here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(computed.inputs, prepared.inputs, strict=True)}
+        reference = Reference(prepared.model, computed, folder, here)
+        walk = _Walk(context, link, loaded.device, reference, artifact, least_db)
         return Dissection(tuple(walk.layers(here)), whole)
 
 
@@ -72,8 +80,12 @@ class _Walk:
     A tensor is kept until its last use.
     """
 
-    def __init__(self, desk: Desk, link: Link, device: RemoteDevice, parts: Plain, artifact: Artifact, least_db: float | None) -> None:
-        self._desk, self._link, self._parts, self._least_db = desk, link, parts, least_db
+    def __init__(
+        self, context: TaskContext, link: Link, device: RemoteDevice, reference: Reference, artifact: Artifact, least_db: float | None
+    ) -> None:
+        self._context, self._link, self._least_db = context, link, least_db
+        self._reference, parts = reference, reference.computed
+        self._steps = parts.steps
         self._device = device
         self._module = link.session.load_module(LIBRARY)
         self._kept = read(artifact.parameters)
@@ -81,26 +93,24 @@ class _Walk:
         self._uses = Counter(number for step in parts.steps for number in step.tensors)
         self._there: dict[int, Any] = {}
 
-    def layers(self, here: dict[int, Array]) -> list[Layer]:
+    def layers(self, here: Mapping[int, Array]) -> list[Layer]:
         """Return the layer of each step. `here` holds the inputs by tensor number."""
         for number, value in here.items():
             self._there[number] = self._sent(value)
         found = []
-        for place, step in enumerate(self._parts.steps):
-            self._desk.note(Progress(Stage.RUNNING, step.kernel, place / len(self._parts.steps)))
-            values = {**self._parts.parameters, **here}
-            expected = self._parts.compute(step, values)
+        for place, step in enumerate(self._steps):
+            self._context.note(Progress(Stage.RUNNING, step.kernel, place / len(self._steps)))
+            expected = [self._reference.value(number) for number, _, _ in step.outputs]
             outputs = self._run(step, [self._tensor(one) for one in step.arguments])
             got = [output.numpy() for output in outputs]
-            layer = self._judged(step, got, expected, values)
+            layer = self._judged(step, got, expected)
             found.append(layer)
             for (number, _, _), value, output in zip(step.outputs, expected, outputs, strict=True):
-                here[number] = value
                 self._there[number] = self._sent(value) if layer.bad else output
-            self._let_go(step, here)
+            self._let_go(step)
         return found
 
-    def _judged(self, step: Step, got: Sequence[Array], expected: Sequence[Array], values: Mapping[int, Array]) -> Layer:
+    def _judged(self, step: Step, got: Sequence[Array], expected: Sequence[Array]) -> Layer:
         """Compare the outputs of a step with the expected ones.
 
         A bad step is run again with the reference's inputs, and its parameters are checked for
@@ -111,7 +121,7 @@ class _Walk:
         bad = bool(not_finite) or self._below(snr_db, max_abs, expected)
         alone_db, damaged = None, False
         if bad:
-            given = {number: self._sent(values[number]) for number in step.tensors if number not in self._places}
+            given = {number: self._sent(self._reference.value(number)) for number in step.tensors if number not in self._places}
             right = [given[one] if isinstance(one, int) and one in given else self._tensor(one) for one in step.arguments]
             alone_db = _compared([output.numpy() for output in self._run(step, right)], expected)[0]
             mine = [number for number in step.tensors if number in self._places]
@@ -125,7 +135,7 @@ class _Walk:
         The stored value is first converted to the model's type: storage in half precision is no
         damage if it represents every number exactly.
         """
-        right = self._parts.parameters[number]
+        right = self._reference.value(number)
         return raw(self._kept[self._places[number]].astype(right.dtype)) != raw(right)
 
     def _below(self, snr_db: float, max_abs: float, expected: Sequence[Array]) -> bool:
@@ -153,12 +163,11 @@ class _Walk:
     def _sent(self, value: Array) -> Tensor:
         return self._link.session.tensor(value, self._device)
 
-    def _let_go(self, step: Step, here: dict[int, Array]) -> None:
+    def _let_go(self, step: Step) -> None:
         """Drop the tensors that no later step takes."""
         for number in step.tensors:
             self._uses[number] -= 1
             if not self._uses[number]:
-                here.pop(number, None)
                 self._there.pop(number, None)
 
 

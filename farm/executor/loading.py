@@ -24,7 +24,7 @@ from farm.store import file_digest
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ class Loaded:
 class _Meter:
     """Reports the upload of files and counts the bytes sent, aborted transfers included."""
 
-    desk: Desk
+    context: TaskContext
     sent: int = 0
     _there: dict[Path, int] = field(default_factory=dict)
 
@@ -151,28 +151,34 @@ class _Meter:
         def note(there: int) -> None:
             self.sent += max(0, there - self._there.get(path, there))
             self._there[path] = there
-            self.desk.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
+            self.context.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
 
         return note
 
 
 def open_and_load(
-    stack: ExitStack, desk: Desk, device: Device, artifact: Artifact, agent: Path | None, timeout_s: float, ledger: dict[str, float]
+    stack: ExitStack,
+    context: TaskContext,
+    device: Device,
+    artifact: Artifact,
+    agent: Path | None,
+    timeout_s: float,
+    ledger: dict[str, float],
 ) -> tuple[Loaded, Link, int]:
     """Load a model on a device; return it, its link and the number of bytes sent.
 
     A connection that breaks is made again, and the upload continues where it was. Seconds are added
     to `ledger` by part. Raises DeviceError and its subclasses.
     """
-    deadline, meter, tries, broken = Deadline(timeout_s), _Meter(desk), 0, False
+    deadline, meter, tries, broken = Deadline(timeout_s), _Meter(context), 0, False
     while True:
         link, sent = None, meter.sent
         try:
             with ExitStack() as attempt:
-                link = _connect(attempt, desk, device, agent, deadline, ledger)
+                link = _connect(attempt, context, device, agent, deadline, ledger)
                 with timed(ledger, "upload"):
                     _push(link, artifact, meter)
-                desk.note(Progress(Stage.LOADING))
+                context.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
                     loaded = load(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
@@ -187,15 +193,17 @@ def open_and_load(
                 again = False
             if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
                 raise
-            desk.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
+            context.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
         time.sleep(_PAUSES_S[tries])
         tries += 1
 
 
-def _connect(stack: ExitStack, desk: Desk, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]) -> Link:
-    desk.note(Progress(Stage.CONNECTING, device.url))
+def _connect(
+    stack: ExitStack, context: TaskContext, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]
+) -> Link:
+    context.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        link = stack.enter_context(transports.open(device, agent, desk.scratch, deadline.remaining, patiently(desk.ask, deadline)))
+        link = stack.enter_context(transports.open(device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)))
         compute_as_asked(link, device)
         return link
 
@@ -224,22 +232,22 @@ def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda
 
 
 @contextlib.contextmanager
-def quiet(desk: Desk, device: Device) -> Iterator[None]:
+def quiet(context: TaskContext, device: Device) -> Iterator[None]:
     """Pause all other workers on this machine within the block, if the device is this machine."""
     if device.scheme != "local":
         yield
         return
-    desk.note(Progress(Stage.MEASURING, "waiting for quiet"))
-    with desk.quiet():
+    context.note(Progress(Stage.MEASURING, "waiting for quiet"))
+    with context.quiet():
         yield
 
 
-def push(desk: Desk, link: Link, artifact: Artifact, library: str) -> None:
+def push(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
     """Place the artifact's files in the session's folder, with the library under a name of its own.
 
     Parameters replace those of another artifact.
     """
-    _push(link, artifact, _Meter(desk), library)
+    _push(link, artifact, _Meter(context), library)
 
 
 def has_parameters(artifact: Artifact) -> bool:

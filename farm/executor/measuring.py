@@ -18,7 +18,7 @@ from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.time_ledger import timed
 from farm.transports import Link
 from farm.types import Agreement, Device, Fitted, Limits, Model, Plan, Prepared, Progress, Samples, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ _CHANGING = (
 _NOTE_EVERY_S = 0.5
 
 
-def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
+def measure(context: TaskContext, device: Device, fitted: Fitted, plan: Plan) -> Samples:
     """Run one job: check the answer, sample the latency, classify the labelled samples.
 
     Installs the model if the plan asks for it and the answer is right and good enough. Raises
@@ -51,12 +51,12 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
     with ExitStack() as stack:
         with timed(ledger, "reference"):
             inputs, expected = prepare.reference(fitted.prepared)
-        loaded, link, uploaded = open_and_load(stack, desk, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger)
-        meter = _Meter(desk, device, link, loaded, plan, ledger)
+        loaded, link, uploaded = open_and_load(stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger)
+        meter = _Meter(context, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger, record=True)
+        first_s, agreement = first_answer(context, loaded, fitted.limits, inputs, expected, ledger, record=True)
         meter.sample(first_s)
-        correct, total = _classify(desk, loaded, fitted.model, fitted.prepared, plan, ledger)
+        correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
             good = agreement.right and not stats.below(plan, agreement, correct, total)
             release = deployments.install(link, fitted.model, fitted.artifact) if plan.install and link.native and good else None
@@ -88,7 +88,7 @@ def measure(desk: Desk, device: Device, fitted: Fitted, plan: Plan) -> Samples:
 
 
 def first_answer(
-    desk: Desk,
+    context: TaskContext,
     loaded: Loaded,
     limits: Limits,
     inputs: dict[str, Array],
@@ -104,7 +104,7 @@ def first_answer(
     """
     with timed(ledger, "feed"):
         loaded.feed(inputs)
-    desk.note(Progress(Stage.RUNNING, "first inference"))
+    context.note(Progress(Stage.RUNNING, "first inference"))
     begin = time.perf_counter()
     with timed(ledger, "first run"):
         loaded.run()
@@ -126,7 +126,7 @@ class _Meter:
     read meanwhile.
     """
 
-    desk: Desk
+    context: TaskContext
     device: Device
     link: Link
     loaded: Loaded
@@ -156,7 +156,7 @@ class _Meter:
             return
         with ExitStack() as stack:
             with timed(self.ledger, "wait for quiet"):
-                stack.enter_context(quiet(self.desk, self.device))
+                stack.enter_context(quiet(self.context, self.device))
             typical = self._warm_up(first_s)
             self.block = self.plan.block or 1
             if typical < _LEAST_SAMPLE_S and not self.plan.block:
@@ -170,7 +170,7 @@ class _Meter:
         """
         if not self.plan.warmup:
             return typical
-        self.desk.note(Progress(Stage.MEASURING, "warming up"))
+        self.context.note(Progress(Stage.MEASURING, "warming up"))
         windows: list[list[float]] = []
         deadline = Deadline(self.plan.warmup_s)
         with timed(self.ledger, "warm-up"):
@@ -190,7 +190,7 @@ class _Meter:
             if self.seconds and ((enough >= 1 and self._sure(elapsed)) or len(self.seconds) >= plan.most):
                 break
             done = enough if enough < 1 else elapsed / plan.maximum_s
-            self.desk.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
+            self.context.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
             batch_begin = time.perf_counter()
             batch = self.loaded.time(min(plan.most, _count(batch_s, typical)), self.block)
             # The device runs one more inference, untimed, before the first.
@@ -239,7 +239,7 @@ class _Meter:
             return
         with timed(self.ledger, "cool-down"):
             while not deadline.expired and (now := _hottest(facts_of(self.link, system=False))) is not None and now > target + _COOLER_BY_C:
-                self.desk.note(Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C"))
+                self.context.note(Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C"))
                 time.sleep(min(1.0, deadline.remaining))
 
 
@@ -257,7 +257,7 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
 
 
 def _classify(
-    desk: Desk, loaded: Loaded, model: Model, prepared: Prepared, plan: Plan, ledger: dict[str, float]
+    context: TaskContext, loaded: Loaded, model: Model, prepared: Prepared, plan: Plan, ledger: dict[str, float]
 ) -> tuple[int | None, int | None]:
     """Return how many labelled samples the device classifies right, and of how many.
 
@@ -273,6 +273,6 @@ def _classify(
         for number, (sample, output) in enumerate(first_outputs(loaded, samples.read(chosen))):
             if time.monotonic() - told > _NOTE_EVERY_S:
                 told = time.monotonic()
-                desk.note(Progress(Stage.ACCURACY, f"{number} of {total}", number / total))
+                context.note(Progress(Stage.ACCURACY, f"{number} of {total}", number / total))
             correct += int(output.argmax() == sample.label)
     return correct, total

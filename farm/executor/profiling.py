@@ -20,7 +20,7 @@ from farm.executor.roofline import measured
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
 from farm.types import Device, Fitted, Profiled, Progress, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
@@ -31,7 +31,7 @@ _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
 _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferences
 
 
-def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
+def profile(context: TaskContext, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
     """Profile a model for about `seconds`, with a roofline if there is a probe.
 
     Raises DeviceError and its subclasses, also if TVM's own server answers, and WrongAnswer.
@@ -43,21 +43,21 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, sec
     with ExitStack() as stack:
         with timed(ledger, "reference"):
             inputs, expected = prepare.reference(fitted.prepared)
-        loaded, link, _ = open_and_load(stack, desk, device, artifact, fitted.agent, deadline_s, ledger)
+        loaded, link, _ = open_and_load(stack, context, device, artifact, fitted.agent, deadline_s, ledger)
         if not link.native:
             why = "TVM's own RPC server answers there, which does not tell one kernel from another"
             raise DeviceError(f"{device.name} cannot be profiled", why, f"start farm's agent there: farm agent, for {device.url}")
-        first_s, agreement = first_answer(desk, loaded, fitted.limits, inputs, expected, ledger)
+        first_s, agreement = first_answer(context, loaded, fitted.limits, inputs, expected, ledger)
         if not agreement.right:
             what = f"{model.name} on {device.name}: {agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
             raise WrongAnswer(
                 what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {shlex.quote(model.name)}"
             )
         with timed(ledger, "wait for quiet"):
-            stack.enter_context(quiet(desk, device))
-        plain, recorded = _record(desk, device, link, loaded, first_s, seconds, ledger)
+            stack.enter_context(quiet(context, device))
+        plain, recorded = _record(context, device, link, loaded, first_s, seconds, ledger)
         with timed(ledger, "roof"):
-            desk.note(Progress(Stage.MEASURING, "what the device can do at the most"))
+            context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
             roof = measured(link, device, probe) if probe else None
         facts = facts_of(link)
         closing = time.perf_counter()
@@ -89,10 +89,10 @@ def profile(desk: Desk, device: Device, fitted: Fitted, probe: Probe | None, sec
 
 
 def _record(
-    desk: Desk, device: Device, link: Link, loaded: Loaded, typical: float, seconds: float, ledger: dict[str, float]
+    context: TaskContext, device: Device, link: Link, loaded: Loaded, typical: float, seconds: float, ledger: dict[str, float]
 ) -> tuple[list[float], list[Inference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
-    desk.note(Progress(Stage.MEASURING, "warming up"))
+    context.note(Progress(Stage.MEASURING, "warming up"))
     with timed(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
     typical = sorted(times)[len(times) // 2]
@@ -101,7 +101,7 @@ def _record(
     least, enough, limit = _LEAST_EMULATED if device.emulated else _LEAST, Deadline(seconds), Deadline(_LONGEST * seconds)
     with timed(ledger, "recording"):
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
-            desk.note(Progress(Stage.MEASURING, f"{len(recorded)} inferences recorded", min(1.0, len(recorded) / least)))
+            context.note(Progress(Stage.MEASURING, f"{len(recorded)} inferences recorded", min(1.0, len(recorded) / least)))
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
             more = parsed(agent_answers.content("farm.agent.profile", answer))

@@ -16,7 +16,7 @@ from farm.executor.loading import load, open_and_load
 from farm.executor.threads import compute_as_asked
 from farm.inputs import read
 from farm.types import Artifact, Device, Progress, Release, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 def infer(
-    desk: Desk, device: Device, artifact: Artifact, agent: Path | None, inputs: Mapping[str, Array], deadline_s: float
+    context: TaskContext, device: Device, artifact: Artifact, agent: Path | None, inputs: Mapping[str, Array], deadline_s: float
 ) -> list[Array]:
     """Return the outputs for one input."""
     with ExitStack() as stack:
-        loaded, _, _ = open_and_load(stack, desk, device, artifact, agent, deadline_s, {})
-        desk.note(Progress(Stage.RUNNING))
+        loaded, _, _ = open_and_load(stack, context, device, artifact, agent, deadline_s, {})
+        context.note(Progress(Stage.RUNNING))
         loaded.feed(inputs)
         loaded.run()
         return loaded.outputs()
 
 
 def infer_deployed(
-    desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+    context: TaskContext, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
 ) -> tuple[Release, list[Array], list[str]] | None:
     """Run a deployed model for the input in a file.
 
     Returns its release, the outputs, and sentences that describe how an image was converted; None
     if no model of that name is deployed.
     """
-    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+    with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         if not link.native or all(release.name != name for release in farm_deployments.listed(link)):
             return None
         compute_as_asked(link, device)
@@ -52,7 +52,7 @@ def infer_deployed(
         _check_kind(device, release)
         said: list[str] = []
         inputs = read.read_inputs(source, release.inputs, release.preprocess, said.append)
-        desk.note(Progress(Stage.RUNNING, f"release {release.number}"))
+        context.note(Progress(Stage.RUNNING, f"release {release.number}"))
         loaded = load(link, device, release.inputs, SHARD in release.files)
         loaded.feed(inputs)
         loaded.run()
@@ -74,29 +74,29 @@ def _check_kind(device: Device, release: Release) -> None:
         )
 
 
-def deployments(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+def deployments(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
     """Return all releases on a device, by name and the newest first.
 
     Raises DeviceError if the device keeps no deployments.
     """
-    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+    with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
         return farm_deployments.listed(link)
 
 
-def roll_back(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+def roll_back(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
     """Make release `number` current and return it; with 0, the one before the current.
 
     Raises DeviceError if there is no such release.
     """
-    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+    with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
         return farm_deployments.rolled_back(link, name, number)
 
 
-def undeploy(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
+def undeploy(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
     """Remove all releases of the names. Raises DeviceError for a name that is not deployed."""
-    with transports.open(device, agent, desk.scratch, timeout_s, desk.ask) as link:
+    with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
         for name in names:
             farm_deployments.removed(link, name)

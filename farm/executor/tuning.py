@@ -11,9 +11,10 @@ from farm.executor.threads import compute_as_asked
 from farm.rpc.blocking import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
+from farm.sandbox.array_files import read_arrays
 from farm.transports import agent_answers
 from farm.types import Batch, Device, Progress, Round, Stage, Trying, Wrong
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,24 +29,24 @@ _BEHIND = 1.3  # times the best of its workload: slower variants are dropped aft
 _TOLERANCE = 1e-3  # of the largest value: for another order of summation and for Winograd
 
 
-def time_variants(desk: Desk, device: Device, batch: Batch, agent: Path | None, deadline_s: float) -> None:
+def time_variants(context: TaskContext, device: Device, batch: Batch, agent: Path | None, deadline_s: float) -> None:
     """Measure the variants of a batch.
 
     All results are reported as notes while it runs, so that none is lost if the device dies: the
     device's facts (a dictionary), Trying, Wrong, and one Round per round.
     """
-    with transports.open(device, agent, desk.scratch, deadline_s, desk.ask) as link:
+    with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         compute_as_asked(link, device)
-        desk.note(facts_of(link))
-        desk.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
+        context.note(facts_of(link))
+        context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
         send(link, batch.library, batch.library.name)
         machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
-        tensors = {name: link.session.tensor(value) for name, value in _arrays(batch).items()}
-        desk.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
-        with quiet(desk, device):
-            race = _Race(desk, batch, machine, tensors)
+        tensors = {name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()}
+        context.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
+        with quiet(context, device):
+            race = _Race(context, batch, machine, tensors)
             for _ in range(_ROUNDS):
-                desk.note(Round({index: race.block(index) for index in race.counts}))
+                context.note(Round({index: race.block(index) for index in race.counts}))
 
 
 class _Race:
@@ -54,19 +55,19 @@ class _Race:
     Each variant has run once, and its answer was right.
     """
 
-    def __init__(self, desk: Desk, batch: Batch, machine: RemoteVirtualMachine, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, context: TaskContext, batch: Batch, machine: RemoteVirtualMachine, tensors: dict[str, Tensor]) -> None:
         self._machine, self._batch, self._tensors = machine, batch, tensors
         self.counts: dict[int, int] = {}
         answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
         for index, variant in enumerate(batch.variants):
-            desk.note(Trying(index))
+            context.note(Trying(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
             answer = machine.outputs(variant.function)
             pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
-                desk.note(Wrong(index, why))
+                context.note(Wrong(index, why))
                 continue
             self.counts[index] = 1
             first[index] = self._seconds(index)
@@ -76,7 +77,7 @@ class _Race:
             workload = batch.variants[index].workload
             anchors.setdefault(workload, index)
             best[workload] = min(seconds, best.get(workload, seconds))
-        desk.note(Round(first))
+        context.note(Round(first))
         for index, seconds in first.items():
             workload = batch.variants[index].workload
             if seconds > _BEHIND * best[workload] and index != anchors[workload]:
@@ -96,13 +97,6 @@ class _Race:
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
         return agent_answers.seconds("the timer", timer(self._batch.variants[index].function), 1)[0]
-
-
-def _arrays(batch: Batch) -> dict[str, Array]:
-    import numpy as np
-
-    with np.load(batch.arrays) as kept:
-        return {name: kept[name] for name in kept.files}
 
 
 def _differs(answer: Array, first: Array) -> str:

@@ -15,32 +15,35 @@ def lease_to_json(lease: Lease) -> dict[str, Any]:
 
 
 def lease_from_json(body: Mapping[str, Any]) -> Lease:
-    """Return the lease of `lease_to_json`; keys of a newer farm are left out."""
-    wish = LeaseRequest(**_known(LeaseRequest, body["wish"]))
-    rest = {**_known(Lease, body), "wish": wish, "state": State(body["state"]), "boards": tuple(body["boards"])}
+    """Return the lease of `lease_to_json`; keys of a newer farm are left out.
+
+    The first stores of labs have the request under another name.
+    """
+    request = LeaseRequest(**_known(LeaseRequest, body["request"] if "request" in body else body["wish"]))
+    rest = {**_known(Lease, body), "request": request, "state": State(body["state"]), "boards": tuple(body["boards"])}
     return Lease(**rest)
 
 
 def shown_lease(lease: Lease, prospect: Prospect | None = None, key: bool = False) -> dict[str, Any]:
     """Return a lease as people see it: flat, with its place in the queue, and without its key."""
-    wish = lease.wish
+    request = lease.request
     return {
         "lease": lease.number,
-        "owner": wish.owner,
-        "kind": wish.kind,
-        "class": wish.rank,
-        "count": wish.count,
+        "owner": request.owner,
+        "kind": request.kind,
+        "class": request.rank,
+        "count": request.count,
         "state": lease.state.value,
         "why": lease.why,
         "boards": list(lease.boards),
-        "labels": dict(wish.labels),
-        "implicit": wish.implicit,
-        "for_s": wish.for_s,
+        "labels": dict(request.labels),
+        "implicit": request.implicit,
+        "for_s": request.for_s,
         "asked_at": lease.asked_at,
         "granted_at": lease.granted_at,
-        "ends_at": None if wish.implicit else lease.ends_at,
+        "ends_at": None if request.implicit else lease.ends_at,
         "ended_at": lease.ended_at,
-        "heartbeat_s": wish.heartbeat_s,
+        "heartbeat_s": request.heartbeat_s,
         "queue": None if prospect is None else dataclasses.asdict(prospect),
         **({"key": lease.key} if key else {}),
     }

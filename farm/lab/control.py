@@ -14,13 +14,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import pwd
 import secrets
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from farm import ownership
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab.client import PROTOCOL
 from farm.lab.codec import shown_board, shown_lease
@@ -37,6 +37,8 @@ _MOST_BEHIND = 10_000  # events of a reader who does not read
 _MOST_COUNT = 10_000
 _LONGEST_S = 366 * 86400.0
 _UCRED = struct.Struct("3i")
+
+Watcher = Callable[[list[Lease], list[Event]], None]  # leases that changed, and events, once they are kept
 
 
 class Fields:
@@ -84,14 +86,29 @@ class Fields:
 
 
 class Control:
-    """The lab's answers to its people. `tracker` is where TVM's clients find it."""
+    """The lab's answers to its people. `tracker` is where TVM's clients find it.
 
-    def __init__(self, lender: LabLender, journal: Journal, writer: Writer, clock: Callable[[], float], tracker: tuple[str, int]) -> None:
-        self._lender = lender
+    `last_event` is the number of the newest event. With a page, `open_page` returns a link to it
+    that is good once, for one caller.
+    """
+
+    def __init__(
+        self,
+        lender: LabLender,
+        journal: Journal,
+        writer: Writer,
+        clock: Callable[[], float],
+        tracker: tuple[str, int],
+        last_event: int = 0,
+    ) -> None:
+        self.tracker = tracker
+        self.last_event = last_event
+        self.open_page: Callable[[Caller], str] | None = None
+        self._watchers: list[Watcher] = []
+        self.lender = lender
         self._journal = journal
         self._writer = writer
         self._clock = clock
-        self._tracker = tracker
         self._clients = 0
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
@@ -107,10 +124,17 @@ class Control:
             "extend": self._extend,
             "end": self._end,
             "events": self._events,
+            "page": self._page,
         }
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a function of all that changes from now on."""
+        self._watchers.append(watcher)
 
     def tell(self, leases: list[Lease], events: list[Event]) -> None:
         """Wake those who wait for a lease, and pass events on."""
+        if events:
+            self.last_event = events[-1].number
         for lease in leases:
             for future in self._waiting.pop(lease.number, ()):
                 if not future.done():
@@ -119,13 +143,20 @@ class Control:
             for event in events:
                 if reader.qsize() < _MOST_BEHIND:
                     reader.put_nowait(event)
+        for watcher in self._watchers:
+            watcher(leases, events)
+
+    async def ask(self, body: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+        """Return the answer to a request. Raises FarmError."""
+        fields, action = self._action(body)
+        return await action(fields, caller)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client until it hangs up."""
         self._clients += 1
         try:
             if self._clients <= MOST_CLIENTS:
-                await self._answer_all(reader, writer, _caller(writer.get_extra_info("socket")))
+                await self._answer_all(reader, writer, caller_of(writer.get_extra_info("socket")))
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass  # it has gone, or sent what is no line, or the server ends
         finally:
@@ -153,32 +184,35 @@ class Control:
             body = json.loads(line)
         except (ValueError, RecursionError) as exc:
             raise UsageError("a request is one line of JSON", "this is none", '{"do": "hello"}') from exc
+        return self._action(body)
+
+    def _action(self, body: Any) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
         do = body.get("do") if isinstance(body, dict) else None
         if not isinstance(do, str) or do not in self._actions:
             raise UsageError(f"the lab cannot do {str(do)[:100]!r}", did_you_mean(str(do)[:100], self._actions), '{"do": "hello"}')
         return Fields(body), self._actions[do]
 
     async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:
-        host, port = self._tracker
+        host, port = self.tracker
         return {"protocol": PROTOCOL, "you": caller.name, "admin": caller.admin, "tracker": {"host": host, "port": port}}
 
     async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
-        shown = [shown_board(board, self._lender.address(board.name)) for board in self._lender.scheduler.boards()]
+        shown = [shown_board(board, self.lender.address(board.name)) for board in self.lender.scheduler.boards()]
         await self._kept()
         return {"boards": shown}
 
     async def _leases(self, fields: Fields, _: Caller) -> dict[str, Any]:
-        scheduler = self._lender.scheduler
+        scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
         shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
         await self._kept()
         return {"leases": shown}
 
     async def _lease(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        return await self._told(self._lender.scheduler.lease(fields.whole("lease")), caller)
+        return await self._told(self.lender.scheduler.lease(fields.whole("lease")), caller)
 
     async def _request(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        wish = LeaseRequest(
+        request = LeaseRequest(
             caller.name,
             fields.text("kind"),
             fields.seconds("for_s"),
@@ -190,13 +224,13 @@ class Control:
             fields.labels(),
             fields.text("nonce", ""),
         )
-        lease = self._lender.scheduler.request(wish, f"lease-{secrets.token_hex(8)}", self._clock())
-        self._lender.know(lease)
-        self._lender.settle()
+        lease = self.lender.scheduler.request(request, f"lease-{secrets.token_hex(8)}", self._clock())
+        self.lender.know(lease)
+        self.lender.settle()
         return await self._told(lease, caller)
 
     async def _wait(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._lender.scheduler.lease(fields.whole("lease"))
+        lease = self.lender.scheduler.lease(fields.whole("lease"))
         if lease.state is State.QUEUED:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(lease.number, set()).add(future)
@@ -207,24 +241,24 @@ class Control:
                 pass
             finally:
                 self._waiting.get(lease.number, set()).discard(future)
-        return await self._told(self._lender.scheduler.lease(lease.number), caller)
+        return await self._told(self.lender.scheduler.lease(lease.number), caller)
 
     async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        return await self._told(self._lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
+        return await self._told(self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
 
     async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
-        self._lender.settle()
+        lease = self.lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
+        self.lender.settle()
         return await self._told(lease, caller)
 
     async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._lender.scheduler.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
-        self._lender.settle()
+        lease = self.lender.scheduler.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
+        self.lender.settle()
         return await self._told(lease, caller)
 
     async def _end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self._lender.scheduler.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
-        self._lender.settle()
+        lease = self.lender.scheduler.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
+        self.lender.settle()
         return await self._told(lease, caller)
 
     async def _events(self, fields: Fields, _: Caller) -> dict[str, Any]:
@@ -234,34 +268,53 @@ class Control:
         events = await self._read(fields.whole("since", 0), most)
         return {"events": [dataclasses.asdict(event) for event in events]}
 
+    async def _page(self, _: Fields, caller: Caller) -> dict[str, Any]:
+        if self.open_page is None:
+            raise UsageError("the lab has no page", "its server was started without one", "farm lab serve --page 9180")
+        return {"url": self.open_page(caller)}
+
     async def _follow(self, since: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on the events after a number: first those that are kept, then new ones, without a gap."""
+        """Pass events on until the reader has gone, or is too slow."""
+        gone = asyncio.ensure_future(reader.read(1))
+        passing = asyncio.ensure_future(self._pass_on(since, writer))
+        try:
+            await asyncio.wait({passing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+        finally:
+            gone.cancel()
+            passing.cancel()
+
+    async def _pass_on(self, since: int, writer: asyncio.StreamWriter) -> None:
+        async with contextlib.aclosing(self.follow(since)) as events:
+            async for event in events:
+                await _write_event(writer, event)
+
+    async def follow(self, since: int) -> AsyncGenerator[Event]:
+        """Yield the events after a number: first those that are kept, then new ones, without a gap.
+
+        It ends for a reader that is too slow, who can resume from its last event.
+        """
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._readers.add(queue)
-        gone = asyncio.ensure_future(reader.read(1))
         try:
             while events := await self._read(since, _MOST_EVENTS):
                 for event in events:
                     since = event.number
-                    await _write_event(writer, event)
-            while queue.qsize() < _MOST_BEHIND:  # one that is too slow is cut, and resumes from its last event
-                following = asyncio.ensure_future(queue.get())
-                await asyncio.wait({following, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    following.cancel()
-                    return
-                if (event := following.result()).number > since:
+                    yield event
+            while queue.qsize() < _MOST_BEHIND:
+                event = await queue.get()
+                if event.number > since:
                     since = event.number
-                    await _write_event(writer, event)
+                    yield event
         finally:
-            gone.cancel()
             self._readers.discard(queue)
 
     async def _read(self, since: int, most: int) -> list[Event]:
         return await asyncio.get_running_loop().run_in_executor(None, self._journal.events, since, most)
 
     async def _told(self, lease: Lease, caller: Caller) -> dict[str, Any]:
-        shown = self._shown(lease, key=caller.name == lease.wish.owner)
+        shown = self._shown(lease, key=caller.name == lease.request.owner)
         await self._kept()
         return {"lease": shown}
 
@@ -273,8 +326,8 @@ class Control:
 
     def _shown(self, lease: Lease, key: bool = False) -> dict[str, Any]:
         with contextlib.suppress(UsageError):
-            lease = self._lender.scheduler.lease(lease.number)
-        prospect = self._lender.scheduler.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
+            lease = self.lender.scheduler.lease(lease.number)
+        prospect = self.lender.scheduler.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
         return shown_lease(lease, prospect, key)
 
 
@@ -283,14 +336,10 @@ async def _write_event(writer: asyncio.StreamWriter, event: Event) -> None:
     await writer.drain()
 
 
-def _caller(connection: socket.socket) -> Caller:
+def caller_of(connection: socket.socket) -> Caller:
     """Return who is at the other end of a Unix socket, by the kernel's word."""
     _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = f"uid-{uid}"
-    return Caller(name, uid in (0, os.geteuid()))
+    return Caller(ownership.name_of(uid), uid in (0, os.geteuid()))
 
 
 def _bad(name: str, wanted: str) -> UsageError:

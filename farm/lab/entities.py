@@ -1,4 +1,4 @@
-"""What a lab speaks of: wishes, leases, boards, events and rules. Times are seconds since 1970."""
+"""Entities of a lab: requests, leases, boards, events and rules. Times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LeaseRequest:
 
     `board` is the one wanted, or empty for any of the kind. With `heartbeat_s`, a lease without a
     heartbeat for so long is abandoned. `wait_s` limits the time in the queue. `nonce` makes asking
-    again harmless. An implicit wish is made for a client of TVM's, which knows of no leases.
+    again harmless. An implicit request is made for a client of TVM's, which knows of no leases.
     """
 
     owner: str
@@ -62,10 +62,10 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A wish that was taken in. `number` only grows; `key` is what its owner asks the tracker for."""
+    """A request that was taken in. `number` only grows; `key` is what its owner asks the tracker for."""
 
     number: int
-    wish: LeaseRequest
+    request: LeaseRequest
     key: str
     asked_at: float
     state: State = State.QUEUED

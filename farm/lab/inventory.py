@@ -28,6 +28,7 @@ class LabSettings:
     store: str | None = None
     tracker: tuple[str, int] = ("127.0.0.1", 9190)
     people: str = "owner"  # who may use the control socket
+    page: int | None = None  # its port on loopback
     rules: Rules = field(default_factory=Rules)
     boards: tuple[KnownBoard, ...] = ()
 
@@ -69,7 +70,7 @@ class _Reader:
 
     def _lab(self, lab: Mapping[str, Any]) -> LabSettings:
         at = ("lab",)
-        keys = ("store", "tracker", "people", "tracker_class", "aging", "half_life", "gather", "classes", "owners", "boards")
+        keys = ("store", "tracker", "people", "page", "tracker_class", "aging", "half_life", "gather", "classes", "owners", "boards")
         self._only(at, lab, keys)
         usual = Rules()
         rules = Rules(
@@ -84,6 +85,7 @@ class _Reader:
             self._get(at, lab, "store", None, self._store),
             self._get(at, lab, "tracker", LabSettings().tracker, _host_and_port),
             self._get(at, lab, "people", "owner", _one_of(SOCKET_MODES)),
+            self._get(at, lab, "page", None, _port),
             rules,
             self._boards(self._table((*at, "boards"), lab)),
         )
@@ -212,6 +214,12 @@ def _host_and_port(value: Any) -> tuple[str, int]:
     if not found or int(found["port"]) > 65535:
         raise ValueError("an address is HOST:PORT")
     return found["host"].strip("[]"), int(found["port"])
+
+
+def _port(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
+        raise ValueError("this is to be a port, from 1 to 65535")
+    return value
 
 
 def _one_of(known: Mapping[str, Any] | tuple[str, ...]) -> Callable[[Any], str]:

@@ -43,6 +43,18 @@ class Session:
     lease: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How long an owner had a board: by a lease, or for a session without one. No end: it still has."""
+
+    board: str
+    kind: str
+    owner: str
+    since: float
+    until: float | None
+    lease: int | None
+
+
 @dataclass(slots=True)
 class Batch:
     """What is kept by one transaction."""
@@ -149,6 +161,25 @@ class Journal:
         rows = self._database.ask(lambda db: list(db.execute(query.with_only_columns(table.c.body)).scalars()))
         return [event_from_json(json.loads(body)) for body in rows]
 
+    def stretches(self, since: float, most: int, board: str | None = None) -> list[Stretch]:
+        """Return who had which board after a time, the newest first: `most` leases and sessions of each sort."""
+        its = _tables()
+        held, of, ran = its.holdings, its.leases, its.sessions
+        held_by = held.join(of, held.c.lease == of.c.number).select()
+        held_by = held_by.with_only_columns(held.c.board, of.c.kind, of.c.owner, held.c.since, held.c.until, held.c.lease)
+        held_by = held_by.where(held.c.until.is_(None) | (held.c.until > since))
+        alone = ran.select().where(ran.c.until > since, ran.c.lease.is_(None))
+        alone = alone.with_only_columns(ran.c.board, ran.c.kind, ran.c.owner, ran.c.since, ran.c.until, ran.c.lease)
+        if board is not None:
+            held_by, alone = held_by.where(held.c.board == board), alone.where(ran.c.board == board)
+        found = self._database.ask(
+            lambda db: [
+                *db.execute(held_by.order_by(held.c.since.desc()).limit(most)),
+                *db.execute(alone.order_by(ran.c.since.desc()).limit(most)),
+            ]
+        )
+        return sorted((Stretch(*row) for row in found), key=lambda one: -one.since)
+
     @property
     def _database(self) -> Database:
         from farm.store.backends import File, Server
@@ -197,7 +228,7 @@ def _lease(body: str) -> Lease:
 
 
 def _row(lease: Lease) -> dict[str, Any]:
-    shown = {"number": lease.number, "owner": lease.wish.owner, "kind": lease.wish.kind, "state": lease.state.value}
+    shown = {"number": lease.number, "owner": lease.request.owner, "kind": lease.request.kind, "state": lease.state.value}
     return {**shown, "asked_at": lease.asked_at, "ended_at": lease.ended_at, "body": json.dumps(lease_to_json(lease))}
 
 

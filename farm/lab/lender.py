@@ -86,7 +86,7 @@ class LabLender:
         effects = self.scheduler.take()
         self._writer.put(effects)
         grants, refusals = self._of_effects(effects)
-        told = [lease for lease in (*effects.leases.values(), *effects.granted, *effects.ended) if not lease.wish.implicit]
+        told = [lease for lease in (*effects.leases.values(), *effects.granted, *effects.ended) if not lease.request.implicit]
         if told or effects.events:
             self._writer.once_kept(lambda: self._tell(told, effects.events))
         self._say(grants, refusals)
@@ -237,9 +237,9 @@ class LabLender:
         owner = f"address:{self._connections.origin(waiting.peer)}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
-        wish = LeaseRequest(owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True)
+        request = LeaseRequest(owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True)
         try:
-            lease = self.scheduler.request(wish, "", self._clock())
+            lease = self.scheduler.request(request, "", self._clock())
         except UsageError as exc:
             self._say([], [Refusal(waiting.peer, waiting.key, f"{exc.what}: {exc.why}")])
             return
@@ -281,7 +281,7 @@ class LabLender:
                 if not request.implicit:
                     refusals.append(_refusal(request.waiting, lease))
         for lease in effects.granted:
-            if not lease.wish.implicit:
+            if not lease.request.implicit:
                 for board in lease.boards:
                     self._serve(board)
             elif waiting := self._of_lease.get(lease.number):
@@ -296,8 +296,8 @@ class LabLender:
         self._connections.take_back(offer.peer, offer.match_key)
         holder = lease or self.scheduler.holder(board)
         if holder:
-            number = None if holder.wish.implicit else holder.number
-            self._sessions[board] = Session(board, offer.key, holder.wish.owner, self._clock(), 0.0, number)
+            number = None if holder.request.implicit else holder.number
+            self._sessions[board] = Session(board, offer.key, holder.request.owner, self._clock(), 0.0, number)
         return offer
 
     def _end_session(self, board: str) -> None:

@@ -44,12 +44,12 @@ class Usage:
 
 def turn(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
     """Return what waiting leases are sorted by; the least is next."""
-    wish = lease.wish
+    request = lease.request
     lifted = int(max(0.0, now - lease.asked_at) / rules.aging_s)
-    level = RANKS.index(wish.rank) - lifted
+    level = RANKS.index(request.rank) - lifted
     if lifted >= len(RANKS):  # whatever the class: so the longest wait has a bound
         return (-1.0, lease.asked_at, 0.0, 0.0, lease.number)
-    return (max(0.0, float(level)), use / rules.share(wish.owner), -wish.priority, lease.asked_at, lease.number)
+    return (max(0.0, float(level)), use / rules.share(request.owner), -request.priority, lease.asked_at, lease.number)
 
 
 def surely_by(ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]) -> float | None:
@@ -60,7 +60,7 @@ def surely_by(ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]) -
     boards = list(free_at)
     heapq.heapify(boards)
     for lease in (*ahead, wanted):
-        count = lease.wish.count
+        count = lease.request.count
         if count > len(boards):
             if lease is wanted:
                 return None
@@ -69,5 +69,5 @@ def surely_by(ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]) -
         if lease is wanted:
             return taken[-1]
         for _ in taken:
-            heapq.heappush(boards, taken[-1] + lease.wish.for_s)
+            heapq.heappush(boards, taken[-1] + lease.request.for_s)
     return None

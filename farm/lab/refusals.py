@@ -47,7 +47,7 @@ def queue_full(owner: str, most: int) -> UsageError:
 def ended(lease: Lease) -> DeviceError:
     """Return the error for a lease that has ended."""
     why = f"{lease.state.value}{f': {lease.why}' if lease.why else ''}"
-    return DeviceError(f"lease {lease.number} has ended", why, f"farm lab lease {lease.wish.kind}")
+    return DeviceError(f"lease {lease.number} has ended", why, f"farm lab lease {lease.request.kind}")
 
 
 def waits(lease: Lease) -> UsageError:
@@ -63,5 +63,5 @@ def no_lease(number: int) -> UsageError:
 
 def anothers(lease: Lease) -> UsageError:
     """Return the error for the lease of another."""
-    why = f"it belongs to {lease.wish.owner}; only its owner and administrators can change it"
+    why = f"it belongs to {lease.request.owner}; only its owner and administrators can change it"
     return UsageError(f"lease {lease.number} is not yours", why, "farm lab leases")

@@ -87,11 +87,11 @@ class Registry:
 
     def queue(self, lease: Lease) -> None:
         """Let a lease wait for its kind, or note that it has changed."""
-        self.kinds.setdefault(lease.wish.kind, Kind()).queue[lease.number] = lease
+        self.kinds.setdefault(lease.request.kind, Kind()).queue[lease.number] = lease
 
     def leave_queue(self, lease: Lease) -> None:
         """Let a lease wait no longer; a kind that no board has had is forgotten with its last one."""
-        kind = self.kinds[lease.wish.kind]
+        kind = self.kinds[lease.request.kind]
         kind.queue.pop(lease.number, None)
         if not (kind.known or kind.queue):
-            del self.kinds[lease.wish.kind]
+            del self.kinds[lease.request.kind]

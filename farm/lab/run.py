@@ -31,6 +31,7 @@ from farm.tracker.server import TrackerServer
 
 _TICK_S = 1.0
 _DRAIN_S = 5.0
+_BESIDE = 1024  # connections to the control socket and to the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ class LabServer:
         failed: Callable[[FarmError], None],
     ) -> None:
         past, now = journal.open(), time.time()
+        self.journal = journal
         self._loop = loop
         self._writer = Writer(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(scheduler, self._writer, settings.rules, settings.boards, time.time, self._tell)
-        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits)), say, self.lender)
+        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits, _BESIDE)), say, self.lender)
         self.lender.deliver = self.tracker.deliver
-        self.control = Control(self.lender, journal, self._writer, time.time, (place.host, place.port))
+        self.control = Control(self.lender, journal, self._writer, time.time, (place.host, place.port), past.next_event - 1)
         self._tick()
 
     async def end(self) -> None:
@@ -90,6 +92,9 @@ class LabServer:
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
 
 
+Beside = Callable[[LabServer], contextlib.AbstractAsyncContextManager[None]]  # what else serves, such as the page
+
+
 @dataclass(slots=True)
 class _Ending:
     """Why the loop was stopped, if it was not a signal."""
@@ -97,11 +102,18 @@ class _Ending:
     errors: list[FarmError] = field(default_factory=list)
 
 
-def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, Path], None], say: Callable[[str], None]) -> None:
+def serve(
+    settings: LabSettings,
+    place: LabPlace,
+    announce: Callable[[str, int, Path], None],
+    say: Callable[[str], None],
+    beside: Beside | None = None,
+) -> None:
     """Serve until interrupted.
 
     `announce` is called with the address, the port and the control socket; `say` with each line for
-    the operator. Raises FarmError if another server runs, nothing can be kept, or a socket is taken.
+    the operator. What serves `beside` the lab is entered in its loop. Raises FarmError if another
+    server runs, nothing can be kept, or a socket is taken.
     """
     ending = _Ending()
     with contextlib.ExitStack() as held:
@@ -110,7 +122,7 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
         listener = held.enter_context(listen(place.host, [place.port]))
         numbers = None if place.metrics_port is None else held.enter_context(listen(place.host, [place.metrics_port]))
         path = place.folder / SOCKET
-        beside = held.enter_context(_listen_unix(path, SOCKET_MODES[settings.people]))
+        people = held.enter_context(listen_unix(path, SOCKET_MODES[settings.people]))
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
         signals.stop(loop)
 
@@ -124,10 +136,13 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
         held.callback(lab.close)
         servers: list[asyncio.Server] = [
             loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG)),
-            loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=beside, limit=MOST_LINE_BYTES)),
+            loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=people, limit=MOST_LINE_BYTES)),
         ]
         if numbers:
             servers.append(loop.run_until_complete(serve_metrics(MetricsPage(lab.tracker.summary), numbers)))
+        around = contextlib.AsyncExitStack()
+        if beside:
+            loop.run_until_complete(around.enter_async_context(beside(lab)))
         announce(place.host, port, path)
         try:
             signals.check()
@@ -136,6 +151,7 @@ def serve(settings: LabSettings, place: LabPlace, announce: Callable[[str, int, 
                 raise ending.errors[0]
             signals.check()
         finally:
+            loop.run_until_complete(around.aclose())
             for server in servers:
                 server.close()
             loop.run_until_complete(lab.end())
@@ -158,7 +174,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listen_unix(path: Path, mode: int) -> Iterator[socket.socket]:
+def listen_unix(path: Path, mode: int) -> Iterator[socket.socket]:
     """Listen on a Unix socket, in the place of one that an earlier server has left behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.suppress(FileNotFoundError):
         path.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ class LeaseScheduler:
             board.present = True
             self._event("board-came", now, board=name)
         lease = self._live.get(board.lease) if board.lease is not None else None
-        if lease is not None and lease.wish.implicit:
+        if lease is not None and lease.request.implicit:
             self._end(lease, State.RELEASED, now)
         board.idle = True
         self._registry.refresh(board)
@@ -73,7 +73,7 @@ class LeaseScheduler:
         self._registry.refresh(board)
         self._event("board-gone", now, board=name)
         lease = self._live.get(board.lease) if board.lease is not None else None
-        if lease is not None and lease.wish.implicit:
+        if lease is not None and lease.request.implicit:
             self._end(lease, State.LOST, now, "its board hung up")
         self._registry.forget(board)
 
@@ -93,18 +93,18 @@ class LeaseScheduler:
 
     # leases
 
-    def request(self, wish: LeaseRequest, key: str, now: float) -> Lease:
-        """Take a wish in, and return its lease, which may be granted already. Raises UsageError."""
-        if wish.nonce and (number := self._nonces.get((wish.owner, wish.nonce))):
+    def request(self, request: LeaseRequest, key: str, now: float) -> Lease:
+        """Take a request in, and return its lease, which may be granted already. Raises UsageError."""
+        if request.nonce and (number := self._nonces.get((request.owner, request.nonce))):
             return self.lease(number)
-        self._check(wish)
-        lease = Lease(self._next_lease, wish, key, now, heard_at=now)
+        self._check(request)
+        lease = Lease(self._next_lease, request, key, now, heard_at=now)
         self._next_lease += 1
         self._enter(lease)
         self._registry.queue(lease)
         self._put(lease)
-        self._event("lease-queued", now, lease, detail=f"{wish.count} of {wish.kind} for {wish.for_s:.0f} s")
-        self._match(wish.kind, now)
+        self._event("lease-queued", now, lease, detail=f"{request.count} of {request.kind} for {request.for_s:.0f} s")
+        self._match(request.kind, now)
         return self.lease(lease.number)
 
     def heartbeat(self, number: int, caller: Caller, now: float) -> Lease:
@@ -118,7 +118,7 @@ class LeaseScheduler:
     def keep(self, number: int, caller: Caller, now: float) -> Lease:
         """Let a lease last to its end without heartbeats: its owner has been told of its boards."""
         lease = self._owned(number, caller)
-        lease = dataclasses.replace(lease, wish=dataclasses.replace(lease.wish, heartbeat_s=None), heard_at=now)
+        lease = dataclasses.replace(lease, request=dataclasses.replace(lease.request, heartbeat_s=None), heard_at=now)
         self._put(lease)
         if lease.state is State.QUEUED:
             self._registry.queue(lease)
@@ -129,10 +129,10 @@ class LeaseScheduler:
         lease = self._owned(number, caller)
         if lease.granted_at is None or lease.ends_at is None:
             raise refusals.waits(lease)
-        longest = self._rules.classes[lease.wish.rank]
+        longest = self._rules.classes[lease.request.rank]
         ends_at = lease.ends_at + by_s
         if ends_at - lease.granted_at > longest.longest_s:
-            raise refusals.too_long(ends_at - lease.granted_at, lease.wish.rank, longest, lease)
+            raise refusals.too_long(ends_at - lease.granted_at, lease.request.rank, longest, lease)
         lease = dataclasses.replace(lease, ends_at=ends_at, heard_at=now)
         self._put(lease)
         self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
@@ -142,8 +142,8 @@ class LeaseScheduler:
         """End a lease: give its boards back, or leave the queue. Of another's: revoke it."""
         lease = self._owned(number, caller, for_admin=True)
         mine = State.CANCELLED if lease.state is State.QUEUED else State.RELEASED
-        ended = self._end(lease, mine if caller.name == lease.wish.owner else State.REVOKED, now, why, caller.name)
-        self._match(lease.wish.kind, now)
+        ended = self._end(lease, mine if caller.name == lease.request.owner else State.REVOKED, now, why, caller.name)
+        self._match(lease.request.kind, now)
         return ended
 
     def withdraw(self, number: int, now: float) -> None:
@@ -151,17 +151,17 @@ class LeaseScheduler:
         lease = self._live.get(number)
         if lease is not None and lease.state is State.QUEUED:
             self._end(lease, State.CANCELLED, now)
-            self._match(lease.wish.kind, now)
+            self._match(lease.request.kind, now)
 
     def tick(self, now: float) -> None:
         """End what has lasted too long, and lend what may be lent now."""
         for lease in [self._live[number] for number in self._timed]:
-            wish = lease.wish
+            request = lease.request
             if lease.ends_at is not None and now >= lease.ends_at:
                 self._end(lease, State.EXPIRED, now)
-            elif wish.heartbeat_s is not None and now - lease.heard_at > wish.heartbeat_s:
-                self._end(lease, State.ABANDONED, now, f"no heartbeat for {wish.heartbeat_s:.0f} s")
-            elif lease.state is State.QUEUED and wish.wait_s is not None and now - lease.asked_at >= wish.wait_s:
+            elif request.heartbeat_s is not None and now - lease.heard_at > request.heartbeat_s:
+                self._end(lease, State.ABANDONED, now, f"no heartbeat for {request.heartbeat_s:.0f} s")
+            elif lease.state is State.QUEUED and request.wait_s is not None and now - lease.asked_at >= request.wait_s:
                 self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
         for kind in list(self._registry.kinds):
             self._match(kind, now)
@@ -181,7 +181,7 @@ class LeaseScheduler:
 
     def remembered(self) -> list[Lease]:
         """Return the explicit leases that have not ended, or have lately."""
-        return [*self._ended.values(), *(lease for lease in self._live.values() if not lease.wish.implicit)]
+        return [*self._ended.values(), *(lease for lease in self._live.values() if not lease.request.implicit)]
 
     def boards(self) -> list[BoardView]:
         """Return the boards as they are shown, by kind and name."""
@@ -199,28 +199,28 @@ class LeaseScheduler:
 
     def prospect(self, lease: Lease, now: float) -> Prospect:
         """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
-        kind, wish = self._registry.kinds[lease.wish.kind], lease.wish
+        kind, request = self._registry.kinds[lease.request.kind], lease.request
         order = self._order(kind, now)
         place = next(index for index, one in enumerate(order) if one.number == lease.number)
-        fitting = [board for board in kind.boards.values() if wish.board in ("", board.name)]
+        fitting = [board for board in kind.boards.values() if request.board in ("", board.name)]
         until = [self._free_at(board, now) for board in fitting if board.present or board.lease is not None]
-        ahead = [one for one in order[:place] if not wish.board or one.wish.board in ("", wish.board)]
+        ahead = [one for one in order[:place] if not request.board or one.request.board in ("", request.board)]
         return Prospect(place + 1, self._reason(lease, fitting), surely_by(ahead, order[place], until))
 
     # inside
 
     def _reason(self, lease: Lease, fitting: Sequence[Board]) -> str:
-        wish = lease.wish
+        request = lease.request
         present = [board for board in fitting if board.present]
         if self._over_limit(lease):
-            most = self._rules.classes[wish.rank].boards
+            most = self._rules.classes[request.rank].boards
             return f"your limit of {most} {'board' if most == 1 else 'boards'} at once"
-        if len(present) < wish.count:
-            return f"{wish.count} of {wish.board or wish.kind} wanted, {len(present)} connected"
+        if len(present) < request.count:
+            return f"{request.count} of {request.board or request.kind} wanted, {len(present)} connected"
         lent = sum(not board.idle or board.lease is not None for board in present)
         if lease.number in self._gathering and (got := sum(board.idle and board.lease is None for board in present)):
-            return f"{got} of {wish.count} gathered"
-        return f"waiting for {wish.board or f'a {wish.kind}'}: {lent} of {len(present)} lent"
+            return f"{got} of {request.count} gathered"
+        return f"waiting for {request.board or f'a {request.kind}'}: {lent} of {len(present)} lent"
 
     def _free_at(self, board: Board, now: float) -> float:
         lease = self._live.get(board.lease) if board.lease is not None else None
@@ -229,29 +229,29 @@ class LeaseScheduler:
     def _view(self, board: Board) -> BoardView:
         lease = self._live.get(board.lease) if board.lease is not None else None
         use = "away" if not board.present else "leased" if lease and board.idle else "free" if board.idle else "in session"
-        owner, until = (lease.wish.owner, None if lease.wish.implicit else lease.ends_at) if lease else ("", None)
+        owner, until = (lease.request.owner, None if lease.request.implicit else lease.ends_at) if lease else ("", None)
         return BoardView(board.name, board.kind, board.tags, use, board.lease, owner, until)
 
-    def _check(self, wish: LeaseRequest) -> None:
-        longest = self._rules.classes.get(wish.rank)
+    def _check(self, request: LeaseRequest) -> None:
+        longest = self._rules.classes.get(request.rank)
         if longest is None:
-            raise refusals.unknown_class(wish.rank)
-        if not wish.implicit and not self.knows_kind(wish.kind):
-            raise refusals.unknown_kind(wish.kind, self.kinds)
-        kind = self._registry.kinds.get(wish.kind, Kind())
-        if wish.board and wish.board not in kind.boards:
-            raise refusals.unknown_board(wish.board, wish.kind, kind.boards)
-        if wish.for_s > longest.longest_s:
-            raise refusals.too_long(wish.for_s, wish.rank, longest)
-        if longest.boards and wish.count > longest.boards:
-            raise refusals.too_many_boards(wish.count, wish.rank, longest)
-        waiting = sum(self._live[number].state is State.QUEUED for number in self._of_owner.get(wish.owner, ()))
+            raise refusals.unknown_class(request.rank)
+        if not request.implicit and not self.knows_kind(request.kind):
+            raise refusals.unknown_kind(request.kind, self.kinds)
+        kind = self._registry.kinds.get(request.kind, Kind())
+        if request.board and request.board not in kind.boards:
+            raise refusals.unknown_board(request.board, request.kind, kind.boards)
+        if request.for_s > longest.longest_s:
+            raise refusals.too_long(request.for_s, request.rank, longest)
+        if longest.boards and request.count > longest.boards:
+            raise refusals.too_many_boards(request.count, request.rank, longest)
+        waiting = sum(self._live[number].state is State.QUEUED for number in self._of_owner.get(request.owner, ()))
         if waiting >= self._rules.queue:
-            raise refusals.queue_full(wish.owner, self._rules.queue)
+            raise refusals.queue_full(request.owner, self._rules.queue)
 
     def _owned(self, number: int, caller: Caller, for_admin: bool = False) -> Lease:
         lease = self.lease(number)
-        if lease.wish.owner != caller.name and not (for_admin and caller.admin):
+        if lease.request.owner != caller.name and not (for_admin and caller.admin):
             raise refusals.anothers(lease)
         if lease.state.ended:
             raise refusals.ended(lease)
@@ -261,29 +261,29 @@ class LeaseScheduler:
         """Go on with a lease of an earlier server; its owner has all its time to be heard again."""
         lease = dataclasses.replace(lease, heard_at=now)
         self._enter(lease)
-        kind = self._registry.kind(lease.wish.kind)
+        kind = self._registry.kind(lease.request.kind)
         if lease.state is State.QUEUED:
             kind.queue[lease.number] = lease
         for name in lease.boards:
-            self._registry.board(name, lease.wish.kind).lease = lease.number
+            self._registry.board(name, lease.request.kind).lease = lease.number
 
     def _enter(self, lease: Lease) -> None:
         self._live[lease.number] = lease
-        self._of_owner.setdefault(lease.wish.owner, OrderedDict())[lease.number] = None
-        if not lease.wish.implicit:
+        self._of_owner.setdefault(lease.request.owner, OrderedDict())[lease.number] = None
+        if not lease.request.implicit:
             self._timed[lease.number] = None
-        if lease.wish.nonce:
-            self._nonces[lease.wish.owner, lease.wish.nonce] = lease.number
+        if lease.request.nonce:
+            self._nonces[lease.request.owner, lease.request.nonce] = lease.number
 
     def _put(self, lease: Lease) -> None:
         self._live[lease.number] = lease
-        if not lease.wish.implicit:
+        if not lease.request.implicit:
             self.effects.leases[lease.number] = lease
 
     def _event(self, what: str, now: float, lease: Lease | None = None, who: str = "", board: str = "", detail: str = "") -> None:
-        if lease is not None and lease.wish.implicit:
+        if lease is not None and lease.request.implicit:
             return
-        owner, number = (lease.wish.owner, lease.number) if lease else ("", None)
+        owner, number = (lease.request.owner, lease.number) if lease else ("", None)
         self.effects.events.append(Event(self._next_event, now, what, who or owner, number, board, detail))
         self._next_event += 1
 
@@ -296,19 +296,19 @@ class LeaseScheduler:
         return self._usage.of(owner, now) + running
 
     def _order(self, kind: Kind, now: float) -> list[Lease]:
-        use = {owner: self._use(owner, now) for owner in {lease.wish.owner for lease in kind.queue.values()}}
+        use = {owner: self._use(owner, now) for owner in {lease.request.owner for lease in kind.queue.values()}}
 
         def key(lease: Lease) -> Turn:
-            return turn(lease, use[lease.wish.owner], self._rules, now)
+            return turn(lease, use[lease.request.owner], self._rules, now)
 
         return sorted(kind.queue.values(), key=key)
 
     def _over_limit(self, lease: Lease) -> bool:
-        most = self._rules.classes[lease.wish.rank].boards
+        most = self._rules.classes[lease.request.rank].boards
         if not most:
             return False
-        held = (self._live[number] for number in self._of_owner[lease.wish.owner])
-        return sum(len(one.boards) for one in held if one.wish.rank == lease.wish.rank) + lease.wish.count > most
+        held = (self._live[number] for number in self._of_owner[lease.request.owner])
+        return sum(len(one.boards) for one in held if one.request.rank == lease.request.rank) + lease.request.count > most
 
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
@@ -324,7 +324,7 @@ class LeaseScheduler:
         for lease in self._order(kind, now):
             if self._over_limit(lease):
                 continue
-            count, wanted = lease.wish.count, lease.wish.board
+            count, wanted = lease.request.count, lease.request.board
             fitting = [board for board in kind.free.values() if board.name not in kept and wanted in ("", board.name)]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)
@@ -349,33 +349,33 @@ class LeaseScheduler:
     def _grant(self, lease: Lease, boards: Sequence[Board], now: float) -> None:
         names = tuple(board.name for board in boards)
         lease = dataclasses.replace(
-            lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.wish.for_s, heard_at=max(lease.heard_at, now), boards=names
+            lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.request.for_s, heard_at=max(lease.heard_at, now), boards=names
         )
-        del self._registry.kinds[lease.wish.kind].queue[lease.number]
+        del self._registry.kinds[lease.request.kind].queue[lease.number]
         self._gathering.pop(lease.number, None)
         for board in boards:
             board.lease = lease.number
-            board.idle = board.idle and not lease.wish.implicit  # an implicit lease is for a session, now
+            board.idle = board.idle and not lease.request.implicit  # an implicit lease is for a session, now
             self._registry.refresh(board)
         self._put(lease)
         self._event("lease-granted", now, lease, detail=", ".join(names))
         self.effects.granted.append(lease)
 
     def _end(self, lease: Lease, state: State, now: float, why: str = "", who: str = "") -> Lease:
-        wish = lease.wish
+        request = lease.request
         ended = dataclasses.replace(lease, state=state, ended_at=now, why=why)
         self._put(ended)
         del self._live[lease.number]
         self._timed.pop(lease.number, None)
         self._gathering.pop(lease.number, None)
         self._registry.leave_queue(lease)
-        owned = self._of_owner[wish.owner]
+        owned = self._of_owner[request.owner]
         del owned[lease.number]
         if not owned:
-            del self._of_owner[wish.owner]
+            del self._of_owner[request.owner]
         if lease.granted_at is not None:
             used = len(lease.boards) * max(0.0, now - lease.granted_at)
-            self.effects.used[wish.owner] = self._usage.add(wish.owner, used, now), now
+            self.effects.used[request.owner] = self._usage.add(request.owner, used, now), now
         self._event(f"lease-{state.value.replace(' ', '-')}", now, ended, who, detail=why)
         self.effects.ended.append(ended)
         self._remember(ended)
@@ -387,9 +387,9 @@ class LeaseScheduler:
         return ended
 
     def _remember(self, lease: Lease) -> None:
-        if lease.wish.implicit:
+        if lease.request.implicit:
             return
         self._ended[lease.number] = lease
         while len(self._ended) > MOST_ENDED:
             _, oldest = self._ended.popitem(last=False)
-            self._nonces.pop((oldest.wish.owner, oldest.wish.nonce), None)
+            self._nonces.pop((oldest.request.owner, oldest.request.nonce), None)

@@ -20,7 +20,7 @@
     tuning          `farm tune`: search for the best configuration of each kernel
 
 Commands call `execute(expand(devices, models, plan), ...)`, or one function of the other modules.
-Each of them starts a pool of worker processes (`worker_tasks.crew_of`) and ends it on return.
+Each of them starts a pool of worker processes (`worker_tasks.pool_of`) and ends it on return.
 """
 
 from farm.pipeline.operations import agent_for, ask, compile_model, facts_of, infer, infer_deployed

@@ -20,10 +20,10 @@ from farm import transports
 from farm.errors import FarmError, ModelError
 from farm.pipeline.confinement import confined
 from farm.pipeline.operations import fits, not_usable, prepare
-from farm.pipeline.worker_tasks import crew_of, device_at_home
+from farm.pipeline.worker_tasks import device_at_home, pool_of
 from farm.store import AnswerStore, Store, digest_of
 from farm.types import Accuracy, Answered, Device, Fitted, Model, Prepared, Profile, Progress
-from farm.workers import Crew, Desk, Kind, Message, together
+from farm.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 
 if TYPE_CHECKING:
     from farm.data import DataSet
@@ -34,7 +34,7 @@ _REFERENCE_S = 600.0  # deadline of the reference engine; one session takes half
 
 
 @dataclass
-class Lane:
+class Participant:
     """The state of one device, or of the reference: its predictions and its progress.
 
     `best` holds the best classes, the best first, by the samples' keys; `kept` counts those that an
@@ -59,16 +59,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The state of a run for display: the samples to answer, their classes, and the lanes."""
+    """The state of a run for display: the samples to answer, their classes, and the participants."""
 
     wanted: Mapping[str, tuple[int, int]]  # sample key -> (index, class)
-    lanes: Sequence[Lane]
+    participants: Sequence[Participant]
 
-    def remaining_s(self, lane: Lane, now: float) -> float | None:
+    def remaining_s(self, participant: Participant, now: float) -> float | None:
         """Return the seconds left at the rate since the first answer; None while it is unknown."""
-        if lane.since is None or not lane.new or now <= lane.since:
+        if participant.since is None or not participant.new or now <= participant.since:
             return None
-        return (len(self.wanted) - len(lane.best)) * (now - lane.since) / lane.new
+        return (len(self.wanted) - len(participant.best)) * (now - participant.since) / participant.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +108,24 @@ def accuracy(
     """
     from farm import data
 
-    with crew_of(store) as crew:
-        _, prepared = prepare(crew, model, host, host, store, told)
+    with pool_of(store) as pool:
+        _, prepared = prepare(pool, model, host, host, store, told)
         samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
-        work = _Work(model, prepared, path, samples, keep, crew, store, fresh)
-        states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
-        made = fits(crew, model, [device for device in devices if states[device.name].usable], host, store, told)
-        lanes = [
-            _device_lane(work, device, made.get(device.name) or not_usable(device, states[device.name]), deadlines_s[device.name])
+        work = _Work(model, prepared, path, samples, keep, pool, store, fresh)
+        states = dict(zip((device.name for device in devices), thread_map(transports.state, devices), strict=True))
+        made = fits(pool, model, [device for device in devices if states[device.name].usable], host, store, told)
+        participants = [
+            _device_participant(work, device, made.get(device.name) or not_usable(device, states[device.name]), deadlines_s[device.name])
             for device in devices
         ]
-        lanes.append(_reference_lane(work))
+        participants.append(_reference_participant(work))
         assert samples.labels is not None
         wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
-        for lane in lanes:
-            lane.best = {key: best for key, best in lane.best.items() if key in wanted}
-            lane.kept = len(lane.best)
-        _run(crew, Counting(wanted, lanes), keep, show)
-        found = [_accuracy(lane, lanes[-1], wanted) for lane in lanes]
+        for participant in participants:
+            participant.best = {key: best for key, best in participant.best.items() if key in wanted}
+            participant.kept = len(participant.best)
+        _run(pool, Counting(wanted, participants), keep, show)
+        found = [_accuracy(participant, participants[-1], wanted) for participant in participants]
         return Measured(found, prepared.outputs[0].shape[-1], samples.note)
 
 
@@ -136,97 +136,99 @@ class _Work:
     path: Path
     samples: DataSet
     keep: AnswerStore
-    crew: Crew
+    pool: WorkerPool
     store: Store
     fresh: bool
 
-    def lane(self, name: str, subject: str, sit: Callable[[Sequence[int]], None]) -> Lane:
-        """Return a lane that continues from the stored predictions, unless the run is `fresh`."""
+    def participant(self, name: str, subject: str, sit: Callable[[Sequence[int]], None]) -> Participant:
+        """Return a participant that continues from the stored predictions, unless the run is `fresh`."""
         if self.fresh:
             self.keep.forget(subject)
-        return Lane(name, subject, sit, self.keep.answers(subject), 0)
+        return Participant(name, subject, sit, self.keep.answers(subject), 0)
 
     def subject(self, *parts: str) -> str:
-        """Return the digest of everything but the sample that a lane's predictions depend on."""
+        """Return the digest of everything but the sample that a participant's predictions depend on."""
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
-def _device_lane(work: _Work, device: Device, made: Fitted | FarmError, seconds: float) -> Lane:
-    """Return the lane of a device; if the build failed, a lane with that failure."""
+def _device_participant(work: _Work, device: Device, made: Fitted | FarmError, seconds: float) -> Participant:
+    """Return the participant of a device; if the build failed, a participant with that failure."""
     from farm.executor.accuracy import classify_on
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
-        lane = Lane(name, "", lambda _: None, {}, 0)
-        lane.failure = made
-        return lane
+        participant = Participant(name, "", lambda _: None, {}, 0)
+        participant.failure = made
+        return participant
 
     def sit(indices: Sequence[int]) -> None:
         sitting = (work.path, made.model, made.prepared, indices)
         arguments = (device_at_home(device, work.store.root), made.artifact, made.agent, sitting, seconds / 2, seconds)
-        work.crew.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
+        work.pool.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
 
-    return work.lane(name, work.subject("device", name, device.url, made.artifact.digest), sit)
+    return work.participant(name, work.subject("device", name, device.url, made.artifact.digest), sit)
 
 
-def _reference_lane(work: _Work) -> Lane:
-    """Return the lane of the reference engine."""
+def _reference_participant(work: _Work) -> Participant:
+    """Return the participant of the reference engine."""
 
     def sit(indices: Sequence[int]) -> None:
         arguments = (work.model, (work.path, work.model, work.prepared, indices), work.store.root, _REFERENCE_S / 2)
-        work.crew.assign(
+        work.pool.assign(
             "reference", reference_task, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
         )
 
-    return work.lane(work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit)
+    return work.participant(work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit)
 
 
-def reference_task(desk: Desk, model: Model, sitting: tuple[Path, Model, Prepared, Sequence[int]], *arguments: Any) -> None:
+def reference_task(context: TaskContext, model: Model, sitting: tuple[Path, Model, Prepared, Sequence[int]], *arguments: Any) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
     from farm.executor.accuracy import classify_here
 
-    confined(desk, model, classify_here, sitting, *arguments, read=(sitting[0],))
+    confined(context, model, classify_here, sitting, *arguments, read=(sitting[0],))
 
 
-def _run(crew: Crew, counting: Counting, keep: AnswerStore, show: Show) -> None:
-    """Assign samples and process messages until every lane has answered all, or has failed."""
-    lanes = {("reference" if lane is counting.lanes[-1] else f"device-{lane.name}"): lane for lane in counting.lanes}
-    sitting: dict[str, int] = {}  # busy lanes -> answers they had when their session began
+def _run(pool: WorkerPool, counting: Counting, keep: AnswerStore, show: Show) -> None:
+    """Assign samples and process messages until every participant has answered all, or has failed."""
+    by_slot = {("reference" if one is counting.participants[-1] else f"device-{one.name}"): one for one in counting.participants}
+    sitting: dict[str, int] = {}  # busy slots -> answers they had when their session began
     while True:
-        for name, lane in lanes.items():
-            left = [index for key, (index, _) in counting.wanted.items() if key not in lane.best] if name not in sitting else []
-            if left and lane.failure is None:
-                sitting[name] = len(lane.best)
-                lane.sit(left)
+        for slot, participant in by_slot.items():
+            left = [index for key, (index, _) in counting.wanted.items() if key not in participant.best] if slot not in sitting else []
+            if left and participant.failure is None:
+                sitting[slot] = len(participant.best)
+                participant.sit(left)
         show(counting)
         if not sitting:
             return
-        for message in crew.messages(_TICK_S):
-            _hear(lanes[message.lane], message, counting, keep)
-            if message.kind is not Kind.NOTE and sitting.pop(message.lane) == len(lanes[message.lane].best):
-                lane = lanes[message.lane]
-                lane.failure = lane.failure or ModelError("the data changed while they were read", "", "run the command again")
+        for message in pool.messages(_TICK_S):
+            _hear(by_slot[message.slot], message, counting, keep)
+            if message.kind is not Kind.NOTE and sitting.pop(message.slot) == len(by_slot[message.slot].best):
+                participant = by_slot[message.slot]
+                participant.failure = participant.failure or ModelError(
+                    "the data changed while they were read", "", "run the command again"
+                )
 
 
-def _hear(lane: Lane, message: Message, counting: Counting, keep: AnswerStore) -> None:
+def _hear(participant: Participant, message: Message, counting: Counting, keep: AnswerStore) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is Kind.FAILED:
-        lane.failure = message.value
+        participant.failure = message.value
     elif isinstance(message.value, Answered):
         best = {key: classes for key, classes in message.value.best.items() if key in counting.wanted}
         if best:
-            keep.keep(lane.subject, best)
-        lane.best.update(best)
-        lane.converted.update(message.value.converted)
+            keep.keep(participant.subject, best)
+        participant.best.update(best)
+        participant.converted.update(message.value.converted)
     elif isinstance(message.value, Progress):
-        lane.note = f"{message.value.stage.value} {message.value.note}".strip()
-        lane.since = time.monotonic() if lane.since is None and message.value.stage.value == "accuracy" else lane.since
+        participant.note = f"{message.value.stage.value} {message.value.note}".strip()
+        participant.since = time.monotonic() if participant.since is None and message.value.stage.value == "accuracy" else participant.since
 
 
-def _accuracy(lane: Lane, reference: Lane, wanted: Mapping[str, tuple[int, int]]) -> Accuracy:
-    """Count a lane's right answers and those that agree with the reference."""
+def _accuracy(participant: Participant, reference: Participant, wanted: Mapping[str, tuple[int, int]]) -> Accuracy:
+    """Count a participant's right answers and those that agree with the reference."""
     right = Counter[str]()
-    for key, best in lane.best.items():
+    for key, best in participant.best.items():
         label = wanted[key][1]
         right["top1"] += label in best[:1]
         right["top5"] += label in best
@@ -235,17 +237,17 @@ def _accuracy(lane: Lane, reference: Lane, wanted: Mapping[str, tuple[int, int]]
             right["compared"] += 1
             right["same"] += best[:1] == reference.best[key][:1]
     return Accuracy(
-        name=lane.name,
+        name=participant.name,
         total=len(wanted),
-        answered=len(lane.best),
+        answered=len(participant.best),
         top1=right["top1"],
         top5=right["top5"],
         same=right["same"],
         compared=right["compared"],
         nan=right["nan"],
-        kept=lane.kept,
-        converted=dict(lane.converted),
-        failure=lane.failure.as_failure() if lane.failure else None,
+        kept=participant.kept,
+        converted=dict(participant.converted),
+        failure=participant.failure.as_failure() if participant.failure else None,
     )
 
 

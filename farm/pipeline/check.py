@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError, InternalError
 from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, do
-from farm.pipeline.worker_tasks import PREPARE_S, crew_of
+from farm.pipeline.worker_tasks import PREPARE_S, pool_of
 from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.importers.summary import Outline
@@ -48,9 +48,9 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
 
     The check runs in a worker process, because a malformed model may crash an importer.
     """
-    with crew_of(store) as crew:
+    with pool_of(store) as pool:
         try:
-            report: Report = do(crew, check_task, (model, profile, store.root), show, PREPARE_S, f"checking {model.name}")
+            report: Report = do(pool, check_task, (model, profile, store.root), show, PREPARE_S, f"checking {model.name}")
         except InternalError:
             raise
         except FarmError as error:
@@ -58,26 +58,26 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
         return report
 
 
-def check_task(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
+def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> Report:
     """Check a model in a worker process, in a sandbox if the model needs one."""
     from farm.importers.summary import Outline, Problem
 
     read = []
     if profile.on_gpu:
-        from farm.compiler.codegen.nvrtc import stand_in
+        from farm.compiler.codegen.driver_stub import stub
 
-        read.append(stand_in(Store(cache)).parent)
-    report: Report = confined(desk, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem))
+        read.append(stub(Store(cache)).parent)
+    report: Report = confined(context, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem))
     return report
 
 
-def _check(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
+def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> Report:
     """Summarise a model and lower it without generating code; called in the sandbox."""
     from farm.compiler.build import compiling
     from farm.importers import summary as outline
     from farm.prepare import import_model
 
-    desk.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     report = Report(outline.before_import(model))
     if report.outline is not None and report.outline.problems:
         return report
@@ -86,7 +86,7 @@ def _check(desk: Desk, model: Model, profile: Profile, cache: Path) -> Report:
         if report.outline is None:
             report = replace(report, outline=outline.of_imported(model, imported))
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
-        desk.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
+        context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with compiling(model.name, profile):
             operations, loaded, working = _cost(imported, profile, Store(cache))
     except FarmError as error:

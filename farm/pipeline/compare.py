@@ -14,7 +14,7 @@ from farm.compiler import artifact as artifacts
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
 from farm.pipeline.operations import check_no_emulator, ready
-from farm.pipeline.worker_tasks import compare_task, crew_of
+from farm.pipeline.worker_tasks import compare_task, pool_of
 from farm.store import Store
 from farm.types import Device, Limits, Paired, Progress, Run, Side, Until
 from farm.workers import Kind
@@ -77,30 +77,30 @@ def measure(
     """
     devices = {one.device.name: one.device for one in contests}
     found: dict[int, Paired | FarmError] = {}
-    with crew_of(store) as crew:
-        agents = ready(crew, list(devices.values()), store, show)
+    with pool_of(store) as pool:
+        agents = ready(pool, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):
                 one = contests[index]
-                agent, lane = agents[one.device.name], f"device-{one.device.name}"
+                agent, slot = agents[one.device.name], f"device-{one.device.name}"
                 if isinstance(agent, FarmError):
                     found[index] = agent
-                elif crew.idle(lane):
-                    running[lane] = index
+                elif pool.idle(slot):
+                    running[slot] = index
                     limit_s = deadline_s(one.device) + until.seconds + _AROUND_S * until.loads
                     arguments = (one.device, one.sides, agent, until, limit_s, store.root)
                     task = f"{one.title} on {one.device.name}, in turns"
-                    crew.assign(lane, compare_task, *arguments, deadline_s=limit_s, task=task, here=one.device.on_this_machine)
+                    pool.assign(slot, compare_task, *arguments, deadline_s=limit_s, task=task, here=one.device.on_this_machine)
                 else:
                     continue
                 waiting.remove(index)
-            for message in crew.messages(_TICK_S):
-                one = contests[running[message.lane]]
+            for message in pool.messages(_TICK_S):
+                one = contests[running[message.slot]]
                 if message.kind is Kind.NOTE:
                     show(replace(message.value, note=": ".join(filter(None, (f"{one.title} on {one.device.name}", message.value.note)))))
                 else:
-                    found[running.pop(message.lane)] = message.value
+                    found[running.pop(message.slot)] = message.value
     return [found[index] for index in range(len(contests))]
 
 

@@ -21,7 +21,7 @@ from farm import importers, sandbox
 from farm.errors import ModelError
 from farm.sandbox import Policy
 from farm.types import Model, Progress, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.
@@ -36,7 +36,7 @@ def may_run_here(model: Model) -> bool:
 
 
 def confined(
-    desk: Desk,
+    context: TaskContext,
     model: Model,
     task: Callable[..., Any],
     *arguments: Any,
@@ -44,7 +44,7 @@ def confined(
     write: Sequence[Path] = (),
     types: Sequence[type] = (),
 ) -> Any:
-    """Return `task(desk, *arguments)`, run in a sandbox unless the model may run unconfined.
+    """Return `task(context, *arguments)`, run in a sandbox unless the model may run unconfined.
 
     A trusted model and the user's own code run unconfined. In the sandbox the task may read the
     model's files and `read`, and write to the folders `write` and to its scratch folder. It may
@@ -54,33 +54,35 @@ def confined(
     from farm.quantize import float_model
 
     source = float_model(model)
-    if not _is_sandboxed(desk, model, Stage.IMPORTING):
-        return task(desk, *arguments)
+    if not _is_sandboxed(context, model, Stage.IMPORTING):
+        return task(context, *arguments)
     importers.check_source(source)
     allowed = ((*_files_of(model, source), *read), write)
     modules = (importers.loader_module(source), *_MODULES)
-    return _in_sandbox(desk, f"importing {model.name}", allowed, modules, types, task, *arguments)
+    return _in_sandbox(context, f"importing {model.name}", allowed, modules, types, task, *arguments)
 
 
 def confined_build(
-    desk: Desk,
+    context: TaskContext,
     model: Model,
     task: Callable[..., Any],
     *arguments: Any,
     read: Sequence[Path],
     write: Sequence[Path] = (),
     types: Sequence[type] = (),
+    modules: Sequence[str] = (),
 ) -> Any:
-    """Return `task(desk, *arguments)`, which compiles what was imported, as `confined` would run it.
+    """Return `task(context, *arguments)`, which compiles what was imported, as `confined` would run it.
 
-    It may read `read`, which are files of the import, and not the model's own files.
+    It may read `read`, which are files of the import, and not the model's own files. `modules` are
+    imported ahead of it, besides those of a build.
     """
-    if not _is_sandboxed(desk, model, Stage.COMPILING):
-        return task(desk, *arguments)
-    return _in_sandbox(desk, f"compiling {model.name}", (read, write), _BUILD_MODULES, types, task, *arguments)
+    if not _is_sandboxed(context, model, Stage.COMPILING):
+        return task(context, *arguments)
+    return _in_sandbox(context, f"compiling {model.name}", (read, write), (*_BUILD_MODULES, *modules), types, task, *arguments)
 
 
-def _is_sandboxed(desk: Desk, model: Model, stage: Stage) -> bool:
+def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
     """Return whether the code that reads a model runs in a sandbox.
 
     Raises ModelError for a program if there is no sandbox.
@@ -100,12 +102,12 @@ def _is_sandboxed(desk: Desk, model: Model, stage: Stage) -> bool:
             "where you trust whoever made it as you trust a program: --trust, or `trust = true` in devices.toml; "
             "or export it to ONNX, which holds no code",
         )
-    desk.note(Progress(stage, f"without a sandbox: {support.missing}"))
+    context.note(Progress(stage, f"without a sandbox: {support.missing}"))
     return False
 
 
 def _in_sandbox(
-    desk: Desk,
+    context: TaskContext,
     what: str,
     allowed: tuple[Sequence[Path], Sequence[Path]],
     modules: Sequence[str],
@@ -115,10 +117,10 @@ def _in_sandbox(
 ) -> Any:
     """Run a task in a sandbox that may read and write the `allowed` files, and its scratch folder."""
     read, write = allowed
-    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=desk.scratch) as folder:
+    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=context.scratch) as folder:
         scratch = Path(folder)
         policy = Policy.of_this_machine(tuple(read), (scratch, *write))
-        return sandbox.run(policy, scratch, task, *arguments, modules=modules, types=types, note=desk.note, what=what)
+        return sandbox.run(policy, scratch, task, *arguments, modules=modules, types=types, note=context.note, what=what)
 
 
 def _files_of(model: Model, source: Model) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,14 @@ def for_profile(model: Model, profile: Profile) -> Model:
         why = f'the profile has quantize = "{profile.quantize}"'
         raise UsageError(what, why, f'add calibration_data = "DIR" to [models.{model.name}] in devices.toml')
     return replace(model, name=f"{model.name}.{profile.quantize}", quantize=settings)
+
+
+def may_travel(profile: Profile) -> bool:
+    """Return whether a build for a profile may be made by another machine.
+
+    Not if it is for the CPU of this one, or linked by a program of this one.
+    """
+    return "native" not in json.dumps(dict(profile.target)) and not profile.linker
 
 
 def needs_of(job: Job) -> list[Key]:

@@ -9,10 +9,10 @@ from farm import boards, subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.pipeline.operations import Show, do
-from farm.pipeline.worker_tasks import crew_of, facts_task
+from farm.pipeline.worker_tasks import facts_task, pool_of
 from farm.store import Store
 from farm.types import Device
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 _IDENTIFY_S = 60.0
 
@@ -23,22 +23,22 @@ def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     A board by SSH or adb and this machine are inspected by a script; an agent at an address is asked for
     its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no facts.
     """
-    with crew_of(store) as crew:
-        evidence: boards.Evidence = do(crew, identify_task, (device, _IDENTIFY_S), show, _IDENTIFY_S, f"identifying {device.name}")
+    with pool_of(store) as pool:
+        evidence: boards.Evidence = do(pool, identify_task, (device, _IDENTIFY_S), show, _IDENTIFY_S, f"identifying {device.name}")
         return evidence
 
 
-def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence:
+def identify_task(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
-        return _of_agent(desk, device, seconds)
+        return _of_agent(context, device, seconds)
     from farm.transports import board_scripts
     from farm.transports.board_architecture import architecture_of, kind_of
 
     if device.scheme == "ssh":
         from farm.transports.ssh.board import reached
 
-        with reached(device, Deadline(seconds), desk.ask) as board:
+        with reached(device, Deadline(seconds), context.ask) as board:
             report = board.identify()
     elif device.scheme == "adb":
         from farm.transports.adb import board as adb_board
@@ -52,8 +52,8 @@ def identify_task(desk: Desk, device: Device, seconds: float) -> boards.Evidence
     return boards.of_report(architecture_of(kind_of(report)), report)
 
 
-def _of_agent(desk: Desk, device: Device, seconds: float) -> boards.Evidence:
-    facts = facts_task(desk, device, None, seconds)
+def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:
+    facts = facts_task(context, device, None, seconds)
     if not facts:
         raise DeviceError(
             f"{device.name} does not say what it is", "an RPC server of TVM's own listens there, which has no facts", "name a --profile"

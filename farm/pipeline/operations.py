@@ -20,19 +20,19 @@ from farm.pipeline.worker_tasks import (
     agent_task,
     agent_there,
     build_task,
-    crew_of,
     device_at_home,
     facts_task,
     infer_deployed_task,
     infer_task,
     kept_build_task,
     kept_model_task,
+    pool_of,
     prepare_task,
 )
 from farm.store import Store
 from farm.transports.state import State
 from farm.types import Artifact, Device, Fitted, Model, Prepared, Profile, Progress, Release, TensorSpec
-from farm.workers import Crew, Kind, together
+from farm.workers import Kind, WorkerPool, thread_map
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,9 @@ def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store
 
     `host` is the profile of this machine.
     """
-    with crew_of(store) as crew:
-        model, prepared = prepare(crew, model, profile, host, store, show)
-        return prepared, build(crew, model, prepared, profile, store, show)
+    with pool_of(store) as pool:
+        model, prepared = prepare(pool, model, profile, host, store, show)
+        return prepared, build(pool, model, prepared, profile, store, show)
 
 
 def infer(
@@ -63,14 +63,14 @@ def infer(
     from farm.inputs.read import read_inputs
 
     check_usable(device)
-    with crew_of(store) as crew:
-        model, prepared = prepare(crew, model, device.profile, host, store, show)
+    with pool_of(store) as pool:
+        model, prepared = prepare(pool, model, device.profile, host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
-        fitted = fit(crew, model, prepared, device, store, show)
+        fitted = fit(pool, model, prepared, device, store, show)
         arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
         outputs = do(
-            crew, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}", thread=transports.runs_in_thread(device)
+            pool, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}", thread=transports.runs_in_thread(device)
         )
         return prepared.outputs, outputs, said
 
@@ -84,36 +84,36 @@ def infer_deployed(
     if no model of that name is deployed.
     """
     check_usable(device)
-    with crew_of(store) as crew:
-        agent = ensure_agent(crew, device, store, show)
+    with pool_of(store) as pool:
+        agent = ensure_agent(pool, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
         found: tuple[Release, list[Any], list[str]] | None = do(
-            crew, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}", thread=transports.runs_in_thread(device)
+            pool, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}", thread=transports.runs_in_thread(device)
         )
         return found
 
 
 def ask(
-    devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, lanes: int, timeout_s: float, show: Show
+    devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, slots: int, timeout_s: float, show: Show
 ) -> dict[str, Any]:
-    """Run a task for each device, `lanes` at a time, or more where threads do.
+    """Run a task for each device, `slots` at a time, or more where threads do.
 
-    The task is called as `question(desk, device, agent, timeout_s, *arguments)`. Returns its
+    The task is called as `question(context, device, agent, timeout_s, *arguments)`. Returns its
     results by device name; the result of a device that fails is its FarmError.
     """
-    with crew_of(store) as crew:
-        agents = ready(crew, devices, store, show)
+    with pool_of(store) as pool:
+        agents = ready(pool, devices, store, show)
         answers: dict[str, Any] = {name: found for name, found in agents.items() if isinstance(found, FarmError)}
         waiting = [device for device in devices if device.name not in answers]
-        running: dict[str, bool] = {}  # by lane; whether it is a thread
+        running: dict[str, bool] = {}  # by slot; whether it is a thread
         while waiting or running:
             for device in list(waiting):
                 thread = transports.runs_in_thread(device)
-                if len([one for one in running.values() if one is thread]) >= (_THREADS if thread else lanes):
+                if len([one for one in running.values() if one is thread]) >= (_THREADS if thread else slots):
                     continue
                 waiting.remove(device)
                 running[device.name] = thread
-                crew.assign(
+                pool.assign(
                     device.name,
                     question,
                     *(device_at_home(device, store.root), agents[device.name], timeout_s, *arguments),
@@ -121,19 +121,19 @@ def ask(
                     task=f"asking {device.name}",
                     thread=thread,
                 )
-            for message in crew.messages(_TICK_S):
+            for message in pool.messages(_TICK_S):
                 if message.kind is not Kind.NOTE:
-                    answers[message.lane] = message.value
-                    del running[message.lane]
+                    answers[message.slot] = message.value
+                    del running[message.slot]
     return answers
 
 
-def facts_of(devices: Sequence[Device], *, store: Store, lanes: int, show: Show) -> dict[str, Any]:
+def facts_of(devices: Sequence[Device], *, store: Store, slots: int, show: Show) -> dict[str, Any]:
     """Return what each device reports about itself by its name; see `ask`."""
-    return ask(devices, facts_task, store=store, lanes=lanes, timeout_s=FACTS_S, show=show)
+    return ask(devices, facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show)
 
 
-def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
+def ready(pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
 
     The value is None for a device that gets no agent from farm, and a FarmError if the device
@@ -141,11 +141,11 @@ def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> di
     """
     made: dict[str | None, Path | FarmError | None] = {}
     found: dict[str, Path | FarmError | None] = {}
-    for device, there in zip(devices, together(transports.state, devices), strict=True):
+    for device, there in zip(devices, thread_map(transports.state, devices), strict=True):
         kind = device.profile.agent if device.gets_agent else None
         if there.usable and kind not in made:
             try:
-                made[kind] = ensure_agent(crew, device, store, show)
+                made[kind] = ensure_agent(pool, device, store, show)
             except FarmError as error:
                 made[kind] = error
         found[device.name] = made[kind] if there.usable else not_usable(device, there)
@@ -154,8 +154,8 @@ def ready(crew: Crew, devices: Sequence[Device], store: Store, show: Show) -> di
 
 def agent_for(machine: str, *, store: Store, show: Show) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
-    with crew_of(store) as crew:
-        return _agent(crew, machine, store, show)
+    with pool_of(store) as pool:
+        return _agent(pool, machine, store, show)
 
 
 def check_usable(device: Device) -> None:
@@ -176,26 +176,28 @@ def not_usable(device: Device, there: State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def prepare(crew: Crew, model: Model, profile: Profile, host: Profile, store: Store, show: Show) -> tuple[Model, Prepared]:
+def prepare(pool: WorkerPool, model: Model, profile: Profile, host: Profile, store: Store, show: Show) -> tuple[Model, Prepared]:
     """Import and check a model in the form that a profile needs.
 
     Returns the model in that form and the prepared model.
     """
     model = for_profile(model, profile)
     task = f"importing {model.name}"
-    there: Prepared | None = do(crew, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True)
+    there: Prepared | None = do(pool, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True)
     if there:
         return model, there
-    prepared: Prepared = do(crew, prepare_task, (model, host, store), show, PREPARE_S, task)
+    prepared: Prepared = do(pool, prepare_task, (model, host, store, (profile,)), show, PREPARE_S, task)
     return model, prepared
 
 
-def fit(crew: Crew, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
+def fit(pool: WorkerPool, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
     """Build a prepared model and get the agent for a device."""
-    return Fitted(model, prepared, build(crew, model, prepared, device.profile, store, show), ensure_agent(crew, device, store, show))
+    return Fitted(model, prepared, build(pool, model, prepared, device.profile, store, show), ensure_agent(pool, device, store, show))
 
 
-def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show) -> dict[str, Fitted | FarmError]:
+def fits(
+    pool: WorkerPool, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show
+) -> dict[str, Fitted | FarmError]:
     """Build the model for each device, once per profile and need of an agent.
 
     Returns the builds by device name; the value is a FarmError if the build failed.
@@ -205,23 +207,23 @@ def fits(crew: Crew, model: Model, devices: Sequence[Device], host: Profile, sto
         kind = (device.profile.name, device.gets_agent)
         if kind not in made:
             try:
-                made[kind] = fit(crew, *prepare(crew, model, device.profile, host, store, show), device, store, show)
+                made[kind] = fit(pool, *prepare(pool, model, device.profile, host, store, show), device, store, show)
             except FarmError as error:
                 made[kind] = error
     return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
 
 
-def build(crew: Crew, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+def build(pool: WorkerPool, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
-    there: Artifact | None = do(crew, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True)
+    there: Artifact | None = do(pool, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True)
     if there:
         return there
-    artifact: Artifact = do(crew, build_task, (model, prepared, profile, store), show, BUILD_S, task)
+    artifact: Artifact = do(pool, build_task, (model, prepared, profile, store), show, BUILD_S, task)
     return artifact
 
 
-def ensure_agent(crew: Crew, device: Device, store: Store, show: Show) -> Path | None:
+def ensure_agent(pool: WorkerPool, device: Device, store: Store, show: Show) -> Path | None:
     """Return the executable of a device's agent, built if necessary.
 
     Returns None for a device that gets no agent from farm.
@@ -229,18 +231,18 @@ def ensure_agent(crew: Crew, device: Device, store: Store, show: Show) -> Path |
     machine = device.profile.agent
     if not device.gets_agent or machine is None:
         return None
-    return _agent(crew, machine, store, show)
+    return _agent(pool, machine, store, show)
 
 
-def _agent(crew: Crew, machine: str, store: Store, show: Show) -> Path:
+def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
     if path := agent_there(machine, store.root):
         return path
-    made: Path = do(crew, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    made: Path = do(pool, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
     return made
 
 
 def do(
-    crew: Crew,
+    pool: WorkerPool,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     show: Show,
@@ -250,10 +252,10 @@ def do(
     thread: bool = False,
 ) -> Any:
     """Run one task to its end in a worker and return its result; raise its error."""
-    lane = "thread" if thread else "worker"
-    crew.assign(lane, function, *arguments, deadline_s=deadline_s, task=task, thread=thread)
+    slot = "thread" if thread else "worker"
+    pool.assign(slot, function, *arguments, deadline_s=deadline_s, task=task, thread=thread)
     while True:
-        for message in crew.messages(_TICK_S):
+        for message in pool.messages(_TICK_S):
             if message.kind is Kind.NOTE:
                 show(message.value)
             elif message.kind is Kind.DONE:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farm.errors import UsageError, did_you_mean
 from farm.pipeline.confinement import may_run_here
 from farm.pipeline.operations import Show, do, fit, prepare
-from farm.pipeline.worker_tasks import crew_of, rivals_task
+from farm.pipeline.worker_tasks import pool_of, rivals_task
 from farm.store import Store
 from farm.types import ENGINES, Contest, Job, Profile
 
@@ -43,13 +43,13 @@ def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store
     Raises FarmError.
     """
     found = []
-    with crew_of(store) as crew:
+    with pool_of(store) as pool:
         for job in jobs:
             if not _is_here(job):
                 continue
-            model, prepared = prepare(crew, job.model, job.device.profile, host, store, show)
-            arguments = (job.device, fit(crew, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)
+            model, prepared = prepare(pool, job.model, job.device.profile, host, store, show)
+            arguments = (job.device, fit(pool, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)
             what = f"{job.title} in {', '.join(names)}"
-            made: Contest = do(crew, rivals_task, arguments, show, job.plan.deadline_s, what)
+            made: Contest = do(pool, rivals_task, arguments, show, job.plan.deadline_s, what)
             found.append(made)
     return found

@@ -15,10 +15,10 @@ from farm.deadline import Deadline
 from farm.errors import UsageError
 from farm.pipeline.doctor.checks import Examination, Finding
 from farm.pipeline.operations import Show
-from farm.pipeline.worker_tasks import crew_of
+from farm.pipeline.worker_tasks import pool_of
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.transports.ssh.systemd_service import Service
@@ -35,7 +35,7 @@ def provision(
     host: Profile,
     store: Store,
     keep: RunStore,
-    lanes: int,
+    slots: int,
     tell: Tell,
     show: Show,
 ) -> dict[str, list[Finding]]:
@@ -47,8 +47,8 @@ def provision(
     """
     if service:
         _only_by_ssh(devices, "a service is installed")
-    with crew_of(store) as crew:
-        examination = Examination(crew, devices, host, store, lanes, show, tell)
+    with pool_of(store) as pool:
+        examination = Examination(pool, devices, host, store, slots, show, tell)
         examination.reach()
         for device in examination.well:
             if not device.gets_agent:
@@ -61,7 +61,7 @@ def provision(
         return examination.found
 
 
-def remove(devices: Sequence[Device], *, host: Profile, store: Store, lanes: int, tell: Tell, show: Show) -> dict[str, list[Finding]]:
+def remove(devices: Sequence[Device], *, host: Profile, store: Store, slots: int, tell: Tell, show: Show) -> dict[str, list[Finding]]:
     """Remove everything that farm has stored on the devices; return the findings of each.
 
     Raises UsageError for a device on another machine to which farm sends no agent: it cannot have
@@ -74,8 +74,8 @@ def remove(devices: Sequence[Device], *, host: Profile, store: Store, lanes: int
                 f"its url is {device.url}: somebody else started the agent there",
                 "name a device with an ssh:// or adb: url",
             )
-    with crew_of(store) as crew:
-        examination = Examination(crew, devices, host, store, lanes, show, tell)
+    with pool_of(store) as pool:
+        examination = Examination(pool, devices, host, store, slots, show, tell)
         examination.ask("removal", remove_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S)
         return examination.found
 
@@ -98,14 +98,14 @@ def _by_hand(device: Device) -> str:
     return f"on the board: {start_command(device)}; where farm is to do it, give the device an ssh:// url"
 
 
-def service_task(desk: Desk, device: Device, agent: Path, service: Service, seconds: float) -> None:
+def service_task(context: TaskContext, device: Device, agent: Path, service: Service, seconds: float) -> None:
     """Install the agent as a service of the board; called in a worker process."""
     from farm.transports.ssh import systemd_service
     from farm.transports.ssh.board import reached
 
-    with reached(device, Deadline(seconds), desk.ask) as board:
+    with reached(device, Deadline(seconds), context.ask) as board:
         words = systemd_service.install(board, agent, service)
-    desk.note(Finding("service", words, advice=_unreachable(service)))
+    context.note(Finding("service", words, advice=_unreachable(service)))
 
 
 def _unreachable(service: Service) -> str:
@@ -120,7 +120,7 @@ def _unreachable(service: Service) -> str:
     return "it listens on the board's loopback only, where the tracker's clients cannot reach it: --host ADDRESS --open-to-network"
 
 
-def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None:
+def remove_task(context: TaskContext, device: Device, cache: Path, seconds: float) -> None:
     """Remove farm's files and service from a device; called in a worker process."""
     if device.on_this_machine:
         kept = cache / "devices" / device.name
@@ -137,7 +137,7 @@ def remove_task(desk: Desk, device: Device, cache: Path, seconds: float) -> None
         else:
             from farm.transports.ssh.board import reached
 
-            with reached(device, Deadline(seconds), desk.ask) as board:
+            with reached(device, Deadline(seconds), context.ask) as board:
                 gone = systemd_service.remove(board)
     for kind, words in gone or [("removal", "there is nothing of ours")]:
-        desk.note(Finding(kind, words))
+        context.note(Finding(kind, words))

@@ -10,10 +10,10 @@ from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, compile_model, do
-from farm.pipeline.worker_tasks import crew_of
+from farm.pipeline.worker_tasks import pool_of
 from farm.store import Store
 from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.quantize.recipe import Recipe
@@ -36,9 +36,9 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized;
     nothing is written then.
     """
-    with crew_of(store) as crew:
+    with pool_of(store) as pool:
         arguments = (model, host, store.root, output.absolute())
-        found: Quantized = do(crew, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
+        found: Quantized = do(pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
     trust = plain.trust or importers.python_source(plain) is not None  # then the recipe names the user's own code
     made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None, trust=trust, values={})
@@ -47,7 +47,7 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
     return Report(found, *artifacts)
 
 
-def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: Path) -> Quantized:
+def quantize_task(context: TaskContext, model: Model, host: Profile, cache: Path, output: Path) -> Quantized:
     """Quantize a model and write the recipe; called in a worker process.
 
     The model is read in a sandbox if it needs one.
@@ -56,13 +56,13 @@ def quantize_task(desk: Desk, model: Model, host: Profile, cache: Path, output: 
 
     if recipe.is_recipe(model):
         raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
-    found, made = confined(desk, model, _quantize, model, host, cache, types=(recipe.Recipe,))
+    found, made = confined(context, model, _quantize, model, host, cache, types=(recipe.Recipe,))
     recipe.write(output, replace(made, source=model.source, module=model.module))  # as asked, whatever a hostile model says
     quantized: Quantized = found
     return quantized
 
 
-def _quantize(desk: Desk, model: Model, host: Profile, cache: Path) -> tuple[Quantized, Recipe]:
+def _quantize(context: TaskContext, model: Model, host: Profile, cache: Path) -> tuple[Quantized, Recipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
     from farm.compiler.build import compiling
@@ -70,7 +70,7 @@ def _quantize(desk: Desk, model: Model, host: Profile, cache: Path) -> tuple[Qua
     from farm.quantize.reporting import report
 
     def note(text: str, fraction: float | None) -> None:
-        desk.note(Progress(Stage.IMPORTING, text, fraction))
+        context.note(Progress(Stage.IMPORTING, text, fraction))
 
     note(f"reading {Path(model.source).name}", None)
     imported = importers.load(model, cache)

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import __version__, stats, transports
 from farm.compiler import fingerprint
@@ -28,6 +28,7 @@ from farm.pipeline.dependencies import (
     build_key,
     for_profile,
     in_order,
+    may_travel,
     needs_of,
     prepare_key,
 )
@@ -40,19 +41,25 @@ from farm.pipeline.worker_tasks import (
     agent_task,
     agent_there,
     build_task,
-    crew_of,
     kept_build_task,
     kept_model_task,
     measure_task,
+    pool_of,
     prepare_task,
     whole,
 )
 from farm.store import RunStore, Store
 from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
-from farm.workers import Crew, Kind, Message, together
+from farm.workers import Kind, Message, WorkerPool, thread_map
+
+if TYPE_CHECKING:
+    from farm.cluster import Engine
 
 _TICK_S = 0.1
-_LOOKING = "store"  # the lane that looks for what is there already
+# Jobs whose devices are driven by threads of this process at once. More would only wait for its
+# one interpreter, and for each other within their deadlines.
+MOST_THREADS = 200
+_LOOKING = "store"  # the slot that looks for what is there already
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +109,27 @@ def execute(
     host: Profile,
     store: Store,
     keep: RunStore,
-    lanes: int,
+    slots: int,
     show: Callable[[Event], None],
     tick: Callable[[], None],
     canaries: int = 0,
+    cluster: Engine | None = None,
 ) -> Outcome:
-    """Run all jobs. `host` is the profile of this machine, `lanes` how many builds run at once.
+    """Run all jobs. `host` is the profile of this machine, `slots` how many builds run at once.
+
+    With a `cluster`, its workers make the builds that another machine can make.
 
     `show` is called with every event, `tick` at short intervals. With `canaries`, the jobs of the
     first `canaries` devices run first, and those of the other devices only if all of these were
     good; else they are skipped. A job that fails raises nothing: its run holds the failure. Ctrl-C
     ends every process that was started here.
     """
-    with crew_of(store) as crew:
+    with pool_of(store) as pool:
         first = list(dict.fromkeys(job.device.name for job in jobs))[:canaries]
-        runner = _JobRunner(jobs, host, store, keep, lanes, show, crew, frozenset(first))
+        runner = _JobRunner(jobs, host, store, keep, slots, show, pool, frozenset(first), cluster)
         while runner.unfinished:
             runner.assign()
-            for message in crew.messages(_TICK_S):
+            for message in pool.messages(_TICK_S):
                 runner.on_message(message)
             tick()
         return runner.outcome()
@@ -140,10 +150,11 @@ class _JobRunner:
     host: Profile
     store: Store
     keep: RunStore
-    lanes: int
+    slots: int
     show: Callable[[Event], None]
-    crew: Crew
+    pool: WorkerPool
     canaries: frozenset[str] = frozenset()  # names of devices
+    cluster: Engine | None = None
     _outcomes: Outcomes = field(default_factory=Outcomes)
     _sought: list[PrepareKey | BuildKey] = field(default_factory=list)  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
@@ -152,6 +163,7 @@ class _JobRunner:
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
     _turns: Turns = field(default_factory=Turns)
     _waiting: list[Job] = field(default_factory=list)
+    _driving: int = 0  # jobs that threads run
     _device_s: dict[str, float] = field(default_factory=dict)
     _begin: float = field(default_factory=time.monotonic)
     _built: float = 0.0
@@ -161,7 +173,7 @@ class _JobRunner:
         self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
         # Each device is queried once: a board may refuse repeated connections.
         devices = list({job.device.name: job.device for job in self.jobs}.values())
-        states = dict(zip((device.name for device in devices), together(transports.state, devices), strict=True))
+        states = dict(zip((device.name for device in devices), thread_map(transports.state, devices), strict=True))
         for job in self.jobs:
             state = states[job.device.name]
             if state.usable:
@@ -185,21 +197,45 @@ class _JobRunner:
 
     def assign(self) -> None:
         """Assign to every idle worker the next task whose dependencies are done."""
-        if self.crew.idle(_LOOKING) and (sought := next((key for key in self._sought if self._ready(key)), None)):
+        if self.pool.idle(_LOOKING) and (sought := next((key for key in self._sought if self._ready(key)), None)):
             self._sought.remove(sought)
             self._start_look_up(sought)
-        for number in range(self.lanes):
-            lane = f"build-{number + 1}"
-            if self.crew.idle(lane) and (key := next((key for key in self._todo if self._ready(key)), None)):
+        for number in range(self.slots):
+            slot = f"build-{number + 1}"
+            if self.pool.idle(slot) and (key := self._next_to_build(travels=False)):
                 self._todo.remove(key)
-                self._start_build(lane, key)
+                self._start_build(slot, key)
+        self._assign_to_cluster()
         may_follow = self._release_or_skip()
         for job in list(self._waiting):
-            lane = f"device-{job.device.name}"
-            free = self.crew.idle(lane) and (may_follow or job.device.name in self.canaries)
+            in_thread = transports.runs_in_thread(job.device)
+            if in_thread and self._driving >= MOST_THREADS:
+                continue
+            slot = f"device-{job.device.name}"
+            free = self.pool.idle(slot) and (may_follow or job.device.name in self.canaries)
             if free and self._may_start(job) and self._turns.may_begin(job, self._waiting):
                 self._waiting.remove(job)
-                self._start_job(lane, job)
+                self._start_job(slot, job, in_thread)
+
+    def _assign_to_cluster(self) -> None:
+        """Give every place of the cluster that is free the next build that may travel."""
+        if self.cluster is None or self._next_to_build(travels=True) is None:
+            return
+        for number in range(self.cluster.slots()):
+            slot = f"cluster-{number + 1}"
+            if self.pool.idle(slot):
+                if (key := self._next_to_build(travels=True)) is None:
+                    return
+                self._todo.remove(key)
+                self._start_on_cluster(slot, key)
+
+    def _next_to_build(self, *, travels: bool) -> Key | None:
+        """Return the first key that can be built now, on the cluster or on this machine."""
+        return next((key for key in self._todo if self._travels(key) is travels and self._ready(key)), None)
+
+    def _travels(self, key: Key) -> bool:
+        """Return whether a worker of the cluster builds what a key names."""
+        return self.cluster is not None and isinstance(key, BuildKey) and may_travel(self._profiles[key.profile])
 
     def _release_or_skip(self) -> bool:
         """Return True if jobs of devices other than the canaries may start.
@@ -217,9 +253,9 @@ class _JobRunner:
 
     def on_message(self, message: Message) -> None:
         """Process a message of a worker: progress, a result or a failure."""
-        work, begin = self._running[message.lane]
+        work, begin = self._running[message.slot]
         if isinstance(work, _LookUp):
-            del self._running[message.lane]
+            del self._running[message.slot]
             if message.value is None:
                 self._todo.append(work.key)
                 return
@@ -229,7 +265,7 @@ class _JobRunner:
                 self._emit(job, message.value.stage, message.value)
             return
         else:
-            del self._running[message.lane]
+            del self._running[message.slot]
         now = time.monotonic()
         if not isinstance(work, Job):
             self._outcomes.add(work, message.value)
@@ -239,6 +275,7 @@ class _JobRunner:
                 if work in needs_of(job):
                     self._emit(job, Stage.READY if self._may_start(job) else Stage.WAITING)
             return
+        self._driving -= transports.runs_in_thread(work.device)
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
             parts = () if self._turns.of(work) else self._inputs_of(work)
@@ -275,34 +312,47 @@ class _JobRunner:
         else:
             prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
             arguments = (kept_build_task, prepared, profile, self.store.root)
-        self.crew.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True)
+        self.pool.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True)
 
-    def _start_build(self, lane: str, key: Key) -> None:
-        self._running[lane] = (key, time.monotonic())
+    def _start_build(self, slot: str, key: Key) -> None:
+        self._running[slot] = (key, time.monotonic())
         if isinstance(key, AgentKey):
             task = f"building the agent for {key.architecture}"
-            self.crew.assign(lane, agent_task, key.architecture, self.store.root, AGENT_S, deadline_s=AGENT_S, task=task)
+            self.pool.assign(slot, agent_task, key.architecture, self.store.root, AGENT_S, deadline_s=AGENT_S, task=task)
         elif isinstance(key, PrepareKey):
             model = self._models[key.model]
-            self.crew.assign(lane, prepare_task, model, self.host, self.store, deadline_s=PREPARE_S, task=f"importing {model.name}")
+            wanted = {one.profile for one in map(build_key, self._waiting) if one.model == key.model}
+            arguments = (model, self.host, self.store, tuple(self._profiles[name] for name in sorted(wanted)))
+            self.pool.assign(slot, prepare_task, *arguments, deadline_s=PREPARE_S, task=f"importing {model.name}")
         else:
             prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
             task = f"compiling {key.model} for {key.profile}"
-            self.crew.assign(lane, build_task, self._models[key.model], prepared, profile, self.store, deadline_s=BUILD_S, task=task)
+            self.pool.assign(slot, build_task, self._models[key.model], prepared, profile, self.store, deadline_s=BUILD_S, task=task)
 
-    def _start_job(self, lane: str, job: Job) -> None:
+    def _start_on_cluster(self, slot: str, key: Key) -> None:
+        from farm.pipeline.cluster_tasks import ELSEWHERE_S, build_on_cluster_task
+
+        assert isinstance(key, BuildKey), "what travels"
+        self._running[slot] = (key, time.monotonic())
+        prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+        arguments = (self._models[key.model], prepared, profile, self.store, self.cluster)
+        task = f"compiling {key.model} for {key.profile} on the cluster"
+        self.pool.assign(slot, build_on_cluster_task, *arguments, deadline_s=ELSEWHERE_S, task=task, thread=True)
+
+    def _start_job(self, slot: str, job: Job, in_thread: bool) -> None:
         agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))
-        self._running[lane] = (job, time.monotonic())
+        self._running[slot] = (job, time.monotonic())
         arguments = (job.device, Fitted(job.model, *self._inputs_of(job), agent), self._turns.plan_of(job), self.store.root)
-        self.crew.assign(
-            lane,
+        self.pool.assign(
+            slot,
             measure_task,
             *arguments,
             deadline_s=job.plan.deadline_s,
             task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
-            thread=transports.runs_in_thread(job.device),
+            thread=in_thread,
         )
+        self._driving += in_thread
 
     def _jobs_waiting_on(self, key: Key) -> list[Job]:
         """Return the waiting jobs for which to show the progress of a build task.

@@ -7,7 +7,7 @@ need in the worker process.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,16 @@ from farm.types import (
     Task,
     Until,
 )
-from farm.workers import Crew, Desk
+from farm.workers import TaskContext, WorkerPool
 
 # Deadlines; reading the facts may include sending the agent.
 PREPARE_S, BUILD_S, AGENT_S, FACTS_S = 900.0, 900.0, 1800.0, 120.0
+_TUNING_MODULES = ("farm.compiler.tuning.batch_code",)  # what a sandbox of tuning has imported
 _ANSWERS_S = 10.0  # for a short session with an agent that is there
 
 
 @contextlib.contextmanager
-def crew_of(store: Store) -> Iterator[Crew]:
+def pool_of(store: Store) -> Iterator[WorkerPool]:
     """Yield the pool of workers of one command.
 
     Before and after, the store is swept of what killed workers of this or an earlier command have
@@ -53,18 +54,18 @@ def crew_of(store: Store) -> Iterator[Crew]:
     """
     store.sweep()
     try:
-        with store.scratch() as scratch, Crew(scratch) as crew:
-            yield crew
+        with store.scratch() as scratch, WorkerPool(scratch) as pool:
+            yield pool
     finally:
         store.sweep()
 
 
-def agent_task(desk: Desk, machine: str, cache: Path, deadline_s: float) -> Path:
+def agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: float) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
     from farm.agent import build
 
     def note(text: str, fraction: float | None) -> None:
-        desk.note(Progress(Stage.AGENT, text, fraction))
+        context.note(Progress(Stage.AGENT, text, fraction))
 
     executable: Path = build.ensure(machine, cache, note, Deadline(deadline_s))
     return executable
@@ -84,118 +85,154 @@ def agent_there(machine: str, cache: Path) -> Path | None:
     return None
 
 
-def kept_model_task(_: Desk, model: Model, cache: Path) -> Prepared | None:
+def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
     from farm import prepare
 
     return prepare.kept(model, cache)
 
 
-def kept_build_task(_: Desk, prepared: Prepared, profile: Profile, cache: Path) -> Artifact | None:
+def kept_build_task(_: TaskContext, prepared: Prepared, profile: Profile, cache: Path) -> Artifact | None:
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
 
     return build.kept(prepared, profile, cache, RecordStore.of_user())
 
 
-def prepare_task(desk: Desk, model: Model, host: Profile, store: Store) -> Prepared:
-    """Import and check a model, in a sandbox if the model needs one."""
+def prepare_task(context: TaskContext, model: Model, host: Profile, store: Store, profiles: Sequence[Profile] = ()) -> Prepared:
+    """Import and check a model, in a sandbox if the model needs one.
+
+    If it is to be built for one of `profiles` with the code that the check generates, that becomes
+    the build.
+    """
+    from farm.compiler.build import Generated, shares_code
     from farm.prepare import make, prepare
 
-    def maker(desk: Desk, model: Model, host: Profile, cache: Path, folder: Path) -> None:
-        confined(desk, model, make, model, host, cache, folder, write=(folder,))
-
-    return prepare(desk, model, host, store.root, maker, store.upstream)
-
-
-def build_task(desk: Desk, model: Model, prepared: Prepared, profile: Profile, store: Store) -> Artifact:
-    """Build a prepared model for a profile, with this user's tuning records.
-
-    The code is generated in a sandbox if the model needs one, except for GPUs: NVIDIA's compiler
-    loads its driver's library, or builds a stub of it.
-    """
-    from farm.compiler.build import Generated, build, generate
-
-    def generator(desk: Desk, prepared: Prepared, profile: Profile, records: Any, cache: Path, folder: Path) -> Generated:
-        arguments = (prepared, profile, records, cache, folder)
-        made: Generated = confined_build(desk, model, generate, *arguments, read=(prepared.directory,), write=(folder,), types=(Generated,))
+    def maker(context: TaskContext, model: Model, host: Profile, cache: Path, folder: Path, keep_build: bool) -> Generated | None:
+        arguments = (model, host, cache, folder, keep_build)
+        made: Generated | None = confined(context, model, make, *arguments, write=(folder,), types=(Generated,))
         return made
 
-    used = None if profile.on_gpu else generator
-    return build(desk, prepared, profile, store.root, RecordStore.of_user(), store.upstream, used)
+    keep_build = any(shares_code(profile, host) for profile in profiles)
+    return prepare(context, model, host, store.root, maker, store.upstream, keep_build=keep_build)
 
 
-def measure_task(desk: Desk, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:
+def build_task(
+    context: TaskContext, model: Model, prepared: Prepared, profile: Profile, store: Store, records: RecordStore | None = None
+) -> Artifact:
+    """Build a prepared model for a profile, with these tuning records, or else with this user's.
+
+    The code is generated in a sandbox if the model needs one. For GPUs, it may read the stub of the
+    driver's library, which is built before.
+    """
+    from farm.compiler.build import Generated, build, generate
+    from farm.compiler.codegen.driver_stub import stub
+
+    def generator(context: TaskContext, prepared: Prepared, profile: Profile, records: Any, cache: Path, folder: Path) -> Generated:
+        arguments = (prepared, profile, records, cache, folder)
+        read = [prepared.directory]
+        if profile.on_gpu:
+            read.append(stub(Store(cache)).parent)
+        made: Generated = confined_build(context, model, generate, *arguments, read=read, write=(folder,), types=(Generated,))
+        return made
+
+    return build(context, prepared, profile, store.root, records or RecordStore.of_user(), store.upstream, generator)
+
+
+def measure_task(context: TaskContext, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:
     """Run one job on a device."""
     from farm import executor
 
-    return executor.measure(desk, device_at_home(device, cache), fitted, plan)
+    return executor.measure(context, device_at_home(device, cache), fitted, plan)
 
 
-def whole(samples: Samples, made: tuple[Prepared | Artifact, ...], lane_s: float) -> Samples:
+def whole(samples: Samples, made: tuple[Prepared | Artifact, ...], worker_s: float) -> Samples:
     """Return the samples with a ledger of the whole job.
 
     The ledger then includes the import and builds in `made`, and the start and exit of the worker
-    process. `lane_s` is the worker's time for the job in seconds.
+    process. `worker_s` is the worker's time for the job in seconds.
     """
     build_s = sum(sum(one.seconds.values()) for one in made if not one.cached)
-    around = {"build": build_s, "process": lane_s - (samples.wall_s or lane_s)}
-    return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + lane_s)
+    around = {"build": build_s, "process": worker_s - (samples.wall_s or worker_s)}
+    return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + worker_s)
 
 
-def probe_task(desk: Desk, profile: Profile, cache: Path) -> Any:
+def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
     """Build the kernels that measure the roofline of a profile."""
     from farm.compiler.diagnostics import roofline_probe as probe
 
-    return probe.build(desk, profile, cache)
+    return probe.build(context, profile, cache)
 
 
-def profile_task(desk: Desk, device: Device, fitted: Fitted, probe: Any, seconds: float, deadline_s: float, cache: Path) -> Profiled:
+def profile_task(
+    context: TaskContext, device: Device, fitted: Fitted, probe: Any, seconds: float, deadline_s: float, cache: Path
+) -> Profiled:
     """Profile a model on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(desk, device_at_home(device, cache), fitted, probe, seconds, deadline_s)
+    return profiling.profile(context, device_at_home(device, cache), fitted, probe, seconds, deadline_s)
 
 
-def rivals_task(desk: Desk, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path) -> Contest:
+def rivals_task(
+    context: TaskContext, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path
+) -> Contest:
     """Measure a model in farm's build and in other engines, interleaved."""
     from farm.executor import engine_comparison
 
-    return engine_comparison.contest(desk, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache)
+    return engine_comparison.contest(context, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache)
 
 
-def tasks_task(desk: Desk, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:
-    """Return the CPU model of a profile, and the tuning tasks of a model."""
+def tasks_task(context: TaskContext, model: Model, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:
+    """Return the CPU model of a profile, and the tuning tasks of a model.
+
+    They are found in a sandbox if the model needs one.
+    """
     from farm.compiler.tuning import batch_build
 
-    desk.note(Progress(Stage.COMPILING, "what there is to choose"))
-    return batch_build.tasks(prepared, profile, RecordStore.of_user())
+    def finder(context: TaskContext, prepared: Prepared, *arguments: Any) -> list[Task]:
+        read = (prepared.directory,)
+        found: list[Task] = confined_build(context, model, batch_build.find_tasks, prepared, *arguments, read=read, modules=_TUNING_MODULES)
+        return found
+
+    return batch_build.tasks(prepared, profile, RecordStore.of_user(), context, finder)
 
 
-def batch_task(desk: Desk, prepared: Prepared, profile: Profile, wanted: tuple[tuple[str, Candidate], ...], folder: Path) -> Batch:
-    """Build the candidates of a batch of tuning tasks."""
+def batch_task(
+    context: TaskContext, model: Model, prepared: Prepared, profile: Profile, wanted: tuple[tuple[str, Candidate], ...], folder: Path
+) -> Batch:
+    """Build the candidates of a batch of tuning tasks, in a sandbox if the model needs one."""
     from farm.compiler.tuning import batch_build
 
-    return batch_build.build_batch(desk, prepared, profile, wanted, folder)
+    def generator(context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path) -> batch_build.BatchCode:
+        made: batch_build.BatchCode = confined_build(
+            *(context, model, batch_build.generate, prepared, profile, wanted, folder),
+            read=(prepared.directory,),
+            write=(folder,),
+            types=(batch_build.BatchCode,),
+            modules=_TUNING_MODULES,
+        )
+        return made
+
+    return batch_build.build_batch(context, prepared, profile, wanted, folder, generator)
 
 
-def time_variants_task(desk: Desk, device: Device, batch: Batch, agent: Path | None, cache: Path, deadline_s: float) -> None:
+def time_variants_task(context: TaskContext, device: Device, batch: Batch, agent: Path | None, cache: Path, deadline_s: float) -> None:
     """Measure the variants of a batch; all results are reported as notes while it runs."""
     from farm.executor import tuning
 
-    tuning.time_variants(desk, device_at_home(device, cache), batch, agent, deadline_s)
+    tuning.time_variants(context, device_at_home(device, cache), batch, agent, deadline_s)
 
 
 def compare_task(
-    desk: Desk, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float, cache: Path
+    context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float, cache: Path
 ) -> Paired:
     """Measure two builds, interleaved."""
     from farm.executor import comparing
 
-    return comparing.compare(desk, device_at_home(device, cache), sides, agent, until, deadline_s)
+    return comparing.compare(context, device_at_home(device, cache), sides, agent, until, deadline_s)
 
 
-def boards_task(_: Desk, device: Device) -> int:
+def boards_task(_: TaskContext, device: Device) -> int:
     """Return how many boards a device's url can provide at the same time."""
     from farm import transports
 
@@ -203,16 +240,16 @@ def boards_task(_: Desk, device: Device) -> int:
 
 
 def infer_task(
-    desk: Desk, device: Device, artifact: Artifact, agent: Path | None, inputs: dict[str, Any], deadline_s: float, cache: Path
+    context: TaskContext, device: Device, artifact: Artifact, agent: Path | None, inputs: dict[str, Any], deadline_s: float, cache: Path
 ) -> list[Any]:
     """Return the outputs for one input."""
     from farm import executor
 
-    return executor.infer(desk, device_at_home(device, cache), artifact, agent, inputs, deadline_s)
+    return executor.infer(context, device_at_home(device, cache), artifact, agent, inputs, deadline_s)
 
 
 def infer_deployed_task(
-    desk: Desk, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+    context: TaskContext, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
 ) -> tuple[Release, list[Any], list[str]] | None:
     """Run a deployed model for the input in a file.
 
@@ -220,31 +257,31 @@ def infer_deployed_task(
     """
     from farm import executor
 
-    return executor.infer_deployed(desk, device, agent, name, source, deadline_s)
+    return executor.infer_deployed(context, device, agent, name, source, deadline_s)
 
 
-def deployments_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+def deployments_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
     """Return the releases on a device."""
     from farm import executor
 
-    return executor.deployments(desk, device, agent, timeout_s)
+    return executor.deployments(context, device, agent, timeout_s)
 
 
-def roll_back_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+def roll_back_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
     """Make an earlier release current and return it."""
     from farm import executor
 
-    return executor.roll_back(desk, device, agent, timeout_s, name, number)
+    return executor.roll_back(context, device, agent, timeout_s, name, number)
 
 
-def undeploy_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float, names: tuple[str, ...]) -> None:
+def undeploy_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, names: tuple[str, ...]) -> None:
     """Remove the models from a device."""
     from farm import executor
 
-    executor.undeploy(desk, device, agent, timeout_s, names)
+    executor.undeploy(context, device, agent, timeout_s, names)
 
 
-def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
+def facts_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
     """Return the facts that a device reports about itself; none for TVM's own server.
 
     An agent that has no upload to wait for answers within seconds.
@@ -252,7 +289,7 @@ def facts_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float)
     from farm import transports
 
     seconds = _ANSWERS_S if transports.runs_in_thread(device) else timeout_s
-    with transports.open(device, agent, desk.scratch, seconds, desk.ask, transports.PROMPT_S) as link:
+    with transports.open(device, agent, context.scratch, seconds, context.ask, transports.PROMPT_S) as link:
         if device.profile.on_gpu:  # a GPU reports facts only after it is opened
             from farm.executor import open_gpu
 

@@ -1,4 +1,4 @@
-"""What a session needs of a connection: the methods of `blocking_connection.BlockingConnection`."""
+"""Protocol of a session's connection; `blocking_connection.BlockingConnection` implements it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ Modules:
     seccomp         refuse system calls
     system_calls    the table of system calls that seccomp refuses
     kernel          call the kernel by system call number
+    program         start a program of this machine with few rights
     exchange        read the messages of a sandboxed process safely
+    field_types     check the fields of dataclasses in them
+    array_files     read the .npz files that it has left
 
 Usage:
     support()       report whether this kernel has Landlock and seccomp, and what is missing
@@ -75,7 +78,7 @@ def run(
     note: Callable[[Any], None],
     what: str,
 ) -> Any:
-    """Run `task(desk, *arguments)` in a process that `policy` restricts, and return its result.
+    """Run `task(context, *arguments)` in a process that `policy` restricts, and return its result.
 
     `modules` are imported beforehand, once for all later tasks of this process. The result may hold
     builtin values, arrays, values of farm.types, and values of `types`. `what` describes the task

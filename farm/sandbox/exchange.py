@@ -3,11 +3,13 @@
 A process that a model has taken over can send any bytes. Accepted are builtin values, paths, numpy
 arrays of numbers, farm's own errors, the value types of `farm.types`, and types that the caller
 names. Values are made by their constructors alone: pickle's BUILD, which sets attributes, could set
-those of a class or of a function.
+those of a class or of a function. The fields of a dataclass have the types that it declares, and
+the parts of an error are texts.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import pickletools
@@ -17,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from farm.errors import FarmError
+from farm.sandbox.field_types import checked
 
 _PLAIN = {
     ("builtins", "bool"),
@@ -66,6 +69,12 @@ def array_of(dtype: str, shape: tuple[int, ...], content: bytes) -> Any:
     return np.frombuffer(content, kind).reshape(shape).copy()
 
 
+def _error(cls: type[FarmError], *texts: Any) -> FarmError:
+    if not all(type(text) is str for text in texts):
+        raise TypeError(f"the parts of a {cls.__name__} are no texts")
+    return cls(*texts)
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
@@ -89,13 +98,17 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if known := self._types.get((module, name)):
-            return known
+            return checked(known, tuple(self._types.values())) if is_dataclass(known) else known
         if (module, name) == (__name__, array_of.__name__):
             return array_of
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
         if any(module == ours or module.startswith(f"{ours}.") for ours in _OURS) and "." not in name:
             found = super().find_class(module, name)
-            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, (Enum, FarmError))):
+            if isinstance(found, type) and is_dataclass(found):
+                return checked(found)
+            if isinstance(found, type) and issubclass(found, FarmError):
+                return functools.partial(_error, found)
+            if isinstance(found, type) and issubclass(found, Enum):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} does not pass out of a sandbox")

@@ -13,6 +13,7 @@ the worker and end with it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import gc
 import importlib
@@ -37,11 +38,12 @@ from farm.sandbox import environment, exchange, landlock, seccomp
 from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.tvm_import import leave_torch_out
-from farm.worker_main import Desk, full_disk
+from farm.worker_main import TaskContext, full_disk
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
 _LOG = "output.log"
+_LEAST_ROOM_BYTES = 64 << 10  # on a disk that is not full
 _KILL_FIRST = "1000"  # written to oom_score_adj: kill this process first if memory runs out
 _START = "import sys; sys.path[:] = {path!r}; from farm.sandbox import fork_server; fork_server.main()"
 _OUT_OF_MEMORY = (
@@ -72,8 +74,8 @@ class Word(StrEnum):
 class Request:
     """A task for a sandboxed process.
 
-    `task(desk, *arguments)` is a module-level function; `scratch` is the scratch folder of its
-    desk. `modules` are imported before the process is forked, and stay imported for later tasks.
+    `task(context, *arguments)` is a module-level function; `scratch` is the scratch folder of its
+    context. `modules` are imported before the process is forked, and stay imported for later tasks.
     `what` describes the task in error messages.
     """
 
@@ -149,6 +151,10 @@ class ForkServer:
             ended: Ended = self._control.recv()
         output = _read(request.scratch / _LOG)
         if result is None:
+            if _is_full(request.scratch):  # LLVM ends the process that cannot write
+                full = full_disk(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.scratch)))
+                assert full
+                raise full
             cause = process.crash_cause(doing, output)
             raise _died(request.what, ended.status, cause, request.policy)
         said = process.last_lines(output)
@@ -256,8 +262,12 @@ def _serve(control: Connection) -> None:
         if not (child := _fork()):
             _close_all_but(descriptor)
             _end_with(server)
-            _do(request, Connection(descriptor, readable=False))
-            os._exit(0)
+            status = 1
+            try:
+                _do(request, Connection(descriptor, readable=False))
+                status = 0
+            finally:  # never on into the code of the worker
+                os._exit(status)
         os.close(descriptor)
         control.send(Started(child))
         control.send(Ended(os.waitpid(child, 0)[1]))
@@ -276,15 +286,16 @@ def _do(request: Request, connection: Connection) -> None:
     except FarmError as error:
         send(Word.FAILED, error)
     except BaseException as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # the log is on the disk that may be full
+            traceback.print_exc()
         refused = isinstance(error, (PermissionError, MemoryError))
         what = f"{request.what}: {type(error).__name__}: {error}"[:600]
         unexpected = ModelError(what) if refused else InternalError(what, traceback.format_exc())
         send(Word.FAILED, full_disk(error) or unexpected)
 
 
-class _Desk(Desk):
-    """The desk of a task in the sandbox: a scratch folder and progress messages only.
+class _Desk(TaskContext):
+    """The context of a task in the sandbox: a scratch folder and progress messages only.
 
     It can neither prompt the user nor pause the other workers.
     """
@@ -296,6 +307,11 @@ class _Desk(Desk):
     def note(self, value: object) -> None:
         """Send a progress message to the worker."""
         self._send(Word.NOTE, value)
+
+
+def _is_full(folder: Path) -> bool:
+    there = os.statvfs(folder)
+    return there.f_bavail * there.f_frsize < _LEAST_ROOM_BYTES
 
 
 def _redirect(scratch: Path) -> None:

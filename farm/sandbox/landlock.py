@@ -90,15 +90,26 @@ def restrict(read: Iterable[Path], write: Iterable[Path], version: int) -> None:
 
     A path that does not exist is skipped. Raises OSError if the kernel refuses.
     """
+    made = ruleset(read, write, version)
+    try:
+        process_control(_NO_NEW_PRIVILEGES, 1)
+        system_call(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
+    finally:
+        os.close(made)
+
+
+def ruleset(read: Iterable[Path], write: Iterable[Path], version: int, execute: Iterable[Path] = ()) -> int:
+    """Return the descriptor of the rules of `restrict`; programs of `execute` may be started, too."""
     rules = [(path, READ) for path in read] + [(path, WRITE) for path in write]
-    ruleset = _create(version)
+    rules += [(path, READ | Access.EXECUTE) for path in execute]
+    made = _create(version)
     try:
         for path, rights in rules:
-            _add(ruleset, path, rights & handled(version))
-        process_control(_NO_NEW_PRIVILEGES, 1)
-        system_call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    finally:
-        os.close(ruleset)
+            _add(made, path, rights & handled(version))
+    except BaseException:
+        os.close(made)
+        raise
+    return made
 
 
 def _create(version: int) -> int:

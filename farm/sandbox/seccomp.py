@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import platform
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ _CONTROLS = (
     42,  # PR_GET_THP_DISABLE
     0x53564D41,  # PR_SET_VMA
 )
+_BECOME = "execve"
+_NOBODY = (1 << 31) - 1  # no process has this id
 _FILE_CONTROLS = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
 _DEVICE_CONTROLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
 
@@ -112,8 +115,11 @@ def available() -> bool:
     return True
 
 
-def program(machine: Architecture, process: int) -> Code:
-    """Return the filter for the process with this id, the only process that it may signal."""
+def program(machine: Architecture, process: int | None) -> Code:
+    """Return the filter for the process with this id, the only process that it may signal.
+
+    With None, it is for a process that is to become another program, and may signal none.
+    """
     code: Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, machine.audit),
@@ -123,7 +129,8 @@ def program(machine: Architecture, process: int) -> Code:
         (_RETURN, 0, 0, _ERROR | errno.ENOSYS),
     ]
     for names, error in _REFUSED:
-        for number in filter(None, map(machine.number, names)):
+        allowed_names = () if process is not None else (_BECOME,)
+        for number in filter(None, (machine.number(name) for name in names if name not in allowed_names)):
             code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | error)]
     refused, allowed = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
 
@@ -138,9 +145,10 @@ def program(machine: Architecture, process: int) -> Code:
 
     thread = (_ANY_OF, 1, 0, _CLONE_THREAD)
     code += _case(machine, "clone", 0, [thread, refused, allowed])
-    code += only("kill", 0, [process])
-    code += only("tgkill", 0, [process])
-    code += only("prlimit64", 0, [0, process])
+    itself = _NOBODY if process is None else process
+    code += only("kill", 0, [itself])
+    code += only("tgkill", 0, [itself])
+    code += only("prlimit64", 0, [0, itself])
     code += only("prctl", 0, _CONTROLS)
     code += never("fcntl", 1, _FILE_CONTROLS)
     code += never("ioctl", 1, _DEVICE_CONTROLS)
@@ -174,6 +182,11 @@ def _case(machine: Architecture, name: str, argument: int, body: Code) -> Code:
     # The low word comes first: both architectures are little-endian
     place = _ARGUMENTS + 8 * argument
     return [(_EQUAL, 0, len(body) + 1, number), (_LOAD, 0, 0, place), *body]
+
+
+def packed(code: Code) -> bytes:
+    """Return a filter as the kernel takes it."""
+    return b"".join(struct.pack("=HBBI", *one) for one in code)
 
 
 def restrict() -> None:

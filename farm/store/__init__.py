@@ -19,6 +19,7 @@ imports the stores from this package and opens them with `open_store()`, `RunSto
 """
 
 from farm.store.artifact_store import KINDS, Entry, Store, Upstream, cache_root, data_root, digest_of, file_digest
+from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA
 from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
@@ -33,6 +34,7 @@ __all__ = [
     "RECORD_SCHEMA",
     "RUN_SCHEMA",
     "AnswerStore",
+    "ArchiveError",
     "Entry",
     "Merged",
     "RecordStore",
@@ -45,6 +47,7 @@ __all__ = [
     "digest_of",
     "file_digest",
     "open_store",
+    "read_archive",
     "read_records",
     "record_to_json",
     "run_from_json",
@@ -52,5 +55,6 @@ __all__ = [
     "source_digest",
     "strangers_run",
     "strict",
+    "write_archive",
     "write_records",
 ]

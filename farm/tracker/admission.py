@@ -81,13 +81,17 @@ class Admission:
             del self._strangers_of[address]
 
 
-def within_open_files(limits: Limits) -> Limits:
-    """Return limits that the process can hold, after raising its own limit of open files."""
+def within_open_files(limits: Limits, beside: int = 0) -> Limits:
+    """Return limits that the process can hold, after raising its own limit of open files.
+
+    `beside` is the number of other files that may be open, apart from a few.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + _OTHER_FILES
+    wanted = limits.connections + beside + _OTHER_FILES
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    others = _OTHER_FILES + min(beside, most // 4)
     if soft not in (resource.RLIM_INFINITY,) and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
-    held = limits.connections if soft == resource.RLIM_INFINITY else min(limits.connections, max(1, soft - _OTHER_FILES))
+    held = limits.connections if soft == resource.RLIM_INFINITY else min(limits.connections, max(1, soft - others))
     return Limits(held, min(limits.of_address, max(1, held // 2)))

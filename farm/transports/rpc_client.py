@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from farm.cancellation import breakable
 from farm.deadline import Deadline
@@ -24,6 +23,7 @@ from farm.rpc.streams import Stream
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
+STARTING_S = 30.0  # for the first answer of an agent that a board's shell has been told to start
 _PROBE_S, _PROBES = 5, 4  # TCP keep-alive: a connection ends after 20 s of silence
 _CONNECT_S = 20.0
 _OVERDUE_S = 10.0  # after a session's deadline, at which the server itself ends it
@@ -65,7 +65,10 @@ def session(
                     greeting=greeting,
                     opening_s=OPENING_S,
                 )
-                opened = _opened(device, opening)
+                try:
+                    opened = completed(opening)
+                except DeadlineError as exc:
+                    raise broke_off(device, f"nothing for {OPENING_S:.0f} s after its greeting") from exc
             with _blocking(device, opened, deadline) as blocking:
                 yield blocking
 
@@ -81,14 +84,21 @@ def session_over(
     No method of `connection` suspends. Raises as `session` does.
     """
     with breakable(connection.cut), _translated(device):
-        opened = _opened(device, _over(connection, device.name))
+        opened = completed(_over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
 
 
 async def _over(connection: Stream, name: str) -> Session:
     opened = Session(connection, name, MOST_RETURN_BYTES)
-    await opened.open(Deadline(OPENING_S))
+    try:
+        await opened.open(Deadline(STARTING_S))
+    except DeadlineError as exc:
+        raise DeadlineError(
+            f"the agent on {name} does not answer",
+            f"nothing came for {STARTING_S:.0f} s after the board's shell was told to start it",
+            "look what keeps the board busy, or what its shell does when it starts",
+        ) from exc
     return opened
 
 
@@ -99,13 +109,6 @@ def _blocking(device: Device, opened: Session, deadline: Deadline) -> Iterator[B
         yield blocking
     finally:
         blocking.close()
-
-
-def _opened(device: Device, opening: Coroutine[Any, Any, Session]) -> Session:
-    try:
-        return completed(opening)
-    except DeadlineError as exc:
-        raise broke_off(device, f"nothing for {OPENING_S:.0f} s after its greeting") from exc
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@
     artifacts       Prepared, Artifact, Release and so on: a model imported, built, installed
     bisect          Dissection, Layer, Likeness: outputs of single kernels on a device
     cache_location  CacheLocation: where the shared cache lies, and the check of its URL
+    cluster_address the check of the address of a cluster
     fleet           Profile, Device, Model, TensorSpec and so on: the content of devices.toml
     layers          names of source operators, encoded in variables' names
     pairing         Side, Until, Paired: two builds measured interleaved
@@ -23,6 +24,7 @@ from farm.types.accuracy import Accuracy, Answered
 from farm.types.artifacts import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.cache_location import CacheLocation, check_cache_url
+from farm.types.cluster_address import check_cluster
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -106,5 +108,6 @@ __all__ = [
     "Wrong",
     "batch_in_words",
     "check_cache_url",
+    "check_cluster",
     "shape_in_words",
 ]

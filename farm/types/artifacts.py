@@ -41,7 +41,8 @@ class Prepared:
     computed the reference output. `check` is the agreement of our host build with it. `precision`
     is the type in which the model computes: float32, float16 or int8. `reference_correct` counts
     the labelled samples that the reference classifies correctly. `fixed` is the reason if an open
-    batch of the model was given a fixed extent.
+    batch of the model was given a fixed extent. `built` is True if the check left its code as the
+    model's build for this machine.
     """
 
     model: str
@@ -57,6 +58,7 @@ class Prepared:
     seconds: Mapping[str, float]
     cached: bool = False
     fixed: str = ""
+    built: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,12 +168,12 @@ def cache_table(rows: Sequence[CacheRow], width: int) -> Table:
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
-    """Return a table of seconds spent: a row per lane, a column per part.
+    """Return a table of seconds spent: a row per worker, a column per part.
 
     The smallest parts are added up as "other" if not all columns fit.
     """
-    parts = list(dict.fromkeys(part for lane in ledger.values() for part in lane))
-    totals = {part: sum(lane.get(part, 0.0) for lane in ledger.values()) for part in parts}
+    parts = list(dict.fromkeys(part for worker in ledger.values() for part in worker))
+    totals = {part: sum(worker.get(part, 0.0) for worker in ledger.values()) for part in parts}
     room = width - 2 - max(map(cell_len, ["seconds", *ledger])) - 2 * (3 + 6)  # for "other" and "total", gaps of 3
     shown: set[str] = set()
     for part in sorted(parts, key=lambda part: -totals[part]):

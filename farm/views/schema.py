@@ -250,6 +250,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "candidates": {"candidates": [{"name": str, "url": str, "source": str}]},
     "removal": {"file": str, "tables": [str]},
     "lab_boards": {"boards": [_LAB_BOARD]},
+    "lab_board": {"board": _LAB_BOARD},
     "lab_leases": {"leases": [_LAB_LEASE]},
     "lab_lease": {"lease": _LAB_LEASE, "tracker": {"host": str, "port": int}},
     "lab_events": {"events": [_LAB_EVENT]},

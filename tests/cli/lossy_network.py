@@ -1,4 +1,4 @@
-"""Two network namespaces, a desk's and a board's, on the two ends of a bad line: it can delay, lose and throttle packets, and be cut.
+"""Two network namespaces, a context's and a board's, on the two ends of a bad line: it can delay, lose and throttle packets, and be cut.
 
 The line is this file as a program: it holds a TUN device in either namespace and passes raw IP packets from one to the other. What is to
 become of them it reads from its input, a JSON object a line.
@@ -39,7 +39,7 @@ DESK, BOARD = "10.99.0.1", "10.99.0.2"  # addresses, which nothing outside the n
 class Network:
     """The two namespaces by name, and the line between them."""
 
-    desk: str
+    context: str
     board: str
     line: subprocess.Popen[str]
     listeners: set[str] = field(default_factory=set)
@@ -88,7 +88,7 @@ def lossy_network() -> Iterator[Network]:
     if os.getuid() or not Path("/dev/net/tun").exists():
         pytest.skip("network namespaces and /dev/net/tun need root")
     mark = uuid.uuid4().hex[:8]
-    names = f"desk-{mark}", f"board-{mark}"
+    names = f"context-{mark}", f"board-{mark}"
     with contextlib.ExitStack() as stack:
         for name in names:
             try:

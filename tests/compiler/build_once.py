@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from farm.compiler.build import build
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 
 def main() -> None:
     cache, scratch, prepared, profile = map(Path, sys.argv[1:])
-    artifact = build(Desk(scratch), pickle.loads(prepared.read_bytes()), pickle.loads(profile.read_bytes()), cache)
+    artifact = build(TaskContext(scratch), pickle.loads(prepared.read_bytes()), pickle.loads(profile.read_bytes()), cache)
     digests = (artifact.digest, artifact.library_digest, artifact.parameters_digest)
     print(json.dumps({"cached": artifact.cached, "digests": digests, "seconds": sum(artifact.seconds.values())}))
 

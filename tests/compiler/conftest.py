@@ -13,7 +13,7 @@ from relax_models import Array, module
 from tvm import relax
 
 from farm.types import Agreement, Prepared, TensorSpec
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def context(tmp_path: Path) -> TaskContext:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    return Desk(scratch)
+    return TaskContext(scratch)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from postgres_server import PostgresServer, binaries, postgres_server
 
 from farm.errors import FarmError
-from farm.lab.entities import Caller, LeaseRequest, Rules, State
+from farm.lab.codec import lease_from_json, lease_to_json
+from farm.lab.entities import Caller, Lease, LeaseRequest, Rules, State
 from farm.lab.journal import Batch, Journal, Session
 from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore
@@ -46,8 +47,15 @@ def kept(lab: LeaseScheduler) -> Batch:
     return batch
 
 
-def wish(owner: str, **more: object) -> LeaseRequest:
+def request_of(owner: str, **more: object) -> LeaseRequest:
     return dataclasses.replace(LeaseRequest(owner, "pi5", 60.0), **more)  # type: ignore[arg-type]
+
+
+def test_a_lease_in_the_form_of_the_first_stores_is_read() -> None:
+    lease = Lease(3, request_of("ann", count=2), "key", 2.0)
+    body = lease_to_json(lease)
+    assert lease_from_json(body) == lease
+    assert lease_from_json({"wish": body.pop("request"), **body}) == lease
 
 
 def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) -> None:
@@ -55,10 +63,10 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
     lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     for name in ("a", "b"):
         lab.board_idle(name, "pi5", 1.0)
-    both = lab.request(wish("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0)
-    short = lab.request(wish("bob"), "key-2", 3.0)
+    both = lab.request(request_of("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0)
+    short = lab.request(request_of("bob"), "key-2", 3.0)
     lab.end(both.number, Caller("ann"), 4.0, "done")
-    later = lab.request(wish("eve", count=2), "key-3", 5.0)
+    later = lab.request(request_of("eve", count=2), "key-3", 5.0)
     journal.write(kept(lab))
     past = Journal(place).open()
     assert [(one.number, one.state, one.key) for one in past.leases] == [
@@ -78,25 +86,25 @@ def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place
     journal = Journal(place)
     lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
-    first = lab.request(wish("ann"), "key-1", 2.0)
+    first = lab.request(request_of("ann"), "key-1", 2.0)
     journal.write(kept(lab))
     forged = Batch(leases={9: dataclasses.replace(first, number=9)})
     with pytest.raises(FarmError, match=r"(?i)unique"):
         journal.write(forged)
     assert [one.number for one in Journal(place).open().leases] == [first.number], "all of a batch, or nothing"
     lab.end(first.number, Caller("ann"), 3.0)
-    lab.request(wish("bob"), "key-2", 3.0)
+    lab.request(request_of("bob"), "key-2", 3.0)
     journal = Journal(place)
     journal.open()
     journal.write(kept(lab))  # given back and lent again at once
-    assert [one.wish.owner for one in Journal(place).open().leases] == ["bob"]
+    assert [one.request.owner for one in Journal(place).open().leases] == ["bob"]
 
 
 def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
     journal = Journal(place)
     lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
-    lab.request(wish("ann"), "key-1", 2.0)
+    lab.request(request_of("ann"), "key-1", 2.0)
     batch = kept(lab)
     batch.sessions.append(Session("a", "pi5", "ann", 1.0, 2.0, 1))
     journal.write(batch)

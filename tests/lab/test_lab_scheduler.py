@@ -56,11 +56,11 @@ class AgainstLists(RuleBasedStateMachine):
                 assert lease.number in self.asked and lease.number not in self.gone
                 assert not taken & set(lease.boards), "a board is lent twice"
                 assert set(lease.boards) <= self.idle, "a board is lent that has not said that it is idle"
-                assert len(set(lease.boards)) == lease.wish.count
-                assert {KINDS[board] for board in lease.boards} == {lease.wish.kind}
+                assert len(set(lease.boards)) == lease.request.count
+                assert {KINDS[board] for board in lease.boards} == {lease.request.kind}
                 taken |= set(lease.boards)
                 self.live[lease.number] = lease
-                if lease.wish.implicit:
+                if lease.request.implicit:
                     self.idle -= set(lease.boards)
             else:
                 taken -= set(lease.boards)
@@ -71,8 +71,8 @@ class AgainstLists(RuleBasedStateMachine):
           for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip
     def request(self, owner: str, kind: str, rank: str, count: int, for_s: float, beats: bool, implicit: bool) -> None:
         count = 1 if kind == "b" or implicit else count
-        wish = LeaseRequest(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
-        lease = self.lab.request(wish, "key", self.now)
+        request = LeaseRequest(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
+        lease = self.lab.request(request, "key", self.now)
         assert lease.number not in self.asked
         self.asked.add(lease.number)
         self.follow()
@@ -81,7 +81,7 @@ class AgainstLists(RuleBasedStateMachine):
     @rule(data=st.data(), owner=st.sampled_from(OWNERS))
     def end(self, data: st.DataObject, owner: str) -> None:
         lease = data.draw(st.sampled_from(self.lab.leases()))
-        if owner == lease.wish.owner and not lease.wish.implicit:
+        if owner == lease.request.owner and not lease.request.implicit:
             assert self.lab.end(lease.number, Caller(owner), self.now).state in (State.RELEASED, State.CANCELLED)
         else:
             with pytest.raises(FarmError):
@@ -109,8 +109,8 @@ class AgainstLists(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for lease in self.lab.leases():
-            if lease.number % 2 and not lease.wish.implicit:
-                self.lab.heartbeat(lease.number, Caller(lease.wish.owner), self.now)
+            if lease.number % 2 and not lease.request.implicit:
+                self.lab.heartbeat(lease.number, Caller(lease.request.owner), self.now)
         self.lab.tick(self.now)
         self.follow()
 
@@ -120,7 +120,7 @@ class AgainstLists(RuleBasedStateMachine):
         assert known == self.asked - self.gone
         assert {one.number for one in self.lab.leases() if one.state is State.ACTIVE} == set(self.live)
         for lease in self.live.values():
-            assert lease.wish.implicit or (lease.ends_at or 0.0) + 400.0 >= self.now  # by the last tick's time
+            assert lease.request.implicit or (lease.ends_at or 0.0) + 400.0 >= self.now  # by the last tick's time
 
     @invariant()
     def who_has_aged_is_served_in_the_order_of_asking(self) -> None:
@@ -129,14 +129,14 @@ class AgainstLists(RuleBasedStateMachine):
             if self.now - lease.asked_at < BOUND_S:
                 continue
             for other in waiting:
-                if other.wish.kind == lease.wish.kind and other.asked_at > lease.asked_at:
+                if other.request.kind == lease.request.kind and other.asked_at > lease.asked_at:
                     assert self.lab.prospect(lease, self.now).place < self.lab.prospect(other, self.now).place
 
     @invariant()
     def no_board_is_free_while_one_waits_for_one_alone(self) -> None:
         for kind in "ab":
-            waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED and lease.wish.kind == kind]
-            if waiting and all(lease.wish.count == 1 for lease in waiting):
+            waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED and lease.request.kind == kind]
+            if waiting and all(lease.request.count == 1 for lease in waiting):
                 assert self.lab.counts(kind)[0] == 0
 
 
@@ -259,12 +259,12 @@ def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_rev
         ({"rank": "urgent"}, "there is no class 'urgent'"),
     ],
 )
-def test_a_wish_that_cannot_be_granted_is_refused_at_once(more: dict[str, object], words: str) -> None:
+def test_a_request_that_cannot_be_granted_is_refused_at_once(more: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ask(scheduler("a1"), "ann", **more)  # type: ignore[arg-type]
 
 
-def test_a_wish_that_is_sent_again_is_the_same_lease() -> None:
+def test_a_request_that_is_sent_again_is_the_same_lease() -> None:
     lab = scheduler("a1")
     first = ask(lab, "ann", nonce="x")
     assert ask(lab, "ann", 5.0, nonce="x").number == first.number
@@ -299,7 +299,7 @@ def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
     assert lease.number not in effects.leases and [one.number for one in effects.ended] == [lease.number]
 
 
-def test_an_implicit_wish_for_an_unknown_kind_leaves_nothing_behind() -> None:
+def test_an_implicit_request_for_an_unknown_kind_leaves_nothing_behind() -> None:
     lab = scheduler("a1")
     lease = ask(lab, "10.0.0.1", kind="zz", implicit=True)
     assert not lab.knows_kind("zz") and lab.counts("zz") == (0, 1)

@@ -12,98 +12,98 @@ from pathlib import Path
 from typing import Any
 
 from farm.types import Progress, Stage
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 _PTRACE_ATTACH = 16
 
 
-def answer(desk: Desk) -> dict[str, Any]:
+def answer(context: TaskContext) -> dict[str, Any]:
     import numpy as np
 
-    desk.note("on the way")
-    (desk.scratch / "file").write_text("x")
-    return {"folder": desk.scratch, "array": np.arange(3, dtype="float32"), "set": {1}}
+    context.note("on the way")
+    (context.scratch / "file").write_text("x")
+    return {"folder": context.scratch, "array": np.arange(3, dtype="float32"), "set": {1}}
 
 
-def read(_: Desk, path: Path) -> str:
+def read(_: TaskContext, path: Path) -> str:
     return path.read_text()
 
 
-def write(_: Desk, path: Path) -> None:
+def write(_: TaskContext, path: Path) -> None:
     path.write_text("overwritten")
 
 
-def append(_: Desk, path: Path) -> None:
+def append(_: TaskContext, path: Path) -> None:
     with path.open("a") as file:
         file.write("more")
 
 
-def truncate(_: Desk, path: Path) -> None:
+def truncate(_: TaskContext, path: Path) -> None:
     os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
 
 
-def change_mode(_: Desk, path: Path) -> None:
+def change_mode(_: TaskContext, path: Path) -> None:
     path.chmod(0o777)
 
 
-def touch(_: Desk, path: Path) -> None:
+def touch(_: TaskContext, path: Path) -> None:
     os.utime(path, (0, 0))
 
 
-def remove(_: Desk, path: Path) -> None:
+def remove(_: TaskContext, path: Path) -> None:
     path.unlink()
 
 
-def link(desk: Desk, path: Path) -> None:
-    (desk.scratch / "link").symlink_to(path)
+def link(context: TaskContext, path: Path) -> None:
+    (context.scratch / "link").symlink_to(path)
 
 
-def hard_link(desk: Desk, path: Path) -> None:
-    (desk.scratch / "link").hardlink_to(path)
+def hard_link(context: TaskContext, path: Path) -> None:
+    (context.scratch / "link").hardlink_to(path)
 
 
-def connect(_: Desk, port: int) -> None:
+def connect(_: TaskContext, port: int) -> None:
     socket.create_connection(("127.0.0.1", port), 5).close()
 
 
-def connect_by_name(_: Desk, path: Path) -> None:
+def connect_by_name(_: TaskContext, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
 
 
-def start_program(_: Desk) -> str:
+def start_program(_: TaskContext) -> str:
     return subprocess.check_output(["/bin/echo", "started"], text=True)
 
 
-def become_program(_: Desk) -> None:
+def become_program(_: TaskContext) -> None:
     os.execv("/bin/true", ["true"])
 
 
-def fork(_: Desk) -> int:
+def fork(_: TaskContext) -> int:
     return os.fork()
 
 
-def leave_group(_: Desk) -> None:
+def leave_group(_: TaskContext) -> None:
     os.setsid()
 
 
-def kill(_: Desk, process: int) -> None:
+def kill(_: TaskContext, process: int) -> None:
     os.kill(process, signal.SIGTERM)
 
 
-def kill_group(_: Desk) -> None:
+def kill_group(_: TaskContext) -> None:
     os.killpg(os.getpgrp(), signal.SIGTERM)
 
 
-def environment_of(_: Desk, process: int) -> bytes:
+def environment_of(_: TaskContext, process: int) -> bytes:
     return Path(f"/proc/{process}/environ").read_bytes()
 
 
-def environment_of_parent(desk: Desk) -> bytes:
-    return environment_of(desk, os.getppid())
+def environment_of_parent(context: TaskContext) -> bytes:
+    return environment_of(context, os.getppid())
 
 
-def environment(_: Desk) -> tuple[dict[str, str], str, str]:
+def environment(_: TaskContext) -> tuple[dict[str, str], str, str]:
     """The variables as Python, the kernel and the C library have them."""
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_char_p
@@ -111,7 +111,7 @@ def environment(_: Desk) -> tuple[dict[str, str], str, str]:
     return dict(os.environ), Path("/proc/self/environ").read_text(), seen.decode()
 
 
-def places_in_memory(_: Desk, backwards: bytes) -> int:
+def places_in_memory(_: TaskContext, backwards: bytes) -> int:
     """How often the bytes, which are passed backwards so as not to find them here, are in memory."""
     wanted, found = bytearray(reversed(backwards)), 0
     with Path("/proc/self/mem").open("rb", 0) as memory:
@@ -124,60 +124,60 @@ def places_in_memory(_: Desk, backwards: bytes) -> int:
     return found - 1  # `wanted` itself
 
 
-def task_of_worker(desk: Desk, folder: Path, task: Any, *arguments: Any) -> Any:
+def task_of_worker(context: TaskContext, folder: Path, task: Any, *arguments: Any) -> Any:
     """For a worker: do a task in a sandbox."""
     from farm import sandbox
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
     modules = ("farm.compiler.lower",)
-    return sandbox.run(policy, folder, task, *arguments, modules=modules, note=desk.note, what="trying")
+    return sandbox.run(policy, folder, task, *arguments, modules=modules, note=context.note, what="trying")
 
 
-def trace(_: Desk, process: int) -> None:
+def trace(_: TaskContext, process: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(_PTRACE_ATTACH, process, None, None):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
 
-def allocate(_: Desk, nbytes: int) -> int:
+def allocate(_: TaskContext, nbytes: int) -> int:
     return len(bytearray(nbytes))
 
 
-def fill_disk(desk: Desk, nbytes: int) -> None:
-    with (desk.scratch / "large").open("wb") as file:
+def fill_disk(context: TaskContext, nbytes: int) -> None:
+    with (context.scratch / "large").open("wb") as file:
         file.truncate(nbytes)
 
 
-def crash(_: Desk) -> None:
+def crash(_: TaskContext) -> None:
     print("last words", flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def crash_in_tvm(desk: Desk) -> None:
+def crash_in_tvm(context: TaskContext) -> None:
     import tvm_ffi  # noqa: F401  it prints the stack of a segmentation fault
 
-    desk.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
-    crash(desk)
+    context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    crash(context)
 
 
-def say_nothing(_: Desk) -> None:
+def say_nothing(_: TaskContext) -> None:
     os._exit(3)
 
 
-def send_program(_: Desk) -> Any:
+def send_program(_: TaskContext) -> Any:
     return os.system
 
 
-def hang(_: Desk, note: Path) -> None:
+def hang(_: TaskContext, note: Path) -> None:
     note.write_text(str(os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
 
 
-def hang_in_sandbox(desk: Desk, folder: Path) -> None:
+def hang_in_sandbox(context: TaskContext, folder: Path) -> None:
     """For a worker."""
     from farm import sandbox
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
-    sandbox.run(policy, folder, hang, folder / "process", note=desk.note, what="hanging")
+    sandbox.run(policy, folder, hang, folder / "process", note=context.note, what="hanging")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,8 +21,11 @@ import torch
 from onnx_models import graph, node, save
 from this_machine import HOST
 
-from farm import sandbox
-from farm.config import load
+from farm import sandbox, subprocesses
+from farm.compiler.codegen.link import _zig, linker
+from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step, file_of
+from farm.config import load, profiles
+from farm.deadline import Deadline
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
@@ -27,13 +33,16 @@ from farm.pipeline.confinement import confined, may_run_here
 from farm.quantize.recipe import Recipe
 from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read as read_recipe
+from farm.sandbox.program import restricted
 from farm.store import Store
-from farm.types import Model, Quantize
-from farm.workers import Desk
+from farm.types import Candidate, Device, Fitted, Model, Quantize
+from farm.workers import TaskContext
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
 NONE = sandbox.Support(0, True, "the kernel does not offer Landlock")
 needs_sandbox = pytest.mark.skipif(not sandbox.support().complete, reason=sandbox.support().missing or "never")
+
+needs_nvrtc = pytest.mark.skipif(not importlib.util.find_spec("nvidia"), reason="there is no NVRTC: pip install 'tvm-farm[cuda]'")
 
 
 class Net(torch.nn.Module):
@@ -50,9 +59,9 @@ def net() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def context(tmp_path: Path) -> TaskContext:
     (tmp_path / "scratch").mkdir()
-    return Desk(tmp_path / "scratch")
+    return TaskContext(tmp_path / "scratch")
 
 
 def onnx_file(folder: Path) -> Path:
@@ -83,70 +92,70 @@ def state_dict(folder: Path) -> Path:
     return folder / "net.pth"
 
 
-def where(_: Desk) -> int:
+def where(_: TaskContext) -> int:
     return os.getpid()
 
 
 @needs_sandbox
 @pytest.mark.parametrize("make", [onnx_file, onnx_with_external_data, exported_program, torchscript, lambda _: TFLITE])
-def test_a_file_is_imported_and_checked_in_the_sandbox(make: Callable[[Path], Path], tmp_path: Path, desk: Desk) -> None:
+def test_a_file_is_imported_and_checked_in_the_sandbox(make: Callable[[Path], Path], tmp_path: Path, context: TaskContext) -> None:
     model = Model("net", str(make(tmp_path)))
-    prepared = worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache"))
+    prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
     assert prepared.check.right
-    assert worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache")) == replace(prepared, cached=True)
-    assert confined(desk, model, where) != os.getpid()
+    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")) == replace(prepared, cached=True)
+    assert confined(context, model, where) != os.getpid()
 
 
 @pytest.mark.parametrize("make", [state_dict, None])
-def test_the_users_own_code_is_not_confined(make: Callable[[Path], Path] | None, tmp_path: Path, desk: Desk) -> None:
+def test_the_users_own_code_is_not_confined(make: Callable[[Path], Path] | None, tmp_path: Path, context: TaskContext) -> None:
     function = f"python:{__name__}:net"
     model = Model("net", str(make(tmp_path)), module=function) if make else Model("net", function)
-    assert worker_tasks.prepare_task(desk, model, HOST, Store(tmp_path / "cache")).check.right
-    assert confined(desk, model, where) == os.getpid()
+    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")).check.right
+    assert confined(context, model, where) == os.getpid()
 
 
 @needs_sandbox
-def test_a_model_reads_no_file_that_it_does_not_own(tmp_path: Path, desk: Desk) -> None:
+def test_a_model_reads_no_file_that_it_does_not_own(tmp_path: Path, context: TaskContext) -> None:
     model = Model("net", str(onnx_file(tmp_path)))
     (tmp_path / "beside").write_text("secret")
     with pytest.raises(ModelError, match="PermissionError") as raised:
-        confined(desk, model, read, tmp_path / "beside")
+        confined(context, model, read, tmp_path / "beside")
     assert raised.value.what.startswith("importing net:")
-    assert confined(desk, model, read, Path(model.source))
-    assert confined(desk, replace(model, trust=True), read, tmp_path / "beside") == b"secret"
+    assert confined(context, model, read, Path(model.source))
+    assert confined(context, replace(model, trust=True), read, tmp_path / "beside") == b"secret"
 
 
-def read(_: Desk, path: Path) -> bytes:
+def read(_: TaskContext, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def entries(desk: Desk, model: Model, cache: Path) -> dict[str, Callable[[], Any]]:
+def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callable[[], Any]]:
     """All that imports a model."""
     return {
-        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(desk, model, HOST, Store(cache)),
-        "check": lambda: check.check_task(desk, model, HOST, cache),
-        "quantize": lambda: quantize.quantize_task(desk, model, HOST, cache, cache / "net.int8"),
-        "bisect": lambda: bisect.layers_task(desk, model, None, {}, cache),  # type: ignore[arg-type]
-        "accuracy": lambda: accuracy.reference_task(desk, model, (cache, model, None, ()), cache, 1.0),  # type: ignore[arg-type]
+        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(context, model, HOST, Store(cache)),
+        "check": lambda: check.check_task(context, model, HOST, cache),
+        "quantize": lambda: quantize.quantize_task(context, model, HOST, cache, cache / "net.int8"),
+        "bisect": lambda: bisect.layers_task(context, model, None, {}, cache),  # type: ignore[arg-type]
+        "accuracy": lambda: accuracy.reference_task(context, model, (cache, model, None, ()), cache, 1.0),  # type: ignore[arg-type]
     }
 
 
-@pytest.mark.parametrize("entry", entries(Desk(Path()), Model("", ""), Path()))
+@pytest.mark.parametrize("entry", entries(TaskContext(Path()), Model("", ""), Path()))
 def test_without_a_sandbox_a_program_is_refused_by_every_command(
-    entry: str, tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    entry: str, tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox, "support", lambda: NONE)
     (tmp_path / "net.pt2").write_bytes(b"not looked at")
     with pytest.raises(ModelError, match="cannot confine it") as raised:
-        entries(desk, Model("net", str(tmp_path / "net.pt2")), tmp_path / "cache")[entry]()
+        entries(context, Model("net", str(tmp_path / "net.pt2")), tmp_path / "cache")[entry]()
     assert raised.value.why == NONE.missing
     assert "--trust" in raised.value.fix
 
 
 @pytest.mark.parametrize("named", [{"source": "python:planted:net"}, {"source": "net.pth", "module": "python:planted:net"}])
-@pytest.mark.parametrize("entry", [name for name in entries(Desk(Path()), Model("", ""), Path()) if name != "quantize"])
+@pytest.mark.parametrize("entry", [name for name in entries(TaskContext(Path()), Model("", ""), Path()) if name != "quantize"])
 def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
-    named: dict[str, str], entry: str, tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    named: dict[str, str], entry: str, tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever names `python:` chooses what runs; here the author of a file would."""
     monkeypatch.chdir(tmp_path)
@@ -157,11 +166,13 @@ def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
     Path("net.float16").write_text(json.dumps(recipe))
     model = Model("net", str(tmp_path / "net.float16"))
     with pytest.raises(ModelError, match=r"net\.float16 names code") as raised:
-        entries(desk, model, tmp_path / "cache")[entry]()
+        entries(context, model, tmp_path / "cache")[entry]()
     assert "--trust" in raised.value.fix and not Path("PWNED").exists()
 
 
-def test_a_hostile_model_does_not_choose_what_its_recipe_names(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_model_does_not_choose_what_its_recipe_names(
+    tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Model("net", str(onnx_file(tmp_path)), quantize=Quantize(dtype="float16"))
     made = Recipe(
         source="python:planted:net",
@@ -177,17 +188,17 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(tmp_path: Path, d
         example={},
     )
     monkeypatch.setattr(quantize, "confined", lambda *_, **__: (None, made))
-    quantize.quantize_task(desk, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
+    quantize.quantize_task(context, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
     written = read_recipe(tmp_path / "net.float16")
     assert (written.source, written.module) == (model.source, None)
 
 
-def test_without_a_sandbox_data_is_imported_and_it_is_said(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_sandbox_data_is_imported_and_it_is_said(tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "support", lambda: NONE)
     notes: list[Any] = []
-    monkeypatch.setattr(desk, "note", notes.append)
+    monkeypatch.setattr(context, "note", notes.append)
     model = Model("net", str(onnx_file(tmp_path)))
-    assert confined(desk, model, where) == os.getpid()
+    assert confined(context, model, where) == os.getpid()
     assert [note.note for note in notes] == [f"without a sandbox: {NONE.missing}"]
 
 
@@ -239,16 +250,16 @@ def test_the_files_of_external_data_are_found_wherever_they_are_named(tmp_path: 
 
 
 @needs_sandbox
-def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(tmp_path: Path, desk: Desk) -> None:
+def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(tmp_path: Path, context: TaskContext) -> None:
     (tmp_path / "model").mkdir()
     path = onnx_with_external_data(tmp_path / "model")
     (tmp_path / "model" / "net.weights").rename(tmp_path / "elsewhere")
     path.write_bytes(path.read_bytes().replace(b"net.weights", b"../elsewher"))
     (tmp_path / "elsewhere").rename(tmp_path / "elsewher")
     with pytest.raises(FarmError):
-        worker_tasks.prepare_task(desk, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
+        worker_tasks.prepare_task(context, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
     with pytest.raises(ModelError, match="PermissionError"):
-        confined(desk, Model("net", str(path)), read, tmp_path / "elsewher")
+        confined(context, Model("net", str(path)), read, tmp_path / "elsewher")
 
 
 def module_that_writes(path: Path) -> str:
@@ -274,24 +285,125 @@ def module_that_writes(path: Path) -> str:
 
 
 @needs_sandbox
-def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(tmp_path: Path, desk: Desk) -> None:
+def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
     """The attack works on a build of a trusted model, which shows that it is one."""
     store = Store(tmp_path / "cache")
     model = Model("net", str(onnx_file(tmp_path)))
-    prepared = worker_tasks.prepare_task(desk, model, HOST, store)
-    assert worker_tasks.build_task(desk, model, prepared, HOST, store).library.is_file()
+    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    assert worker_tasks.build_task(context, model, prepared, HOST, store).library.is_file()
     planted = tmp_path / "PWNED"
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
     np.savez(prepared.directory / "weights.npz")
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(desk, model, prepared, HOST, store)
+        worker_tasks.build_task(context, model, prepared, HOST, store)
     assert not planted.exists()
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(desk, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another"))
+        worker_tasks.build_task(context, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another"))
     assert planted.exists()
 
 
-def leave(_: Desk, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, names: tuple[str, ...]) -> Any:
+@needs_sandbox
+@needs_nvrtc
+def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(tmp_path: Path, context: TaskContext) -> None:
+    profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
+    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    first = worker_tasks.build_task(context, model, prepared, profile, store)
+    second = worker_tasks.build_task(context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another"))
+    assert first.library.read_bytes() == second.library.read_bytes()
+
+
+@needs_sandbox
+@needs_nvrtc
+def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
+    profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    model, planted, store = Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED", Store(tmp_path / "cache")
+    prepared = hijacked(model, planted, store, context)
+    with contextlib.suppress(FarmError):
+        worker_tasks.build_task(context, model, prepared, profile, store)
+    assert not planted.exists()
+    with contextlib.suppress(FarmError):
+        worker_tasks.build_task(context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another"))
+    assert planted.exists()
+
+
+def hijacked(model: Model, planted: Path, store: Store, context: TaskContext) -> Any:
+    """Return a prepared model whose module creates a file when a constant of it is folded."""
+    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    (prepared.directory / "module.json").write_text(module_that_writes(planted))
+    np.savez(prepared.directory / "weights.npz")
+    return prepared
+
+
+def tuning_entries(context: TaskContext, model: Model, prepared: Any, folder: Path) -> dict[str, Callable[[], Any]]:
+    """All that `farm tune` does with an import besides builds."""
+    wanted = (("dense", Candidate({}, "", 0.0)),)
+    return {
+        "tasks": lambda: worker_tasks.tasks_task(context, model, prepared, HOST),
+        "batch": lambda: worker_tasks.batch_task(context, model, prepared, HOST, wanted, folder),
+    }
+
+
+@needs_sandbox
+@pytest.mark.parametrize("entry", ["tasks", "batch"])
+def test_what_a_model_has_left_of_itself_is_tuned_in_the_sandbox(entry: str, tmp_path: Path, context: TaskContext) -> None:
+    model, planted = Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED"
+    prepared = hijacked(model, planted, Store(tmp_path / "cache"), context)
+    with contextlib.suppress(FarmError, KeyError):
+        tuning_entries(context, model, prepared, tmp_path / "first")[entry]()
+    assert not planted.exists()
+    with contextlib.suppress(FarmError, KeyError):
+        tuning_entries(context, replace(model, trust=True), prepared, tmp_path / "second")[entry]()
+    assert planted.exists()
+
+
+@needs_sandbox
+def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
+    store, model, planted = Store(tmp_path / "cache"), Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED"
+    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    fitted = Fitted(model, prepared, worker_tasks.build_task(context, model, prepared, HOST, store), None)
+    (prepared.directory / "module.json").write_text(module_that_writes(planted))
+    np.savez(prepared.directory / "weights.npz")
+    device = Device("host", HOST, "local:")
+    for one in (model, replace(model, trust=True)):
+        with pytest.raises(BuildError, match="is not of this model"):
+            bisect.dissect_task(context, one, device, fitted, None, None, 60.0)
+        assert planted.exists() == one.trust
+
+
+@pytest.mark.parametrize("spoil", ["link", "short", "long", "folder", "pipe", "missing", "objects", "negative", "huge"])
+def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(spoil: str, tmp_path: Path) -> None:
+    dtype = {"objects": "O"}.get(spoil, "float32")
+    shape = {"negative": (-2, -4), "huge": (1 << 62, 8)}.get(spoil, (2, 4))
+    path, values = file_of(tmp_path, 7), np.arange(8, dtype="float32")
+    path.write_bytes(values.tobytes())
+    reference = Reference("net", Computed((Step("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}), tmp_path, {})
+    np.testing.assert_array_equal(reference.value(7), values.reshape(2, 4))
+    reference = Reference("net", Computed((Step("kernel", (), ((7, shape, dtype),)),), (), {}, {}), tmp_path, {})
+    if spoil in ("short", "long"):
+        path.write_bytes(values.tobytes()[:-1] if spoil == "short" else values.tobytes() + b"x")
+    elif spoil in ("link", "folder", "pipe", "missing"):
+        path.rename(tmp_path / "elsewhere")
+        {"link": lambda: path.symlink_to("elsewhere"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(spoil, lambda: None)()
+    with pytest.raises(BuildError):
+        reference.value(7)
+
+
+@needs_sandbox
+def test_a_model_is_tuned_in_the_sandbox_as_outside(tmp_path: Path, context: TaskContext) -> None:
+    model = Model("net", str(onnx_file(tmp_path)))
+    prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
+    core, tasks = worker_tasks.tasks_task(context, model, prepared, HOST)
+    trusted = replace(model, trust=True)
+    assert (core, tasks) == worker_tasks.tasks_task(context, trusted, prepared, HOST)
+    wanted = tuple((task.workload, candidate) for task in tasks for candidate in task.candidates[:2])
+    first, second = (worker_tasks.batch_task(context, one, prepared, HOST, wanted, tmp_path / str(one.trust)) for one in (model, trusted))
+    assert wanted and first.variants == second.variants and first.failed == second.failed == ()
+    assert first.library.read_bytes() == second.library.read_bytes()
+    assert first.arrays.is_file()
+
+
+def leave(_: TaskContext, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, names: tuple[str, ...]) -> Any:
     """Leave a build whose process was taken over."""
     from farm.compiler import build
 
@@ -300,11 +412,80 @@ def leave(_: Desk, prepared: Any, profile: Any, records: Any, cache: Path, folde
 
 
 @pytest.mark.parametrize("name", ["--version", "../../../module.o", "/etc/passwd", "missing.o", "-T.o/x", "a\n.o"])
-def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(name: str, tmp_path: Path, desk: Desk) -> None:
+def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(name: str, tmp_path: Path, context: TaskContext) -> None:
     from farm.compiler.build import build
 
     store = Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(desk, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
+    prepared = worker_tasks.prepare_task(context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
     with pytest.raises(BuildError, match="left other files"):
-        build(desk, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
+        build(context, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
     assert not (store.root / "artifacts").exists()
+
+
+def leave_file(_: TaskContext, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, content: bytes) -> Any:
+    """Leave a file of this content among the object files."""
+    from farm.compiler import build
+
+    generated = build.generate(_, prepared, profile, records, cache, folder)
+    (folder / build.OBJECTS / "other.o").write_bytes(content)
+    return replace(generated, objects=(*generated.objects, "other.o"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"INPUT(/etc/passwd)", b"INCLUDE /etc/shadow", b"BC\xc0\xde" + bytes(60), b"!<arch>\n", b"", b"\x7fELF"]
+)
+def test_a_build_that_was_taken_over_gives_the_linker_machine_code_only(content: bytes, tmp_path: Path, context: TaskContext) -> None:
+    from farm.compiler.build import build
+
+    store = Store(tmp_path / "cache")
+    prepared = worker_tasks.prepare_task(context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
+    with pytest.raises(BuildError, match="left other files"):
+        build(context, prepared, HOST, store.root, generator=partial(leave_file, content=content))
+    assert not (store.root / "artifacts").exists()
+
+
+@pytest.fixture
+def object_file(tmp_path: Path) -> Path:
+    """An object file in a folder of its own."""
+    made = tmp_path / "secrets" / "secret.o"
+    made.parent.mkdir()
+    (source := tmp_path / "secret.c").write_text('const char secret[] = "the key";')
+    zig = [sys.executable, "-m", "ziglang", "cc", "-c", str(source), "-o", str(made)]
+    subprocesses.run(zig, deadline=Deadline(120), what="compiling")
+    return made
+
+
+def test_the_linker_reads_the_files_that_it_is_given(tmp_path: Path, object_file: Path) -> None:
+    library = tmp_path / "out" / "net.so"
+    library.parent.mkdir()
+    linker(HOST)(str(library), [str(object_file)])
+    assert b"the key" in library.read_bytes()
+
+
+@needs_sandbox
+@pytest.mark.parametrize("script", ["INPUT({secret})", "INCLUDE {secret}", "GROUP({secret})"])
+def test_the_linker_reads_no_other_files_whatever_an_object_file_says(script: str, tmp_path: Path, object_file: Path) -> None:
+    library = tmp_path / "out" / "net.so"
+    library.parent.mkdir()
+    (file := tmp_path / "module.o").write_text(script.format(secret=object_file))
+    with pytest.raises(BuildError, match="Permission denied"):
+        linker(HOST)(str(library), [str(file)])
+    assert not library.exists()
+
+
+@needs_sandbox
+def test_the_linker_writes_into_the_folder_of_its_output_only(tmp_path: Path, object_file: Path) -> None:
+    (tmp_path / "out").mkdir()
+    command = [_zig(), "ld.lld", "-shared", "-o", str(tmp_path / "elsewhere.so"), str(object_file)]
+    with restricted(command, [object_file], [tmp_path / "out"]) as start, pytest.raises(BuildError, match="Permission denied"):
+        subprocesses.run(start.command, deadline=Deadline(60), what="linking", pass_fds=[start.descriptor])
+    assert not (tmp_path / "elsewhere.so").exists()
+
+
+@needs_sandbox
+def test_a_restricted_program_is_the_only_one_that_can_be_started(tmp_path: Path) -> None:
+    with restricted([_zig(), "version"], [], [tmp_path]) as start:
+        assert re.fullmatch(r"[\d.]+\s*", subprocesses.run(start.command, deadline=Deadline(60), what="zig", pass_fds=[start.descriptor]))
+        other = [*start.command[:-2], "/bin/true"]
+        with pytest.raises(BuildError, match="Permission denied"):
+            subprocesses.run(other, deadline=Deadline(60), what="true", pass_fds=[start.descriptor])

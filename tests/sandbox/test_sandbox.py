@@ -20,7 +20,7 @@ from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, ModelError
 from farm.sandbox import exchange, landlock, seccomp, system_calls
 from farm.types import Progress, Stage
-from farm.workers import Crew, Kind
+from farm.workers import Kind, WorkerPool
 
 needs_sandbox = pytest.mark.skipif(not sandbox.support().complete, reason=sandbox.support().missing or "never")
 _MEMORY = 2 << 30
@@ -128,9 +128,9 @@ _SECRETS = ("AWS_SECRET_ACCESS_KEY", "FARM_SHARED_CACHE_KEY", "GITHUB_TOKEN", "P
 def in_worker(folder: Path, task: Callable[..., Any], *arguments: Any) -> Any:
     """What a task in the sandbox of a fresh worker answers; that worker's sandboxes are forks of it."""
     (folder / "files").mkdir(exist_ok=True)
-    with Crew(folder / "crew") as crew:
-        crew.assign("a", tasks.task_of_worker, folder / "files", task, *arguments, deadline_s=LIMIT_S, task="trying")
-        (message,) = wait_until(lambda: crew.messages(0.1), "the answer")
+    with WorkerPool(folder / "pool") as pool:
+        pool.assign("a", tasks.task_of_worker, folder / "files", task, *arguments, deadline_s=LIMIT_S, task="trying")
+        (message,) = wait_until(lambda: pool.messages(0.1), "the answer")
     if message.kind is not Kind.DONE:
         raise message.value
     return message.value
@@ -200,12 +200,12 @@ def test_a_crash_is_an_error_that_names_the_step_and_shows_no_stack(attempt: Att
 def test_a_task_that_hangs_ends_at_its_deadline_with_its_process(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    with Crew(tmp_path / "crew") as crew:
-        crew.assign("a", tasks.hang_in_sandbox, folder, deadline_s=LIMIT_S, task="hanging")
+    with WorkerPool(tmp_path / "pool") as pool:
+        pool.assign("a", tasks.hang_in_sandbox, folder, deadline_s=LIMIT_S, task="hanging")
         process = int(wait_until(lambda: (folder / "process").exists() and (folder / "process").read_text(), "the task"))
-        crew._workers["a"].deadline = Deadline(0)
+        pool._workers["a"].deadline = Deadline(0)
         messages: list[Any] = []
-        wait_until(lambda: messages.extend(crew.messages(0.1)) or messages, "the deadline")
+        wait_until(lambda: messages.extend(pool.messages(0.1)) or messages, "the deadline")
     assert [(message.kind, type(message.value)) for message in messages] == [(Kind.FAILED, DeadlineError)]
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the sandboxed process")
 
@@ -296,13 +296,13 @@ ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 _ME = 4711
 
 
-def decided(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+def decided(machine: str, number: int, *arguments: int, audit: int | None = None, process: int | None = _ME) -> int:
     """What a filter returns for a system call, by an interpreter of its few instructions."""
     architecture = seccomp.ARCHITECTURES[machine]
     words = {0: number, 4: architecture.audit if audit is None else audit}
     for place, argument in enumerate((*arguments, 0, 0, 0)):
         words[16 + 8 * place] = argument & 0xFFFFFFFF
-    code, place, value = seccomp.program(architecture, _ME), 0, 0
+    code, place, value = seccomp.program(architecture, process), 0, 0
     while True:
         operation, if_true, if_false, constant = code[place]
         place += 1
@@ -341,3 +341,19 @@ def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
     assert decided(machine, system_calls.LAST + 1) == ENOSYS
     assert decided(machine, 0x40000000) == ENOSYS  # of the x32 ABI
     assert decided(machine, 0, audit=0x40000003) == KILL  # 32-bit x86
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_of_a_program_lets_it_start_and_signal_nobody(machine: str) -> None:
+    architecture = seccomp.ARCHITECTURES[machine]
+
+    def call(name: str, *arguments: int) -> int:
+        number = architecture.number(name)
+        assert number is not None
+        return decided(machine, number, *arguments, process=None)
+
+    assert call("execve") == ALLOW
+    for name in ("socket", "connect", "execveat", "setsid", "ptrace", "unshare", "fchmodat"):
+        assert call(name) == EPERM, name
+    assert (call("clone", 0x00010F00), call("clone", 17)) == (ALLOW, EPERM)
+    assert {call("kill", one, 9) for one in (0, 1, _ME, os.getpid(), -1 & 0xFFFFFFFFFFFFFFFF)} == {EPERM}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,11 @@ from farm.compiler.ir.relax_rewriter import op_name
 _UPPER_BOUND = "tir_var_upper_bound"
 
 
-def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = False) -> Any:
+def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = False, workspace: Path | None = None) -> Any:
     """Return the executable of a module for a target.
 
-    With `load`, it is for this process. For a GPU, TVM's own passes are used.
+    With `load`, it is for this process. Object files are written to the folder `workspace`, if there
+    is one, and found there by `export`. For a GPU, TVM's own passes are used.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target)
@@ -40,7 +42,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = Fa
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
-    first, *others = libraries(kernels, target, with_tiles_on_stack(), load=load)
+    first, *others = libraries(kernels, target, with_tiles_on_stack(), load=load, workspace=workspace)
     for library in others:
         first.import_module(library)
     return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, [], {}))

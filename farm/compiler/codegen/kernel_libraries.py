@@ -23,12 +23,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *, load: bool) -> list[Any]:
+def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *, load: bool, workspace: Path | None = None) -> list[Any]:
     """Return the libraries with the machine code of a module's PrimFuncs.
 
     `pipeline` is the name of TVM's pipeline of passes for loop nests. With `load`, the code is also
     loaded into this process, which LLVM would otherwise do one library after the other at the first
-    calls. Raises what TVM raises.
+    calls. The object files for `export` are written to the folder `workspace`, if there is one.
+    Raises what TVM raises.
     """
     kernels = sorted(module.functions_items(), key=lambda item: str(item[0].name_hint))
     count = min(_MOST_PARTS, -(-len(kernels) // _KERNELS))
@@ -36,6 +37,9 @@ def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *,
     def built(first: int) -> Any:
         part = kernels[first::count]
         library = tvm.tirx.build(tvm.IRModule(dict(part), attrs=module.attrs), target=target, pipeline=pipeline)
+        if workspace:
+            # TVM collects the first library of an executable first and the others from the last
+            library.write_to_file(str(_object(workspace, -first % count)))
         if load:
             library.get_function(str(part[0][0].name_hint))
         return library
@@ -47,21 +51,26 @@ def export(executable: Any, file: Path, link: Callable[..., None], workspace: Pa
     """Write an executable as a shared library, like `export_library`, with objects emitted on all cores.
 
     `link` is called with the path of the library and those of its objects, which lie in the folder
-    `workspace`.
+    `workspace`. Objects that are there are those of the executable's libraries.
     """
     module = executable.mod
     parts = module._collect_dso_modules()
     if not parts or any(part.kind != _LLVM for part in parts):
         executable.export_library(str(file), fcompile=link, workspace_dir=str(workspace))
         return
-    objects = [workspace / f"lib{number}.o" for number in range(len(parts))]
-    on_all_cores(lambda pair: pair[0].write_to_file(str(pair[1])), list(zip(parts, objects, strict=True)))
+    objects = [_object(workspace, number) for number in range(len(parts))]
+    missing = [pair for pair in zip(parts, objects, strict=True) if not pair[1].exists()]
+    on_all_cores(lambda pair: pair[0].write_to_file(str(pair[1])), missing)
     if module.imports:
         target = parts[0].get_function("_get_target_string")()
         described = tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, target, "")
         objects.append(workspace / "devc.o")
         described.write_to_file(str(objects[-1]))
     link(str(file), [str(path) for path in objects])
+
+
+def _object(workspace: Path, number: int) -> Path:
+    return workspace / f"lib{number}.o"
 
 
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

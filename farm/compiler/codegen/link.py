@@ -5,14 +5,15 @@ Nothing of the build machine's system is linked in.
 
 from __future__ import annotations
 
-import sys
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm import subprocesses
+from farm import sandbox, subprocesses
 from farm.deadline import Deadline
 from farm.errors import BuildError
+from farm.sandbox.program import restricted
 from farm.types import Profile
 
 _LINK_S = 120.0
@@ -22,22 +23,35 @@ def linker(profile: Profile) -> Callable[..., None]:
     """Return the `fcompile` of `export_library`: the profile's compiler driver or lld.
 
     LLVM's lld comes from the ziglang package. It is called as a linker, not as a compiler driver,
-    and then needs 0.1 s and no C library. The returned function raises BuildError if linking fails.
+    and then needs 0.1 s and no C library. It reads the object files and writes the library, and
+    nothing else, where the kernel can restrict it: the object files may be a hostile process's.
+    The returned function raises BuildError if linking fails.
     """
     if profile.linker:
         command = [*profile.linker, "-shared", "-nostdlib", "-s", "-o"]
         fix = f"install {profile.linker[0]}, or remove `linker` from the profile {profile.name!r} to use the bundled linker"
     else:
-        command = [sys.executable, "-m", "ziglang", "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o"]
+        command = [_zig(), "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o"]
         fix = "reinstall the bundled toolchain: pip install --force-reinstall ziglang"
 
     def link(output: str, objects: list[str], **_: Any) -> None:
         what = f"linking for {profile.name}"
+        whole, deadline = [*command, output, *objects], Deadline(_LINK_S)
         try:
-            subprocesses.run([*command, output, *objects], deadline=Deadline(_LINK_S), what=what, fix=fix)
+            if profile.linker or not sandbox.support().complete:
+                subprocesses.run(whole, deadline=deadline, what=what, fix=fix)
+            else:
+                read, write = [Path(one) for one in objects], [Path(output).parent]
+                with restricted(whole, read, write) as start:
+                    subprocesses.run(start.command, deadline=deadline, what=what, fix=fix, pass_fds=[start.descriptor])
         except OSError as exc:
             raise BuildError(f"{what}: {command[0]} cannot be started", str(exc), fix) from exc
         if not Path(output).is_file():
             raise BuildError(f"{what}: {command[0]} made no library", " ".join(command), fix)
 
     return link
+
+
+def _zig() -> str:
+    found = importlib.util.find_spec("ziglang")
+    return str(Path((found and found.origin) or "ziglang").with_name("zig"))

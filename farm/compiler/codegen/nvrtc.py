@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +17,13 @@ from pathlib import Path
 import tvm
 import tvm_ffi
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.compiler.codegen import driver_stub
 from farm.errors import BuildError
-from farm.store import Store, digest_of
+from farm.store import Store
 
-_DRIVER = "libcuda.so.1"
 _RUNTIME = "libcudart.so.13"
 _COMPILER = "libnvrtc.so.13"
 _BUILTINS = "libnvrtc-builtins.so.*"
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE of cuda.h
-_LINK_S = 120.0
 _INSTALL = "pip install 'tvm-farm[cuda]'"
 # TVM's code generator calls it with CUDA source, and puts the result into the module
 _CALLBACK = "tvm_callback_cuda_compile"
@@ -82,42 +76,14 @@ def _load_runtime(store: Store) -> None:
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True):
         return
     try:
-        ctypes.CDLL(_DRIVER)
+        ctypes.CDLL(driver_stub.DRIVER)
     except OSError:
-        ctypes.CDLL(str(stand_in(store)))
+        ctypes.CDLL(str(driver_stub.stub(store)))
     try:
         ctypes.CDLL(str(_toolkit() / "lib" / _RUNTIME))
-        ctypes.CDLL(str(_runtime()))
+        ctypes.CDLL(str(driver_stub.runtime()))
     except OSError as exc:
         raise BuildError("TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm") from exc
-
-
-def _runtime() -> Path:
-    """Return the path of TVM's CUDA runtime."""
-    return Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
-
-
-def stand_in(store: Store) -> Path:
-    """Return a stub of the driver's library; each of its functions returns CUDA_ERROR_NO_DEVICE.
-
-    It is built once and kept in the store.
-    """
-    names = sorted({name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", _runtime().read_bytes())})
-    source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
-    digest = digest_of(source)
-    if not (kept := store.find("cuda-driver", digest)):
-        with store.publish("cuda-driver", digest) as folder:
-            (folder / "driver.c").write_text(source)
-            command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib", "-fPIC", f"-Wl,-soname,{_DRIVER}"]
-            subprocesses.run(
-                [*command, "-o", str(folder / _DRIVER), str(folder / "driver.c")],
-                deadline=Deadline(_LINK_S),
-                what="building what stands in for NVIDIA's driver",
-                fix="reinstall the bundled toolchain: pip install --force-reinstall ziglang",
-            )
-        kept = store.find("cuda-driver", digest)
-        assert kept is not None, "published, and not there"
-    return kept / _DRIVER
 
 
 class _Compiler:

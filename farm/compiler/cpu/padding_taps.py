@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from farm.compiler.cpu.kernel_config import Workload
 
 # Of the taps: if more than this fraction touches the image, the test costs more than it saves.
@@ -13,14 +15,17 @@ def used_tap_fraction(workload: Workload, pixels: int) -> float:
 
     `pixels` are the neighbouring pixels of a tile. Returns 1 if taps are not skipped.
     """
-    rows = _used_fraction(workload, 0, 1)
-    found = rows * _used_fraction(workload, 1, pixels)
+    found = _used_of_axis(workload, 0, 1) * _used_of_axis(workload, 1, pixels)
     return found if found <= _WORTHWHILE else 1.0
 
 
-def _used_fraction(workload: Workload, axis: int, together: int) -> float:
+def _used_of_axis(workload: Workload, axis: int, together: int) -> float:
     outputs, taps, extent = workload.output(axis), workload.weight[axis], workload.data[1 + axis]
-    stride, apart, before = workload.strides[axis], workload.dilation[axis], workload.padding[axis]
+    return _used_fraction(outputs, taps, extent, workload.strides[axis], workload.dilation[axis], workload.padding[axis], together)
+
+
+@lru_cache(1 << 12)  # asked again for each tile and each convolution of the same image
+def _used_fraction(outputs: int, taps: int, extent: int, stride: int, apart: int, before: int, together: int) -> float:
     tiles = [(first, min(first + together, outputs) - 1) for first in range(0, outputs, together)]
     seen = [
         first * stride - before + tap * apart < extent and last * stride - before + tap * apart >= 0

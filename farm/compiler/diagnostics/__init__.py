@@ -1,6 +1,8 @@
 """Extra builds that explain a model's results and speed.
 
 reference_kernels     a model's kernels as plain loops on this machine, to compare with
+reference_run         run the reference kernels and keep what they compute
+reference_steps       the steps of a model, and their values as files
 roofline_probe        kernels that measure the peak of a CPU core
 roofline_probe_gpu    kernels that measure the peak of a GPU
 """

@@ -19,8 +19,9 @@ from tvm.ir import Call, GenericConst
 
 from farm.compiler import pipeline
 from farm.compiler.artifact import GRAPH
-from farm.compiler.build import read_weights
+from farm.compiler.build import RawChoices, read_weights
 from farm.compiler.cpu.kernel_config import ConfigSelector, parsed
+from farm.compiler.diagnostics.reference_steps import Step
 from farm.compiler.execution_graph import graph_of
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.graph import fp16_weights
@@ -31,29 +32,9 @@ from farm.compiler.ir.relax_rewriter import main_inputs, main_parameters, op_nam
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, target_key
 from farm.errors import BuildError
-from farm.store import RecordStore
 from farm.types import Artifact, Prepared, Profile
 
 Array = np.ndarray[Any, Any]
-Argument = int | Array  # the number of a tensor, or the value of a constant
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A call of a kernel.
-
-    `arguments` are its arguments in order; `outputs` are the number, shape and dtype of each
-    output.
-    """
-
-    kernel: str
-    arguments: tuple[Argument, ...]
-    outputs: tuple[tuple[int, tuple[int, ...], str], ...]
-
-    @property
-    def tensors(self) -> list[int]:
-        """The numbers of the tensors among the arguments."""
-        return [one for one in self.arguments if isinstance(one, int)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +61,8 @@ class Plain:
         return [result.numpy() for result in results]
 
 
-def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: RecordStore) -> Plain:
-    """Return the reference kernels of an artifact.
+def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]) -> Plain:
+    """Return the reference kernels of an artifact; `records` are the recorded choices by CPU model.
 
     Raises BuildError if the artifact was built from another model, and if it has steps that are not
     kernels.
@@ -92,7 +73,7 @@ def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Rec
     selector = None
     if not is_gpu(target):
         core = replace(cpu_model_of(target), has_widening_multiply=False)  # the loops run on this machine
-        selector = ConfigSelector(core, parsed(records.choices(target_key(target))), fp16_weights.has_fp16_weights(module))
+        selector = ConfigSelector(core, parsed(records.get(target_key(target), {})), fp16_weights.has_fp16_weights(module))
     with target:
         module = pipeline.optimize(module, selector)
         module, parameters = pipeline.lift_parameters(module)
@@ -155,12 +136,12 @@ class _Steps:
             types = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
             outputs = tuple((self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype)) for type_ in types)
             self._numbers[variable] = [number for number, _, _ in outputs]
-            self.steps.append(Step(value.args[0].name_hint, tuple(map(self._argument, value.args[1].fields)), outputs))
+            self.steps.append(Step(str(value.args[0].name_hint), tuple(map(self._argument, value.args[1].fields)), outputs))
         else:
             why = f"it has a step that is no kernel: {str(value)[:200]}"
             raise BuildError(f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy")
 
-    def _argument(self, value: Any) -> Argument:
+    def _argument(self, value: Any) -> int | Array:
         if isinstance(value, GenericConst):
             return view(value.value)
         (number,) = self.of(value)

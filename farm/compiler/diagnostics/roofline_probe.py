@@ -28,7 +28,7 @@ from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.store import Store, digest_of
 from farm.types import Profile
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 ARITHMETIC, MEMORY = "farm_probe_arithmetic", "farm_probe_memory"
 BLOCK_BYTES = 1 << 16  # bytes that one iteration of the memory kernel copies
@@ -54,7 +54,7 @@ class Probe:
     tasks: int | None
 
 
-def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
+def build(context: TaskContext, profile: Profile, cache: Path) -> Probe:
     """Return the probe of a profile, built if the store does not have it.
 
     Raises BuildError if there is no compiler for its GPU.
@@ -68,7 +68,7 @@ def build(desk: Desk, profile: Profile, cache: Path) -> Probe:
             module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in kernels.items()})
             with device_code(target, store):
                 executable = tvm.compile(module, target=target)
-            export(executable, folder / LIBRARY, linker(profile), workspace(desk))
+            export(executable, folder / LIBRARY, linker(profile), workspace(context))
             (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)
         assert kept is not None, "published, and not there"

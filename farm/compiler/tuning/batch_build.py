@@ -1,166 +1,94 @@
-"""Build several variants of a model's tuning tasks into one library, to be measured by a search."""
+"""Build several variants of a model's tuning tasks into one library, to be measured by a search.
+
+`batch_code` reads the model, in a sandbox if the caller says so. Here the files that it leaves are
+checked and linked. TVM is imported by functions only, so that a sandbox can be forked before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import tvm
-from tvm import relax
-from tvm.relax.expr import _update_type
-from tvm.relax.expr_functor import PyExprMutator, mutator
-
-from farm.compiler import pipeline
-from farm.compiler.build import read_weights, workspace
-from farm.compiler.codegen.executable import compiled
-from farm.compiler.codegen.kernel_libraries import export
+from farm.compiler.build import OBJECTS, RawChoices, object_files, plain_file
 from farm.compiler.codegen.link import linker
-from farm.compiler.cpu.kernel_config import parsed
-from farm.compiler.graph import fp16_weights
-from farm.compiler.lower import NOTHING, resolve_target
-from farm.compiler.target.cpu_model import cpu_model_of, target_key
-from farm.compiler.tuning import tasks as tuning_tasks
-from farm.compiler.tuning.tasks import General, Piece
-from farm.store import RecordStore, digest_of
+from farm.errors import BuildError
+from farm.store import RecordStore
 from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
-from farm.workers import Desk
+from farm.workers import TaskContext
 
-Array = np.ndarray[Any, Any]
-# Limit for the arrays of a batch; above it, a task gets its default and one candidate only
-_MOST_BYTES = 128 << 20
-# Lower bound of random inputs, so that roots, logarithms and quotients of them are finite
-_LEAST = 0.05
+ARRAYS = "arrays.npz"
+Wanted = Sequence[tuple[str, Candidate | Proposals]]
+Finder = Callable[[TaskContext, Prepared, Profile, Mapping[str, RawChoices]], list[Task]]
+Generator = Callable[[TaskContext, Prepared, Profile, Wanted, Path], "BatchCode"]
 
 
-def tasks(prepared: Prepared, profile: Profile, records: RecordStore) -> tuple[str, list[Task]]:
+@dataclass(frozen=True, slots=True)
+class BatchCode:
+    """The variants of a batch, and the names of the object files of their code.
+
+    `failed` are candidates that do not compile: workload, description, reason.
+    """
+
+    variants: tuple[Variant, ...]
+    failed: tuple[tuple[str, str, str], ...]
+    objects: tuple[str, ...]
+
+
+def find_tasks(context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]) -> list[Task]:
+    """Return the tuning tasks of a model; `records` are the recorded choices by CPU model."""
+    from farm.compiler.tuning import batch_code
+
+    return batch_code.find_tasks(context, prepared, profile, records)
+
+
+def generate(context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path) -> BatchCode:
+    """Write the object files and the arrays of candidates into a folder."""
+    from farm.compiler.tuning import batch_code
+
+    workspace = folder / OBJECTS
+    workspace.mkdir()
+    return BatchCode(*batch_code.generate(context, prepared, profile, wanted, workspace, folder / ARRAYS))
+
+
+def tasks(
+    prepared: Prepared, profile: Profile, records: RecordStore, context: TaskContext | None = None, finder: Finder = find_tasks
+) -> tuple[str, list[Task]]:
     """Return the key of a profile's CPU model, and the tuning tasks of a model.
 
     The tasks are the workloads with several candidates, and those for which MetaSchedule can
-    propose schedules.
+    propose schedules. `finder` replaces `find_tasks`, for example to run it in a sandbox.
     """
-    target, found = _pieces(prepared.directory, _Hashable(profile))
-    core = target_key(target)
-    recorded = parsed(records.choices(core))
-    return core, [piece.task(key, recorded) for key, piece in found.items()]
+    every = {core: records.choices(core) for core in records.cores()}
+    found = finder(context or TaskContext(Path()), prepared, profile, every)
+    from farm.compiler.tuning.batch_code import core_of
+
+    return core_of(profile), found
 
 
 def build_batch(
-    desk: Desk, prepared: Prepared, profile: Profile, wanted: Sequence[tuple[str, Candidate | Proposals]], folder: Path
+    context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path, generator: Generator = generate
 ) -> Batch:
     """Build candidates of workloads into a new folder.
 
     Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
-    the size limit of a batch are left out.
+    the size limit of a batch are left out. `generator` replaces `generate`, for example to run it
+    in a sandbox; the files that it leaves are trusted for their content only. Raises BuildError.
     """
-    target, found = _pieces(prepared.directory, _Hashable(profile))
-    merged = tvm.IRModule({"no_kernel": NOTHING})
-    arrays: dict[str, Array] = {}
-    variants: list[Variant] = []
-    failed: list[tuple[str, str, str]] = []
-    generator = np.random.default_rng(0)
-    inputs = {key: [_drawn(generator, parameter.ty, found[key]) for parameter in found[key].module["main"].params] for key in dict(wanted)}
-    with target:
-        for key, candidate in _candidates(found, wanted, target):
-            if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES and sum(one.workload == key for one in variants) > 1:
-                continue
-            function = f"variant_{len(variants)}"
-            try:
-                module, values = found[key].built(key, candidate, cpu_model_of(target))
-                merged.update(_renamed(module, function))
-            except Exception as exc:  # TVM's passes may raise any exception
-                failed.append((key, candidate.words, f"it does not compile: {type(exc).__name__}"))
-                continue
-            names = [digest_of(str(value.dtype), str(value.shape), value.tobytes()) for value in (*inputs[key], *values)]
-            arrays.update(zip(names, (*inputs[key], *values), strict=True))
-            variants.append(Variant(key, candidate, function, tuple(names)))
-        executable = compiled(merged, target)
-    folder.mkdir()
-    batch = Batch(folder / "library.so", folder / "arrays.npz", tuple(variants), tuple(failed))
-    export(executable, batch.library, linker(profile), workspace(desk))
-    np.savez(batch.arrays, **arrays)  # type: ignore[arg-type]
+    made = folder / "made"
+    made.mkdir(parents=True)
+    code = generator(context, prepared, profile, wanted, made)
+    what = f"{prepared.model}: the process that compiled its variants"
+    _check(what, code, {workload for workload, _ in wanted})
+    batch = Batch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
+    linker(profile)(str(batch.library), [str(path) for path in object_files(what, made, code.objects)])
+    plain_file(what, made / ARRAYS).rename(batch.arrays)
     return batch
 
 
-def _candidates(
-    found: Mapping[str, Piece], wanted: Sequence[tuple[str, Candidate | Proposals]], target: tvm.target.Target
-) -> Iterator[tuple[str, Candidate]]:
-    """Yield the wanted candidates with their workloads.
-
-    A Proposals is replaced by the candidates that MetaSchedule proposes.
-    """
-    for key, one in wanted:
-        piece = found[key]
-        if isinstance(one, Candidate):
-            yield key, one
-        elif isinstance(piece, General):
-            yield from ((key, candidate) for candidate in piece.proposed(one, target, cpu_model_of(target)))
-
-
-@lru_cache(maxsize=1)  # a worker builds several batches of one model
-def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dict[str, Piece]]:
-    """Return the target, and the tuning tasks of a prepared model by the key of their workload.
-
-    Kernels of a dynamic batch are not among them: the best schedule for a batch of one need not be
-    the best for others.
-    """
-    target = resolve_target(profile.profile)
-    core = cpu_model_of(target)
-    with target:
-        bound = pipeline.bind(tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory))
-        halved = fp16_weights.has_fp16_weights(bound)
-        known = pipeline.bind_batch_to_one(bound)
-        simple = pipeline.simplified(known)
-        found: dict[str, Piece] = {**tuning_tasks.operators(simple, core, halved)}
-        if known is bound:
-            found |= tuning_tasks.kernels(simple, core, halved)
-    return target, found
-
-
-@dataclass(frozen=True)
-class _Hashable:
-    """A profile that can be a key of a cache."""
-
-    profile: Profile
-
-    def __hash__(self) -> int:
-        return hash(self.profile.name)
-
-
-def _renamed(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Return the module with `main` renamed to `name`, and its kernels with names unique to it."""
-    names = {}
-    for variable in module.get_global_vars():
-        names[variable] = tvm.ir.GlobalVar(name if variable.name_hint == "main" else f"{name}_{variable.name_hint}")
-        _update_type(names[variable], variable.ty)
-    functions = {}
-    for variable, function in module.functions_items():
-        function = _Renamer(names).visit_expr(function) if isinstance(function, relax.Function) else function
-        functions[names[variable]] = function.with_attr("global_symbol", names[variable].name_hint)
-    return tvm.IRModule(functions)
-
-
-@mutator
-class _Renamer(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
-        super().__init__()
-        self._names = names
-
-    def visit_global_var_(self, variable: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
-        return self._names[variable]
-
-
-def _drawn(generator: np.random.Generator, wanted: relax.TensorType, piece: Piece) -> Array:
-    """Return a random value for an input of a tuning task."""
-    shape, dtype = tuple(int(extent) for extent in wanted.shape), np.dtype(str(wanted.dtype))
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    if dtype.kind == "b":
-        return generator.integers(0, 1, shape, endpoint=True).astype(dtype)
-    if isinstance(piece, General):
-        return generator.uniform(_LEAST, 1, shape).astype(dtype)
-    return generator.standard_normal(shape).astype(dtype)
+def _check(what: str, code: BatchCode, wanted: set[str]) -> None:
+    """Raise BuildError if a batch has other workloads than the `wanted`, or other functions."""
+    functions = [variant.function for variant in code.variants]
+    told = {variant.workload for variant in code.variants} | {workload for workload, _, _ in code.failed}
+    if not told <= wanted or functions != [f"variant_{index}" for index in range(len(functions))]:
+        raise BuildError(f"{what} answered with other variants than it was asked for", "", "run the command again")

@@ -7,6 +7,7 @@
     input_shapes    the shape of each input: from the file, from the user, or an open batch
     constant_inputs inputs whose values the user states become constants
     selections      an If between two computed values becomes a selection
+    inferred_types  the types of a graph's values
     simplify        fold known shapes and constants, inline functions, resolve branches
     qlinear_to_qdq  rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
     support         operators and attributes that TVM's importer converts incorrectly

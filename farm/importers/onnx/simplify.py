@@ -16,6 +16,7 @@ import onnx.inliner
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from farm.importers.onnx.inferred_types import inferred
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
@@ -242,7 +243,7 @@ class _Folder:
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Return the known types by tensor name."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = inferred(model, data_prop=True)
     except Exception:  # ONNX's inference can raise on models that TVM imports
         graph = model.graph
     known = {tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}

@@ -13,6 +13,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from farm.importers.onnx.inferred_types import inferred
+
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _INTEGERS = tuple(getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
 _WHOLE_BYTES = (*_FLOATS, *_INTEGERS, TensorProto.BOOL)
@@ -32,10 +34,10 @@ def facts(model: onnx.ModelProto) -> Facts:
     """Return the facts of a model's graph."""
     graph = model.graph
     try:
-        inferred = onnx.shape_inference.infer_shapes(model).graph
+        typed = inferred(model)
     except Exception:  # ONNX's inference can raise on models that TVM imports
-        inferred = graph
-    values = (*inferred.input, *inferred.value_info, *inferred.output)
+        typed = graph
+    values = (*typed.input, *typed.value_info, *typed.output)
     types = {tensor.name: int(tensor.data_type) for tensor in graph.initializer}
     types |= {value.name: value.type.tensor_type.elem_type for value in values}
     shapes = {value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim) for value in values}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from farm.pipeline.doctor.checks import Examination, Finding, failed
 from farm.pipeline.operations import Show
-from farm.pipeline.worker_tasks import crew_of
+from farm.pipeline.worker_tasks import pool_of
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 
@@ -20,16 +20,16 @@ def examine(
     host: Profile,
     store: Store,
     keep: RunStore,
-    lanes: int,
+    slots: int,
     show: Show,
 ) -> dict[str, list[Finding]]:
     """Return the findings of each device, layer by layer, up to its first failure.
 
     The last layer is the answer of `model`; its run is stored in `keep`. `host` is the profile of
-    this machine, `lanes` how many builds run at once.
+    this machine, `slots` how many builds run at once.
     """
-    with crew_of(store) as crew:
-        examination = Examination(crew, devices, host, store, lanes, show)
+    with pool_of(store) as pool:
+        examination = Examination(pool, devices, host, store, slots, show)
         examination.reach()
         examination.place()
         examination.open_session()

@@ -17,7 +17,7 @@ from farm.pipeline.operations import Show, ensure_agent
 from farm.pipeline.run_jobs import execute, expand
 from farm.store import RunStore, Store
 from farm.types import Device, Event, Model, Plan, Profile, Progress
-from farm.workers import Crew, Desk, Kind
+from farm.workers import Kind, TaskContext, WorkerPool
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
 _TICK_S = 0.1
@@ -44,15 +44,15 @@ def failed(findings: Sequence[Finding]) -> FarmError | None:
 class Examination:
     """The checks of all devices; `found` holds the findings of each so far.
 
-    `host` is the profile of this machine, `lanes` how many builds run at once. `show` is called
+    `host` is the profile of this machine, `slots` how many builds run at once. `show` is called
     with progress, `tell` with each finding as it is made and the name of its device.
     """
 
-    crew: Crew
+    pool: WorkerPool
     devices: Sequence[Device]
     host: Profile
     store: Store
-    lanes: int
+    slots: int
     show: Show
     tell: Callable[[str, Finding], None] = lambda _name, _finding: None
     found: dict[str, list[Finding]] = field(init=False)
@@ -75,26 +75,26 @@ class Examination:
     def ask(self, layer: str, task: Callable[..., Any], more: Callable[[Device], tuple[Any, ...]], deadline_s: float) -> dict[str, Any]:
         """Run a task for each device without a failure, each in a worker process.
 
-        Returns the results by device name. The task is called as `task(desk, device,
+        Returns the results by device name. The task is called as `task(context, device,
         *more(device))` and reports findings as notes. If it raises an error, that is the failure of
         `layer`.
         """
         running, returned = set(), {}
         for device in self.well:
-            self.crew.assign(device.name, task, device, *more(device), deadline_s=deadline_s, task=f"{device.name}, {layer}")
+            self.pool.assign(device.name, task, device, *more(device), deadline_s=deadline_s, task=f"{device.name}, {layer}")
             running.add(device.name)
         while running:
-            for message in self.crew.messages(_TICK_S):
+            for message in self.pool.messages(_TICK_S):
                 if isinstance(message.value, Finding):
-                    self.note(message.lane, message.value)
+                    self.note(message.slot, message.value)
                 elif message.kind is Kind.NOTE:
                     self.show(message.value)
                 else:
-                    running.discard(message.lane)
+                    running.discard(message.slot)
                     if message.kind is Kind.FAILED:
-                        self.note(message.lane, Finding(layer, failure=message.value))
+                        self.note(message.slot, Finding(layer, failure=message.value))
                     else:
-                        returned[message.lane] = message.value
+                        returned[message.slot] = message.value
         return returned
 
     def reach(self) -> None:
@@ -109,7 +109,7 @@ class Examination:
                 continue
             if machine not in self._agents:
                 try:
-                    self._agents[machine] = ensure_agent(self.crew, device, self.store, self.show) or Path()
+                    self._agents[machine] = ensure_agent(self.pool, device, self.store, self.show) or Path()
                 except FarmError as error:
                     self._agents[machine] = error
             if isinstance(failure := self._agents[machine], FarmError):
@@ -141,7 +141,7 @@ class Examination:
 
         if not jobs:
             return
-        outcome = execute(jobs, host=self.host, store=self.store, keep=keep, lanes=self.lanes, show=hear, tick=lambda: None)
+        outcome = execute(jobs, host=self.host, store=self.store, keep=keep, slots=self.slots, show=hear, tick=lambda: None)
         for run in outcome.runs:
             if run.failure:
                 self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
@@ -157,36 +157,36 @@ class Examination:
                 self.note(run.device, finding)
 
 
-def reach_task(desk: Desk, device: Device, seconds: float) -> None:
+def reach_task(context: TaskContext, device: Device, seconds: float) -> None:
     """Check the layers below the agent, up to the first failure; called in a worker process."""
     from farm.transports.connectivity_checks import layers
 
     with ExitStack() as stack:
-        _check_each(desk, device, layers(device, stack, Deadline(seconds), desk.ask))
+        _check_each(context, device, layers(device, stack, Deadline(seconds), context.ask))
 
 
-def place_task(desk: Desk, device: Device, agent: Path | None, seconds: float) -> None:
+def place_task(context: TaskContext, device: Device, agent: Path | None, seconds: float) -> None:
     """Install the agent on a device and start it once; called in a worker process."""
     from farm.transports.connectivity_checks import agent_layers
 
     with ExitStack() as stack:
-        _check_each(desk, device, agent_layers(device, agent, stack, Deadline(seconds), desk.ask))
+        _check_each(context, device, agent_layers(device, agent, stack, Deadline(seconds), context.ask))
 
 
-def _check_each(desk: Desk, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
+def _check_each(context: TaskContext, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
     from farm.transports.rpc_errors import translate
 
     name = "name"
     try:
         for name, check in layers:
-            desk.note(Finding(name, check()))
+            context.note(Finding(name, check()))
     except FarmError as error:
-        desk.note(Finding(name, failure=error))
+        context.note(Finding(name, failure=error))
     except OSError as error:
-        desk.note(Finding(name, failure=translate(device, error)))
+        context.note(Finding(name, failure=translate(device, error)))
 
 
-def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: float) -> list[Finding]:
+def session_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Finding]:
     """Check the RPC session, agent and GPU of a device; called in a worker process.
 
     Returns the findings about the board's conditions. TVM's own server reports none.
@@ -195,7 +195,7 @@ def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: floa
     from farm.transports import agent_version
 
     gpu: Finding | None = None
-    with transports.connect(device, agent, desk.scratch, timeout_s, desk.ask, transports.PROMPT_S) as link:
+    with transports.connect(device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S) as link:
         facts = executor.facts_of(link)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
         if device.profile.on_gpu and (not facts or facts.get("protocol") == agent_version.ours()["protocol"]):
@@ -206,20 +206,20 @@ def session_task(desk: Desk, device: Device, agent: Path | None, timeout_s: floa
                 gpu = Finding("GPU", failure=error)
     if not facts:
         advice = "farm's agent keeps what it was sent, and says what the board is"
-        desk.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
+        context.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
         if gpu:
-            desk.note(gpu)
+            context.note(gpu)
         return []
-    desk.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
+    context.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
     try:
         agent_version.check(device, facts)
     except FarmError as error:
-        desk.note(Finding("agent version", failure=error))
+        context.note(Finding("agent version", failure=error))
         return []
     if not device.gets_agent:
-        desk.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
+        context.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
     if gpu:
-        desk.note(gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)])))
+        context.note(gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)])))
         if gpu.failure:
             return []
     return list(conditions(facts, apart_s))

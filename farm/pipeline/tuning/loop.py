@@ -20,7 +20,7 @@ from farm.pipeline.tuning.search import Kernel, Search, Wanted
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
 from farm.store import RecordStore, Store
 from farm.types import Batch, Device, Model, Prepared, Profile, Progress, Record, Round, Trying, Wrong
-from farm.workers import Crew, Kind, Message
+from farm.workers import Kind, Message, WorkerPool
 
 _TICK_S = 0.1
 _BATCH_S = 20.0  # fixed part of a batch's deadline on a device; to it are added:
@@ -39,7 +39,7 @@ class Board:
     """
 
     device: Device
-    lane: str
+    slot: str
     agent: Path | None
     said: str = ""
     batch: Batch | None = None
@@ -79,7 +79,7 @@ class Trials:
     """
 
     work: Tuning
-    crew: Crew
+    pool: WorkerPool
     prepared: Prepared
     profile: Profile
     show: Show
@@ -98,7 +98,7 @@ class Trials:
                 under_way = [board for board in work.boards if board.batch]
                 if not (under_way or self._building) and (deadline.expired or not self._built):
                     return
-                for message in self.crew.messages(_TICK_S):
+                for message in self.pool.messages(_TICK_S):
                     self._hear(message)
                 self.show(work, "")
         finally:  # keep the results so far after Ctrl-C or the failure of the last board
@@ -108,14 +108,14 @@ class Trials:
     def _build_next(self) -> None:
         """Assign the next batch to the builder, unless one batch per board is already waiting."""
         work = self.work
-        if self._building or len(self._built) >= len(work.boards) or not self.crew.idle(_BUILDER):
+        if self._building or len(self._built) >= len(work.boards) or not self.pool.idle(_BUILDER):
             return
         if wanted := work.search.next():
             self._building = wanted
             self._batches_begun += 1
-            folder = self.crew.scratch / f"batch-{self._batches_begun}"
-            arguments = (self.prepared, self.profile, wanted, folder)
-            self.crew.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
+            folder = self.pool.scratch / f"batch-{self._batches_begun}"
+            arguments = (self.work.model, self.prepared, self.profile, wanted, folder)
+            self.pool.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
 
     def _measure_next(self, deadline: Deadline) -> None:
         """Assign waiting batches to idle boards."""
@@ -125,8 +125,8 @@ class Trials:
                 batch = self._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
                 limit_s = self._limit_s(batch)
-                self.crew.assign(
-                    board.lane,
+                self.pool.assign(
+                    board.slot,
                     time_variants_task,
                     *(board.device, batch, board.agent, self.work.store.root, limit_s),
                     deadline_s=limit_s,
@@ -143,10 +143,10 @@ class Trials:
         return _BATCH_S + all_s * _CALLS + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
 
     def _hear(self, message: Message) -> None:
-        if message.lane == _BUILDER:
+        if message.slot == _BUILDER:
             self._hear_builder(message)
             return
-        board = next(one for one in self.work.boards if one.lane == message.lane)
+        board = next(one for one in self.work.boards if one.slot == message.slot)
         if message.kind is Kind.NOTE:
             note = message.value
             if isinstance(note, Trying):

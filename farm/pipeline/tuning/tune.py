@@ -18,10 +18,10 @@ from farm.pipeline.dependencies import for_profile
 from farm.pipeline.operations import build, check_no_emulator, do, ensure_agent, not_usable, prepare
 from farm.pipeline.tuning.loop import Board, Show, Trials, Tuning
 from farm.pipeline.tuning.search import Kernel, Search
-from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, crew_of, tasks_task
+from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, pool_of, tasks_task
 from farm.store import RecordStore, Store
 from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record, Side, Until
-from farm.workers import together
+from farm.workers import thread_map
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
@@ -70,18 +70,18 @@ def tune(
     def said(progress: Progress) -> None:
         show(work, f"{progress.stage.value} {progress.note}".strip())
 
-    with crew_of(store) as crew:
-        _, prepared = prepare(crew, work.model, profile, host, store, said)
-        agents = {device.name: ensure_agent(crew, device, store, said) for device in devices}
-        before = build(crew, work.model, prepared, profile, store, said)
-        work.core, tasks = do(crew, tasks_task, (prepared, profile), said, BUILD_S, f"looking at {model.name}")
+    with pool_of(store) as pool:
+        _, prepared = prepare(pool, work.model, profile, host, store, said)
+        agents = {device.name: ensure_agent(pool, device, store, said) for device in devices}
+        before = build(pool, work.model, prepared, profile, store, said)
+        work.core, tasks = do(pool, tasks_task, (work.model, prepared, profile), said, BUILD_S, f"looking at {model.name}")
         there = {record.workload: record for record in records.records() if record.core == work.core}
         work.search = Search([Kernel(task) for task in tasks])
         for device in devices:
-            count = do(crew, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
+            count = do(pool, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
             work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
-        Trials(work, crew, prepared, profile, show).run(Deadline(60 * minutes))
-        after = build(crew, work.model, prepared, profile, store, said)
+        Trials(work, pool, prepared, profile, show).run(Deadline(60 * minutes))
+        after = build(pool, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]
@@ -89,7 +89,7 @@ def tune(
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
             try:
-                paired = do(crew, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
+                paired = do(pool, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
             except WrongAnswer:
                 _restore(work, there)
                 raise
@@ -114,7 +114,7 @@ def _check(devices: Sequence[Device]) -> None:
     if len({device.profile.name for device in devices}) > 1:
         names = ", ".join(f"{device.name} is a {device.profile.name}" for device in devices)
         raise UsageError("a search takes devices of one profile", names, "tune for each profile by itself")
-    for device, there in zip(devices, together(transports.state, devices), strict=True):
+    for device, there in zip(devices, thread_map(transports.state, devices), strict=True):
         check_no_emulator(device)
         if device.profile.on_gpu:
             raise UsageError(

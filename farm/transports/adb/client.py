@@ -7,9 +7,10 @@ connections of whoever uses the server. The versions are therefore compared befo
 from __future__ import annotations
 
 import functools
+import os
 import re
 
-from farm import subprocesses
+from farm import ownership, subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeviceError, FarmError
 from farm.transports.adb import server
@@ -42,8 +43,8 @@ def version(path: str) -> int:
 def ready() -> Place:
     """Return where the server is; start one on this machine if none runs, as adb does.
 
-    Raises DeviceError if there is no adb program, if its version is not the server's, or if no server
-    can be reached.
+    Raises DeviceError if there is no adb program, if its version is not the server's, if no server
+    can be reached, or if one that the user did not name is another user's.
     """
     path, where = program(), server.place()
     try:
@@ -55,6 +56,8 @@ def ready() -> Place:
         if not where.here:
             raise DeviceError(f"there is no adb server at {where}", str(exc), "start it there: adb -a start-server") from exc
         return _started(path, where)
+    if where.here and not server.is_named():
+        _check_user(where)
     if theirs != version(path):
         raise DeviceError(
             "the adb server is of another version than the adb program",
@@ -62,6 +65,20 @@ def ready() -> Place:
             "put the adb program that started the server first on PATH, or end the server with that one: adb kill-server",
         )
     return where
+
+
+def _check_user(where: Place) -> None:
+    """Raise DeviceError if the server is another user's: it sees, and can change, all that passes."""
+    try:
+        user = server.user(where)
+    except (OSError, ServerError) as exc:
+        raise DeviceError(f"what listens at {where} is no adb server", str(exc), "see what this says: adb devices -l") from exc
+    if user not in (0, os.geteuid()):
+        whose = "a user whom the kernel does not name" if user is None else ownership.name_of(user)
+        fix = (
+            f"export ANDROID_ADB_SERVER_PORT=5038 for a server of your own; or trust this one: export ANDROID_ADB_SERVER_PORT={where.port}"
+        )
+        raise DeviceError(f"the adb server at {where} is not yours", f"it runs as {whose}", fix)
 
 
 def _started(path: str, where: Place) -> Place:

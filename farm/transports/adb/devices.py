@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def choose(device: Device, listed: Sequence[Listed]) -> Listed:
     if not listed:
         raise DeviceError(f"{device.name} is not connected", "adb lists no device", _PLUG)
     if len(listed) > 1:
-        fix = f"name its serial number in the url: adb:{listed[0].serial}"
+        fix = f"name its serial number in the url: adb:{shlex.quote(listed[0].serial)}"
         raise DeviceError(f"{device.name} is any of several devices", f"its url names none, and adb lists {names}", fix)
     return listed[0]
 
@@ -94,7 +95,7 @@ def check_state(device: Device, listed: Listed) -> None:
     why = f"adb lists {listed.serial} as {listed.state}"
     if words == "is unauthorized":
         why += ": its user has not allowed this computer"
-    raise DeviceError(f"{device.name} {words}", why, fix.format(serial=listed.serial))
+    raise DeviceError(f"{device.name} {words}", why, fix.format(serial=shlex.quote(listed.serial)))
 
 
 def state(device: Device) -> State:

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from farm import ownership
 from farm.deadline import Deadline
 from farm.errors import DeviceError
 
@@ -74,6 +75,20 @@ def place() -> Place:
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise DeviceError("the adb server cannot be asked", f"its port is {port}", "correct ANDROID_ADB_SERVER_PORT, or unset it")
     return Place(host, int(port))
+
+
+def is_named() -> bool:
+    """Return whether the user names the server, instead of the place where it is by default."""
+    return any(os.environ.get(name) for name in ("ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_PORT"))
+
+
+def user(where: Place) -> int | None:
+    """Return whose process a server on this machine is; None if the kernel does not say.
+
+    Raises OSError and ServerError.
+    """
+    with contextlib.closing(_requested(where, "host:track-devices")) as sock:
+        return ownership.peer_of(sock)
 
 
 def version(where: Place) -> int:
@@ -145,7 +160,7 @@ def _requested(where: Place, request: str) -> socket.socket:
     sock = socket.create_connection((where.host, where.port), timeout=_ANSWER_S)
     try:
         sock.sendall(f"{len(request):04x}{request}".encode())
-        status = _exactly(sock, 4)
+        status = _exactly(sock, 4, Deadline(_ANSWER_S))
         if status != b"OKAY":
             raise ServerError(_text(sock) if status == b"FAIL" else f"it answers {status!r}")
     except (EOFError, TimeoutError) as exc:
@@ -158,17 +173,20 @@ def _requested(where: Place, request: str) -> socket.socket:
 
 
 def _text(sock: socket.socket) -> str:
-    digits = _exactly(sock, 4)
+    deadline = Deadline(_ANSWER_S)
+    digits = _exactly(sock, 4, deadline)
     try:
         count = int(digits, 16)
     except ValueError as exc:
         raise ServerError(f"it answers {digits!r}") from exc
-    return _exactly(sock, min(count, _MOST_BYTES)).decode(errors="replace")
+    return _exactly(sock, min(count, _MOST_BYTES), deadline).decode(errors="replace")
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
+    """Return so many bytes. Raises TimeoutError: a byte now and then is no answer."""
     data = b""
     while len(data) < count:
+        sock.settimeout(deadline.remaining or 0.001)
         piece = sock.recv(count - len(data))
         if not piece:
             raise EOFError

@@ -13,6 +13,7 @@ from farm.rpc.blocking_connection import wait_in_steps
 _PIECE_BYTES = 1 << 18
 _PACKET_BYTES = (1 << 15) - 64  # paramiko's payload in one packet of OpenSSH's largest size
 _MOST_LOG_BYTES = 1 << 16
+_MOST_PIECES = 16  # of standard error, before the streams and the deadline are looked at again
 
 
 class ChannelConnection:
@@ -26,6 +27,7 @@ class ChannelConnection:
         self._log = b""
         self._piece = b""
         self._lost = False
+        self._ended = False  # by the other side
 
     async def send(self, parts: Iterable[bytes | memoryview], deadline: Deadline) -> None:
         """Send all parts. Raises TimeoutError at the deadline.
@@ -49,8 +51,13 @@ class ChannelConnection:
             self._channel.shutdown_write()
 
     def cut(self) -> None:
-        """Break the connection now, with all other channels of the board. Does not block."""
-        self._break()
+        """Break the connection now, with all other channels of the board. Does not block.
+
+        If the agent has ended the stream, nothing waits for it any more, and how the agent ended
+        is still to come: then the connection stays.
+        """
+        if not self._ended:
+            self._break()
 
     def last_words(self) -> str:
         """Return the last lines that the agent wrote to its standard error."""
@@ -82,9 +89,15 @@ class ChannelConnection:
             self._piece = self._channel.recv(_PIECE_BYTES)
         except TimeoutError:
             return False
+        self._ended = not self._piece
         return True
 
     def _keep_log(self) -> None:
-        """Read standard error: what nobody reads would fill the channel's window."""
-        while self._channel.recv_stderr_ready():
+        """Read standard error: what nobody reads would fill the channel's window.
+
+        It may come faster than it is read, without an end.
+        """
+        for _ in range(_MOST_PIECES):
+            if not self._channel.recv_stderr_ready():
+                break
             self._log = (self._log + self._channel.recv_stderr(_PIECE_BYTES))[-_MOST_LOG_BYTES:]

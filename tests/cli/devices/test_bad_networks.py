@@ -48,7 +48,7 @@ def url(server: SshServer) -> str:
 
 
 def start(farm: Farm, network: Network, *words: str) -> Running:
-    with inside(network.desk):
+    with inside(network.context):
         return farm.start(*words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ def test_on_this_machine(farm: Farm) -> None:
 
 def test_with_a_build_from_nothing(fresh: Farm) -> None:
     assert assert_adds_up(fresh.run("bench", "--device", "host", "digits", "--json"))["ledger"]["build"] > 0
+    [metadata] = (fresh.cache / "artifacts").glob("*/metadata.json")
+    seconds = json.loads(metadata.read_text())["seconds"]
+    assert seconds["code"] > 0 and "read" not in seconds, "the check's code is the build, which reads no stored module"
 
 
 @pytest.mark.parametrize("device", ["pi3", "rk3399"])

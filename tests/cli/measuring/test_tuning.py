@@ -27,7 +27,7 @@ from farm.pipeline.worker_tasks import compare_task
 from farm.prepare import prepare
 from farm.store import RecordStore, Store
 from farm.types import Device, Limits, Model, Profile, Record
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 numbers = np.random.default_rng(0)
 BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
@@ -130,15 +130,15 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, numb
     tuning.assert_nothing_is_left()
 
 
-def compare_reversed(desk: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
-    """In a lane: what was before is measured as what is after."""
-    return compare_task(desk, device, builds[::-1], *more)
+def compare_reversed(context: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
+    """In a worker: what was before is measured as what is after."""
+    return compare_task(context, device, builds[::-1], *more)
 
 
-def compare_wrong(desk: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
-    """In a lane: what is after is held to a limit that no answer keeps."""
+def compare_wrong(context: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
+    """In a worker: what is after is held to a limit that no answer keeps."""
     strict = dataclasses.replace(builds[1], limits=Limits(min_cosine=2.0))
-    return compare_task(desk, device, (builds[0], strict), *more)
+    return compare_task(context, device, (builds[0], strict), *more)
 
 
 @pytest.mark.parametrize("compared", [compare_reversed, compare_wrong], ids=["slower", "wrong"])
@@ -149,12 +149,12 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     answer of the second is called wrong."""
     from farm.compiler.tuning import batch_build
 
-    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # lanes have it too
+    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # workers have it too
     store, records = Store(tuning.cache), RecordStore.of_user()
     profile = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"}, "x86_64-linux-gnu", agent="x86_64")
     model = Model("net", str(tmp_path / "net.onnx"))
-    (tmp_path / "lane").mkdir()
-    core, tasks = batch_build.tasks(prepare(Desk(tmp_path / "lane"), model, profile, tuning.cache), profile, records)
+    (tmp_path / "worker").mkdir()
+    core, tasks = batch_build.tasks(prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records)
     hardest = max(tasks, key=lambda task: task.default.predicted)
     slow = hardest.candidates[-1].choice
     monkeypatch.setattr("farm.pipeline.tuning.tune.compare_task", compared)

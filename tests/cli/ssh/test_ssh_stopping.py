@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from functools import partial
 from pathlib import Path
 
 from farm_running import Farm, kill_all
 from ssh_boards import END_S, assert_failed, assert_nothing_is_left, run_slowly, running_agents
 from ssh_server import SshServer
-from waiting import patient, wait_until
+from waiting import LIMIT_S, patient, wait_until
+
+from farm.deadline import Deadline
+from farm.rpc.blocking_connection import completed
+from farm.transports.ssh.channel_connection import ChannelConnection
 
 
 def test_a_session_opens_no_port_and_shows_no_key(farm: Farm, server: SshServer, emulators: None) -> None:
@@ -76,3 +81,19 @@ def test_a_cut_connection_is_told(farm: Farm, server: SshServer, emulators: None
     server.cut()
     assert_failed(running.end(), 5, "the SSH connection to .* broke")
     assert_nothing_is_left(farm, server)
+
+
+def test_how_an_agent_ended_is_known_after_its_last_word(server: SshServer) -> None:
+    import paramiko
+
+    from farm.transports.ssh.connect import cut
+
+    with paramiko.SSHClient() as client:
+        client.load_host_keys(str(server.known_hosts))
+        client.connect("127.0.0.1", server.port, key_filename=str(server.home / ".ssh" / "id_ed25519"), allow_agent=False)
+        channel = client.get_transport().open_session()
+        connection = ChannelConnection(channel, partial(cut, client))
+        channel.exec_command("exec >&- 2>&-; sleep 1; exit 137")
+        assert completed(connection.receive(Deadline(LIMIT_S))) == b""
+        connection.cut()
+        assert channel.recv_exit_status() == 137

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from farm.commands.common import host_profile
@@ -12,7 +13,7 @@ from farm.compiler.codegen import nvrtc
 from farm.config import load
 from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
 from farm.store import Store
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 _KERNEL = 'extern "C" __global__'
 
@@ -30,11 +31,12 @@ def main() -> None:
     nvrtc._Compiler._compiled = recorded  # type: ignore[method-assign]
     fleet = load(config)
     with tempfile.TemporaryDirectory() as scratch:
-        desk = Desk(Path(scratch))
+        context = TaskContext(Path(scratch))
         model = fleet.model(sys.argv[3])
-        prepared = prepare_task(desk, model, host_profile(fleet), Store(cache))
-        build_task(desk, model, prepared, fleet.profile("cuda-sm80"), Store(cache))
-        probe_task(desk, fleet.profile("cuda-sm80"), cache)
+        prepared = prepare_task(context, model, host_profile(fleet), Store(cache))
+        # in this process, which records: in the sandbox nothing is written elsewhere
+        build_task(context, replace(model, trust=True), prepared, fleet.profile("cuda-sm80"), Store(cache))
+        probe_task(context, fleet.profile("cuda-sm80"), cache)
 
 
 if __name__ == "__main__":

@@ -162,15 +162,15 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     ],
     ids=["network", "convolutions", "many channels", "windows", "rows of windows", "attention", "arithmetic"],
 )
-def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, desk, cache, agents):
+def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, context, cache, agents):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
     if not subprocesses.find(emulator):
         pytest.skip(f"{emulator} is not installed")
     model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
-    prepared = prepare(desk, model, HOST, cache)
-    artifact = build(desk, prepared, profile, cache)
+    prepared = prepare(context, model, HOST, cache)
+    artifact = build(context, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
-    samples = executor.measure(desk, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once())
+    samples = executor.measure(context, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once())
     assert samples.agreement.right, samples.agreement

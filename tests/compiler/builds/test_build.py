@@ -46,24 +46,24 @@ def nothing_left(cache: Path) -> bool:
     return not (cache / KIND).exists() and not list((cache / "tmp").glob("*"))
 
 
-def test_a_second_build_of_the_same_comes_from_the_store(desk, prepared, cache):
-    first, second = (build(desk, prepared, X86, cache) for _ in range(2))
+def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cache):
+    first, second = (build(context, prepared, X86, cache) for _ in range(2))
     assert (first.cached, second.cached) == (False, True)
     assert replace(second, cached=False) == first
     assert first.library_digest == file_digest(first.library)
     assert set(first.seconds) == {"read", "graph", "schedule", "code", "link", "write"}
 
 
-def test_profiles_with_one_target_share_an_artifact_under_their_own_names(desk, prepared, cache):
-    build(desk, prepared, X86, cache)
-    other = build(desk, replace(prepared, model="renamed"), replace(X86, name="twin"), cache)
+def test_profiles_with_one_target_share_an_artifact_under_their_own_names(context, prepared, cache):
+    build(context, prepared, X86, cache)
+    other = build(context, replace(prepared, model="renamed"), replace(X86, name="twin"), cache)
     assert (other.cached, other.profile, other.model) == (True, "twin", "renamed")
 
 
-def test_outputs_have_the_names_of_the_model_that_was_asked_for(desk, prepared, cache):
-    build(desk, prepared, X86, cache)
+def test_outputs_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
+    build(context, prepared, X86, cache)
     renamed = replace(prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs))
-    assert build(desk, renamed, X86, cache).outputs[0].name == "scores"
+    assert build(context, renamed, X86, cache).outputs[0].name == "scores"
 
 
 def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
@@ -121,30 +121,30 @@ def test_two_processes_that_build_the_same_at_once_make_one_artifact(start, cach
     assert not list((cache / "tmp").iterdir())
 
 
-def test_builds_in_two_places_are_the_same_to_the_byte(start, desk, prepared, tmp_path):
-    here = build(desk, prepared, X86, tmp_path / "here")
+def test_builds_in_two_places_are_the_same_to_the_byte(start, context, prepared, tmp_path):
+    here = build(context, prepared, X86, tmp_path / "here")
     there = ended(*start(tmp_path / "there", "3"))
     assert here.cached is there["cached"] is False
     assert there["digests"] == [here.digest, here.library_digest, here.parameters_digest]
 
 
-def test_a_change_of_code_leaves_the_parameters_as_they_were(desk, prepared, kept, cache):
+def test_a_change_of_code_leaves_the_parameters_as_they_were(context, prepared, kept, cache):
     changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights())
-    first, second = build(desk, prepared, X86, cache), build(desk, changed, X86, cache)
+    first, second = build(context, prepared, X86, cache), build(context, changed, X86, cache)
     assert first.parameters_digest == second.parameters_digest
     assert first.library_digest != second.library_digest
 
 
-def test_a_change_of_weights_leaves_the_library_as_it_was(desk, prepared, kept, cache):
+def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kept, cache):
     changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
-    first, second = build(desk, prepared, X86, cache), build(desk, changed, X86, cache)
+    first, second = build(context, prepared, X86, cache), build(context, changed, X86, cache)
     assert first.library_digest == second.library_digest
     assert first.parameters_digest != second.parameters_digest
 
 
 @pytest.mark.parametrize("profile", [X86, ARM64, ARM32], ids=lambda profile: profile.name)
-def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(profile, desk, prepared, cache):
-    library = elf.read(build(desk, prepared, profile, cache).library)
+def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(profile, context, prepared, cache):
+    library = elf.read(build(context, prepared, profile, cache).library)
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
     assert "__tvm_ffi__library_bin" in library.defined
@@ -159,7 +159,7 @@ def agent_symbols() -> set[str]:
 
 
 @pytest.mark.parametrize("profile", [X86, ARM32], ids=lambda profile: profile.name)
-def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, desk, kept, cache):
+def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, context, kept, cache):
     types = ("float16", "float32", "float64", "int32", "int64", "uint32")
 
     def body(emit, *given):
@@ -168,20 +168,20 @@ def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, desk, kept, cach
         return converted + divided + [emit(f(x)) for x in given[:3] for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin)]
 
     model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
-    assert elf.read(build(desk, model, profile, cache).library).undefined <= agent_symbols()
+    assert elf.read(build(context, model, profile, cache).library).undefined <= agent_symbols()
 
 
-def test_a_32_bit_arm_library_is_of_the_hard_float_abi(desk, prepared, kept, cache):
+def test_a_32_bit_arm_library_is_of_the_hard_float_abi(context, prepared, kept, cache):
     hard = 0x400  # EF_ARM_ABI_FLOAT_HARD
     copy = kept({"x": np.zeros(3, "float32")}, lambda emit, x: x)  # no kernels at all
     for model in (prepared, copy):
-        assert elf.read(build(desk, model, ARM32, cache).library).flags & hard
+        assert elf.read(build(context, model, ARM32, cache).library).flags & hard
 
 
 @pytest.mark.skipif(not subprocesses.find("gcc"), reason="gcc is not installed")
-def test_a_linker_of_the_users_own_makes_a_library_that_runs(desk, prepared, cache):
+def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, cache):
     profile = replace(HOST, name="own", linker=("gcc",))
-    artifact = build(desk, prepared, profile, cache)
+    artifact = build(context, prepared, profile, cache)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(artifact.library)), tvm.cpu())
     assert elf.read(artifact.library).needed == []
     assert machine["main"] is not None
@@ -196,31 +196,31 @@ def test_a_linker_of_the_users_own_makes_a_library_that_runs(desk, prepared, cac
         (("/etc/passwd",), "cannot be started"),
     ],
 )
-def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, words, desk, prepared, cache):
+def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, words, context, prepared, cache):
     with pytest.raises(BuildError) as caught:
-        build(desk, prepared, replace(X86, linker=linker), cache)
+        build(context, prepared, replace(X86, linker=linker), cache)
     assert words in caught.value.what
     assert linker[0] in caught.value.fix
     assert nothing_left(cache)
 
 
-def test_what_tvm_cannot_compile_is_an_error_with_its_reason(desk, kept, cache):
+def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cache):
     model = kept({"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x)))  # TVM has no code for it on a CPU
     with pytest.raises(BuildError) as caught:
-        build(desk, model, X86, cache)
+        build(context, model, X86, cache)
     assert "model does not compile for x86" in caught.value.what
     assert "cosh" in caught.value.why
     assert nothing_left(cache)
 
 
-def test_a_target_that_tvm_does_not_know_is_an_error(desk, prepared, cache):
+def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
     with pytest.raises(BuildError):
-        build(desk, prepared, replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}), cache)
+        build(context, prepared, replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}), cache)
     assert nothing_left(cache)
 
 
-def test_reading_an_artifact_loads_no_tvm(desk, prepared, cache, tmp_path):
-    build(desk, prepared, X86, cache)
+def test_reading_an_artifact_loads_no_tvm(context, prepared, cache, tmp_path):
+    build(context, prepared, X86, cache)
     for name, value in (("prepared", prepared), ("profile", X86)):
         (tmp_path / name).write_bytes(pickle.dumps(value))
     code = f"""
@@ -228,9 +228,9 @@ import pickle, sys
 from pathlib import Path
 import farm.prepare
 from farm.compiler.build import build
-from farm.workers import Desk
+from farm.workers import TaskContext
 here = Path({str(tmp_path)!r})
-assert build(Desk(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
+assert build(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """
     assert subprocesses.run([sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build").strip() == "[]"
@@ -268,6 +268,19 @@ def test_the_code_is_the_same_from_any_number_of_cores(tmp_path, monkeypatch):
         return (folder / "library.so").read_bytes()
 
     assert library(1) == library(2) == library(8)
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_object_files_that_are_written_with_the_code_are_those_of_its_libraries(load, tmp_path):
+    made = lowered({"x": np.zeros((1, 8), "float32")}, layers, LAYERS)
+    early, late = tmp_path / "early", tmp_path / "late"
+    early.mkdir()
+    late.mkdir()
+    executable = compiled(made.module, target(), load=load, workspace=early)
+    written = {path.name: path.read_bytes() for path in early.iterdir()}
+    export(executable, tmp_path / "library.so", lambda *_, **__: None, late)
+    assert len(written) == len(executable.mod._collect_dso_modules()) == len(set(written.values())) == 4
+    assert written == {path.name: path.read_bytes() for path in late.iterdir() if path.name in written}
 
 
 def test_kernels_in_several_libraries_compute_what_they_should():

@@ -58,21 +58,21 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
 
 
 @pytest.mark.parametrize("kind", ARM)
-def test_a_board_computes_the_same_to_the_bit(kind, model, imported, desk, cache, agents):
+def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, cache, agents):
     architecture = str(ARM[kind].agent)
     if not subprocesses.find(emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]):
         pytest.skip(f"{emulator} is not installed")
     run = host_run.built(imported.module, imported.weights, HOST)
-    prepared = prepare(desk, model, HOST, cache)
-    artifact = build(desk, prepared, ARM[kind], cache)
+    prepared = prepare(context, model, HOST, cache)
+    artifact = build(context, prepared, ARM[kind], cache)
     board = Device("board", ARM[kind], "qemu:")
     for x in SAMPLES[:3]:
-        [answer] = executor.infer(desk, board, artifact, agents(architecture), {"x": x}, 60.0)
+        [answer] = executor.infer(context, board, artifact, agents(architecture), {"x": x}, 60.0)
         assert answer.tobytes() == run([x])[0].tobytes()
 
 
-def test_the_weights_are_kept_as_bytes(model, desk, cache):
-    artifact = build(desk, prepare(desk, model, HOST, cache), HOST, cache)
+def test_the_weights_are_kept_as_bytes(model, context, cache):
+    artifact = build(context, prepare(context, model, HOST, cache), HOST, cache)
     weights = 16 * 3 * 9 + 16 * 9 + 8 * 8 + 24 * 10
     assert sum(path.stat().st_size for path in artifact.parameters.glob("*.bin")) < 2.5 * weights + 1000
 

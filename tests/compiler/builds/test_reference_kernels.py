@@ -21,13 +21,13 @@ numbers = np.random.default_rng(21)
 
 
 @pytest.fixture
-def answer(desk, cache, tmp_path):
+def answer(context, cache, tmp_path):
     """What the plain kernels of a model's build for a profile make of an input, one step after the other."""
 
     def compute(model, profile, x):
         records = RecordStore(tmp_path / "records.sqlite")
-        prepared = prepare(desk, model, HOST, cache)
-        parts = plain(prepared, build(desk, prepared, profile, cache, records), profile, records)
+        prepared = prepare(context, model, HOST, cache)
+        parts = plain(prepared, build(context, prepared, profile, cache, records), profile, {})
         values = {**parts.parameters, parts.inputs[0]: x}
         for step in parts.steps:
             values.update(zip((number for number, _, _ in step.outputs), parts.compute(step, values), strict=True))

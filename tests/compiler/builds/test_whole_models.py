@@ -27,14 +27,14 @@ def draw(*shape: int, dtype: str = "float32") -> Any:
 
 
 @pytest.fixture
-def run(tmp_path: Path, desk, cache, agents: Callable[[str], Path]) -> Callable[..., Samples]:
+def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callable[..., Samples]:
     """Prepares, builds and runs a model on the agent of this machine."""
 
     def once(body: onnx.GraphProto, opset: int = 17) -> Samples:
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
-        prepared = prepare(desk, model, HOST, cache)
-        artifact = build(desk, prepared, HOST, cache)
-        return executor.measure(desk, Device("here", HOST, "local:"), Fitted(model, prepared, artifact, agents("x86_64")), Plan.once())
+        prepared = prepare(context, model, HOST, cache)
+        artifact = build(context, prepared, HOST, cache)
+        return executor.measure(context, Device("here", HOST, "local:"), Fitted(model, prepared, artifact, agents("x86_64")), Plan.once())
 
     return once
 

@@ -162,7 +162,7 @@ BOARD_CASES = [
 
 
 @pytest.mark.parametrize("cpu", ["cortex-a72", "cortex-a76", "cortex-a7"])
-def test_an_emulated_board_gives_the_very_same_numbers(cpu, desk, cache, kept, agents):
+def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept, agents):
     emulator = {"aarch64": "qemu-aarch64", "armv7": "qemu-arm"}[ARM[cpu][0]]
     if not subprocesses.find(emulator):
         pytest.skip(f"{emulator} is not installed")
@@ -175,8 +175,8 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, desk, cache, kept, a
     for index, case in enumerate(BOARD_CASES):
         named[f"output:{index}"] = case.exact(inputs[f"x{index}"], *(weights[f"{name}{index}"] for name in ("w", "bias", "factor")))
     np.savez(prepared.directory / "reference.npz", **named)
-    artifact = build(desk, prepared, arm(cpu), cache)
+    artifact = build(context, prepared, arm(cpu), cache)
     assert {kernel.rule for kernel in artifact.kernels} == {"convolution_int8", "depthwise_int8", "dense_int8", "general"}
     board = Device("board", arm(cpu), "qemu:")
-    samples = executor.measure(desk, board, Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])), Plan.once())
+    samples = executor.measure(context, board, Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])), Plan.once())
     assert (samples.agreement.right, samples.agreement.max_abs) == (True, 0)

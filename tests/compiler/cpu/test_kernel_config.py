@@ -53,39 +53,39 @@ def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
     assert parsed({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {"a": CHEAP}
 
 
-def test_a_record_changes_the_code_and_only_for_its_core(desk, prepared, cache, records):
-    first = build(desk, prepared, X86, cache, records)
+def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cache, records):
+    first = build(context, prepared, X86, cache, records)
     [convolution] = [task for task in tasks(prepared, X86, records)[1] if task.workload.startswith("convolution")]
     other = next(
         one for one in convolution.candidates if one != convolution.default and one.choice["tile"] != convolution.default.choice["tile"]
     )
     records.keep(record(X86, "convolution 1x1x1x1 1x1x1x1 s1,1 p0,0,0,0 d1,1 g1", other.choice))  # of another model
     records.keep(record(ARM64, convolution.workload, other.choice))
-    assert build(desk, prepared, X86, cache, records).digest == first.digest
+    assert build(context, prepared, X86, cache, records).digest == first.digest
     records.keep(record(X86, convolution.workload, other.choice))
-    second = build(desk, prepared, X86, cache, records)
+    second = build(context, prepared, X86, cache, records)
     assert second.digest != first.digest and second.library_digest != first.library_digest
     [kernel] = [kernel for kernel in second.kernels if kernel.workload == convolution.workload]
     assert (kernel.recorded, kernel.choice) == (True, other.words)
-    assert build(desk, prepared, X86, cache, records).cached
-    assert build(desk, prepared, X86, cache).digest == first.digest
+    assert build(context, prepared, X86, cache, records).cached
+    assert build(context, prepared, X86, cache).digest == first.digest
 
 
-def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(desk, prepared, cache, records):
-    first = build(desk, prepared, X86, cache, records)
+def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(context, prepared, cache, records):
+    first = build(context, prepared, X86, cache, records)
     key = next(kernel.workload for kernel in first.kernels if kernel.workload)
     records.keep(record(X86, key, {"method": "magic", "tile": [1, 1, 1], "order": PIXELS}))
-    second = build(desk, prepared, X86, cache, records)
+    second = build(context, prepared, X86, cache, records)
     assert second.library_digest == first.library_digest
-    assert build(desk, prepared, X86, cache, records).digest == second.digest
+    assert build(context, prepared, X86, cache, records).digest == second.digest
 
 
-def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(desk, prepared, records, tmp_path):
+def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(context, prepared, records, tmp_path):
     _, found = tasks(prepared, X86, records)
     found = [task for task in found if not task.open]
     assert {task.workload.split()[0] for task in found} == {"convolution", "dense"}
     wanted = [(task.workload, candidate) for task in found for candidate in task.candidates[:2]]
-    batch = build_batch(desk, prepared, X86, wanted, tmp_path / "batch")
+    batch = build_batch(context, prepared, X86, wanted, tmp_path / "batch")
     assert [variant.workload for variant in batch.variants] == [key for key, _ in wanted]
     assert batch.library.exists() and batch.failed == ()
     with np.load(batch.arrays) as arrays:
@@ -112,7 +112,7 @@ def test_a_record_for_weights_of_float16_is_none_for_those_of_float32_where_a_ke
         assert lowered(row, body, {"w": small}, cpu).record_keys == lowered(row, body, {"w": small.astype("float32")}, cpu).record_keys
 
 
-def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them(desk, kept, records, tmp_path):
+def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them(context, kept, records, tmp_path):
     def body(emit, x, w):
         return emit(relax.op.matmul(x, emit(relax.op.astype(w, "float32"))))
 
@@ -120,6 +120,6 @@ def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them
     prepared = kept({"x": np.ones((1, 512), "float32")}, body, {"w": half})
     [task] = tasks(prepared, X86, records)[1]
     assert task.workload.endswith(" f16")
-    batch = build_batch(desk, prepared, X86, [(task.workload, task.default)], tmp_path / "batch")
+    batch = build_batch(context, prepared, X86, [(task.workload, task.default)], tmp_path / "batch")
     with np.load(batch.arrays) as arrays:
         assert {arrays[name].dtype.name for name in batch.variants[0].arguments} == {"float32", "float16"}

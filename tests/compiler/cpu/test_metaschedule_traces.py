@@ -69,15 +69,15 @@ def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_s
         assert lowered(inputs, body).record_keys == []
 
 
-def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record(desk, kept, cache, records, tmp_path):
+def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record(context, kept, cache, records, tmp_path):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, HOST, records)[1])
     assert task.open and (task.default.words, task.chosen.words) == ("general", "general")
-    first = build_batch(desk, prepared, HOST, [(task.workload, task.default), (task.workload, asked(4))], tmp_path / "first")
+    first = build_batch(context, prepared, HOST, [(task.workload, task.default), (task.workload, asked(4))], tmp_path / "first")
     assert first.failed == () and len({variant.candidate.words for variant in first.variants}) == 5
     tried = [(variant.candidate, ratio) for variant, ratio in zip(first.variants, (1.0, 0.9, 0.5, 0.7, 0.6), strict=True)]
     more = [(task.workload, asked(1, *tried, (tried[1][0], 0.8), seed=2))]  # enough to predict by
-    second = build_batch(desk, prepared, HOST, more, tmp_path / "second")
+    second = build_batch(context, prepared, HOST, more, tmp_path / "second")
     assert not {variant.candidate.words for variant in second.variants} & {one.words for one, _ in tried}
     weights = list(W.values())
     [plain] = runner(lower(module(X, volumes, W), weights, target(), {}))([X["x"]])
@@ -89,18 +89,18 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
         np.testing.assert_allclose(answer, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_a_record_is_carried_and_applied_and_for_its_core_only(desk, kept, cache, records, tmp_path):
+def test_a_record_is_carried_and_applied_and_for_its_core_only(context, kept, cache, records, tmp_path):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, X86, records)[1])
-    batch = build_batch(desk, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch")
+    batch = build_batch(context, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch")
     [variant] = batch.variants
-    before = {profile.name: build(desk, prepared, profile, cache, records).digest for profile in (X86, ARM64)}
+    before = {profile.name: build(context, prepared, profile, cache, records).digest for profile in (X86, ARM64)}
     write_records(tmp_path / "out.jsonl", [record(X86, task.workload, variant.candidate.choice)])
     records.merge(read_records(tmp_path / "out.jsonl"))
-    made = build(desk, prepared, X86, cache, records)
+    made = build(context, prepared, X86, cache, records)
     assert [kernel.rule for kernel in made.kernels if kernel.recorded] == ["metaschedule"] and made.digest != before["x86"]
-    assert build(desk, prepared, X86, cache, records).cached
-    assert build(desk, prepared, ARM64, cache, records).digest == before["arm64"]
+    assert build(context, prepared, X86, cache, records).cached
+    assert build(context, prepared, ARM64, cache, records).digest == before["arm64"]
     assert convolution(tasks(prepared, X86, records)[1]).chosen == variant.candidate
 
 
@@ -115,10 +115,10 @@ def test_a_record_that_does_not_apply_is_left_out_and_said(trace):
 
 
 @pytest.mark.parametrize("profile", [ARM64, ARM32], ids=lambda profile: profile.name)
-def test_boards_of_other_kinds_have_proposals_that_compile(desk, kept, records, tmp_path, profile):
+def test_boards_of_other_kinds_have_proposals_that_compile(context, kept, records, tmp_path, profile):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, profile, records)[1])
-    batch = build_batch(desk, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch")
+    batch = build_batch(context, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch")
     assert (len(batch.variants), batch.failed) == (2, ())
 
 

@@ -47,9 +47,9 @@ def prepared(kept) -> Prepared:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, desk, prepared, cache, tmp_path):
+def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, context, prepared, cache, tmp_path):
     profile = SHIPPED[name]
-    artifact = build(desk, prepared, profile, cache)
+    artifact = build(context, prepared, profile, cache)
     assert elf.read(artifact.library).machine == HOSTS[name]
     assert not [word for word in (b"__global__", b"__launch_bounds__", b"__restrict__") if word in artifact.library.read_bytes()]
     (binary,) = binaries(artifact.library)
@@ -59,8 +59,8 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, de
     assert "FFMA" in text
 
 
-def test_every_kernel_of_the_network_has_a_schedule_that_is_named(desk, prepared, cache):
-    rules = {kernel.rule for kernel in build(desk, prepared, SHIPPED["cuda-sm90"], cache).kernels}
+def test_every_kernel_of_the_network_has_a_schedule_that_is_named(context, prepared, cache):
+    rules = {kernel.rule for kernel in build(context, prepared, SHIPPED["cuda-sm90"], cache).kernels}
     assert {"matmul", "short sums", "fallback"} < rules
     assert "none" not in rules
 
@@ -120,30 +120,30 @@ def test_a_sum_whose_steps_are_not_innermost_is_left_to_other_rules():
     assert window_sums.apply(sum_within, resolve_target(SHIPPED["cuda-sm80"])) is None
 
 
-def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(desk, prepared, cache):
+def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(context, prepared, cache):
     with pytest.raises(BuildError, match="code for sm_53 cannot be built") as caught:
-        build(desk, prepared, SHIPPED["jetson-nano"], cache)
+        build(context, prepared, SHIPPED["jetson-nano"], cache)
     assert "sm_87" in caught.value.why
     assert "CPU" in caught.value.fix
     assert not (cache / KIND).exists()
 
 
-def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(desk, prepared, cache, monkeypatch):
+def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(context, prepared, cache, monkeypatch):
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BuildError, match="needs NVIDIA's compiler") as caught:
-        build(desk, prepared, SHIPPED["cuda-sm90"], cache)
+        build(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert "tvm-farm[cuda]" in caught.value.fix
 
 
-def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(desk, prepared, cache, monkeypatch):
+def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(context, prepared, cache, monkeypatch):
     compiled = nvrtc._Compiler._compiled
     monkeypatch.setattr(nvrtc._Compiler, "_compiled", lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"))
     with pytest.raises(BuildError, match="refuses the code for sm_90") as caught:
-        build(desk, prepared, SHIPPED["cuda-sm90"], cache)
+        build(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert '"nowhere" is undefined' in caught.value.why
 
 
-def test_the_compiler_s_version_is_part_of_the_digest(desk, prepared, cache, monkeypatch):
+def test_the_compiler_s_version_is_part_of_the_digest(context, prepared, cache, monkeypatch):
     from farm.compiler import fingerprint
 
     before = fingerprint.artifact_digest(prepared, SHIPPED["cuda-sm90"])
@@ -170,7 +170,7 @@ def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_any_transposed_convolution_has_code(groups, desk, kept, cache):
+def test_any_transposed_convolution_has_code(groups, context, kept, cache):
     def network(emit, x, v, w):
         grown = emit(OP.nn.conv2d_transpose(x, w, strides=2, dilation=(1, 2), groups=groups))
         return emit(OP.nn.conv2d_transpose(grown, v))
@@ -179,32 +179,32 @@ def test_any_transposed_convolution_has_code(groups, desk, kept, cache):
         {"x": np.zeros((1, 4, 4, 4), "float32"), "v": np.ones((4, 2, 2, 2), "float32")},
         {"w": np.ones((4, 4 // groups, 2, 2), "float32")},
     )
-    assert build(desk, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
+    assert build(context, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
 
 
 @pytest.mark.parametrize("name", ["mali", "adreno"])
-def test_opencl_code_is_built_for_an_arm_host(name, desk, prepared, cache):
-    artifact = build(desk, prepared, SHIPPED[name], cache)
+def test_opencl_code_is_built_for_an_arm_host(name, context, prepared, cache):
+    artifact = build(context, prepared, SHIPPED[name], cache)
     assert elf.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
     assert b"__kernel" in artifact.library.read_bytes()
 
 
-def test_a_model_without_kernels_is_built_too(desk, kept, cache):
+def test_a_model_without_kernels_is_built_too(context, kept, cache):
     model = kept({"x": np.zeros((2, 3), "float32")}, lambda emit, x: emit(OP.reshape(x, (6,))))
-    assert build(desk, model, SHIPPED["cuda-sm90"], cache).nbytes
+    assert build(context, model, SHIPPED["cuda-sm90"], cache).nbytes
 
 
-def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(desk, prepared, cache):
+def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(context, prepared, cache):
     with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
-        build(desk, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
+        build(context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
     assert "cuda" in caught.value.why
 
 
 @pytest.mark.parametrize("name", ["cuda-sm90", "jetson-orin-nano"])
-def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, desk, cache, tmp_path):
+def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, context, cache, tmp_path):
     """Multiply-adds from registers, unrolled, and the widest loads and stores."""
     profile = SHIPPED[name]
-    (binary,) = binaries(roofline_probe.build(desk, profile, cache).library)
+    (binary,) = binaries(roofline_probe.build(context, profile, cache).library)
     kernels = {part.split()[0]: part for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]}
     arithmetic, memory = kernels["farm_probe_arithmetic_kernel"], kernels["farm_probe_memory_kernel"]
     inside = arithmetic[: arithmetic.rindex("FFMA")]

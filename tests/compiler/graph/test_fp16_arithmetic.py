@@ -99,8 +99,8 @@ def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_r
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(name, desk, kept, cache, tmp_path):
-    artifact = build(desk, kept(X, network, WEIGHTS), SHIPPED[name], cache)
+def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(name, context, kept, cache, tmp_path):
+    artifact = build(context, kept(X, network, WEIGHTS), SHIPPED[name], cache)
     content, (binary,) = artifact.library.read_bytes(), binaries(artifact.library)
     assert elf.read(artifact.library).machine == HOSTS[name] and b"__global__" not in content and b"mma_sync" not in content
     code = disassembled(binary, tmp_path)
@@ -111,8 +111,8 @@ def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(name, d
     assert artifact.nbytes and (artifact.parameters / SHARD).stat().st_size < 1.1 * sum(w.nbytes for w in WEIGHTS.values())
 
 
-def test_a_model_of_float32_stays_so(desk, kept, cache, tmp_path):
+def test_a_model_of_float32_stays_so(context, kept, cache, tmp_path):
     weights = {key: value.astype("float32") for key, value in WEIGHTS.items()}
-    artifact = build(desk, kept(X, network, weights), SHIPPED["cuda-sm80"], cache)
+    artifact = build(context, kept(X, network, weights), SHIPPED["cuda-sm80"], cache)
     (binary,) = binaries(artifact.library)
     assert "HMMA" not in disassembled(binary, tmp_path) and "tensor cores" not in {kernel.rule for kernel in artifact.kernels}

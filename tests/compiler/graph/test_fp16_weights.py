@@ -134,19 +134,19 @@ NETWORK = graph(
 
 
 @pytest.mark.parametrize("architecture", ARM)
-def test_an_emulated_board_computes_with_halved_weights(architecture, tmp_path: Path, desk, cache, agents):
+def test_an_emulated_board_computes_with_halved_weights(architecture, tmp_path: Path, context, cache, agents):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
     if not subprocesses.find(emulator):
         pytest.skip(f"{emulator} is not installed")
     source = str(save(tmp_path / "model.onnx", NETWORK))
     model, profile = Model("model", source, quantize=Quantize(dtype="float16")), ARM[architecture]
-    prepared = prepare(desk, model, HOST, cache)
+    prepared = prepare(context, model, HOST, cache)
     assert prepared.precision == "float16"
-    artifact = build(desk, prepared, profile, cache)
-    plain = build(desk, prepare(desk, Model("plain", source), HOST, cache), profile, cache)
+    artifact = build(context, prepared, profile, cache)
+    plain = build(context, prepare(context, Model("plain", source), HOST, cache), profile, cache)
     sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
     assert sizes[0] < 0.51 * sizes[1]
     assert {kernel.halves for kernel in artifact.kernels} == {"", "when loaded"}
-    samples = executor.measure(desk, Device("board", profile, "qemu:"), Fitted(model, prepared, artifact, agents(agent)), Plan.once())
+    samples = executor.measure(context, Device("board", profile, "qemu:"), Fitted(model, prepared, artifact, agents(agent)), Plan.once())
     assert samples.agreement.right and samples.agreement.snr_db > 60, samples.agreement

@@ -14,7 +14,7 @@ from farm import importers, prepare
 from farm.errors import ModelError
 from farm.inputs.read import read_inputs
 from farm.types import Model, Preprocess, TensorSpec, batch_in_words
-from farm.workers import Desk
+from farm.workers import TaskContext
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
 ADD = helper.make_node("Add", ["x", "y"], ["z"])
@@ -23,7 +23,7 @@ ADD = helper.make_node("Add", ["x", "y"], ["z"])
 @pytest.fixture
 def prepared(tmp_path, cache):
     def once(path):
-        return prepare.prepare(Desk(tmp_path / "scratch"), Model("model", str(path)), HOST, cache)
+        return prepare.prepare(TaskContext(tmp_path / "scratch"), Model("model", str(path)), HOST, cache)
 
     return once
 

@@ -1,0 +1,55 @@
+"""Run a model's reference kernels on this machine, in a process that may be sandboxed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.compiler.build import RawChoices
+from farm.compiler.diagnostics.reference_steps import Computed, file_of
+from farm.compiler.tensor_cache import raw
+from farm.types import Artifact, Prepared, Profile, Progress, Stage
+from farm.workers import TaskContext
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+def compute(
+    context: TaskContext,
+    prepared: Prepared,
+    artifact: Artifact,
+    profile: Profile,
+    records: Mapping[str, RawChoices],
+    inputs: Mapping[str, Array],
+    folder: Path,
+) -> Computed:
+    """Compute every step of an artifact from the model's inputs, and write the values to a folder.
+
+    `records` are the recorded choices by CPU model. A tensor is kept in memory until its last use.
+    Raises BuildError as `reference_kernels.plain` does.
+    """
+    from farm.compiler.diagnostics.reference_kernels import plain
+
+    context.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
+    parts = plain(prepared, artifact, profile, records)
+    values = {number: inputs[spec.name] for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
+    for number, value in parts.parameters.items():
+        file_of(folder, number).write_bytes(raw(value))
+    uses = Counter(number for step in parts.steps for number in step.tensors)
+    for place, step in enumerate(parts.steps):
+        context.note(Progress(Stage.COMPILING, f"reference of {step.kernel}", place / len(parts.steps)))
+        results = parts.compute(step, {**parts.parameters, **values})
+        for (number, _, _), value in zip(step.outputs, results, strict=True):
+            file_of(folder, number).write_bytes(raw(value))
+            values[number] = value
+        for number in step.tensors:
+            uses[number] -= 1
+            if not uses[number]:
+                values.pop(number, None)
+    forms = {number: (tuple(value.shape), value.dtype.name) for number, value in parts.parameters.items()}
+    return Computed(parts.steps, parts.inputs, forms, dict(parts.places))

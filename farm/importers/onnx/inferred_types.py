@@ -1,0 +1,48 @@
+"""Infer the types of a graph's values without its large weights.
+
+ONNX's inference is called by its model's bytes. It needs the shapes of weights, and the numbers of
+small ones, such as those that are shapes.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+
+_MOST_BYTES = 1 << 14
+# Of a tensor that is no shape, whatever its size
+_KINDS = (
+    *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16),
+    *(TensorProto.INT8, TensorProto.UINT8),
+)
+
+
+def inferred(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.GraphProto:
+    """Return the graph with the types that ONNX infers, and without the numbers of large weights.
+
+    `data_prop` propagates the values of small tensors. Raises what ONNX's inference raises.
+    """
+    return onnx.shape_inference.infer_shapes(_light(model), data_prop=data_prop).graph
+
+
+def _light(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model whose large weights have a type and a shape only."""
+    light = onnx.ModelProto()
+    _copy_fields(model, light, but="graph")
+    _copy_fields(model.graph, light.graph, but="initializer")
+    for tensor in model.graph.initializer:
+        if tensor.data_type in _KINDS and tensor.ByteSize() > _MOST_BYTES:
+            light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        else:
+            light.graph.initializer.append(tensor)
+    return light
+
+
+def _copy_fields(source: onnx.ModelProto | onnx.GraphProto, target: onnx.ModelProto | onnx.GraphProto, *, but: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if isinstance(value, (int, str)):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)

@@ -1,0 +1,57 @@
+"""A day of boards as bars: pure functions of who had which board, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farm.lab.entities import HOUR_S
+from farm.lab.journal import Stretch
+
+WIDTH = 1440  # of a day: a minute is 1
+_COLOURS = 10  # of owners, after which they come again
+_LEAST = 6.0  # the width of a bar that can be seen
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar: where it begins, its width, the colour of its owner, and what it says."""
+
+    at: float
+    width: float
+    colour: int
+    stretch: Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class DayRow:
+    """A board's day, and for how long it was used."""
+
+    board: str
+    bars: tuple[Bar, ...]
+    used_s: float
+
+
+def day(found: Sequence[Stretch], since: float, now: float) -> list[DayRow]:
+    """Return the rows of the boards that were used, by kind and name."""
+    rows: dict[tuple[str, str], list[Bar]] = {}
+    colours: dict[str, int] = {}
+    for one in sorted(found, key=lambda one: one.since):
+        colour = colours.setdefault(one.owner, len(colours) % _COLOURS)
+        start, end = max(one.since, since), min(one.until or now, now)
+        if end < start:
+            continue
+        at, width = (seconds * WIDTH / (24 * HOUR_S) for seconds in (start - since, end - start))
+        width = max(_LEAST, width)
+        rows.setdefault((one.kind, one.board), []).append(Bar(min(at, WIDTH - width), width, colour, one))
+    return [DayRow(board, tuple(bars), _covered(bars, since, now)) for (_, board), bars in sorted(rows.items())]
+
+
+def _covered(bars: Sequence[Bar], since: float, now: float) -> float:
+    """Return for how long a board was used: stretches of one board may overlap by a moment."""
+    covered, reached = 0.0, since
+    for bar in bars:
+        start, end = max(bar.stretch.since, reached), min(bar.stretch.until or now, now)
+        covered += max(0.0, end - start)
+        reached = max(reached, end)
+    return covered

@@ -1,0 +1,96 @@
+"""The templates in `files/`, and what they call. All that is shown is escaped, and made visible.
+
+The style is the report's, with what the lab adds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from farm import sanitize
+from farm.lab.durations import duration
+from farm.lab.entities import HOUR_S, BoardView
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_BADGES = {"free": "good", "leased": "none", "in session": "none", "away": "bad"}
+_SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
+_NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
+
+
+def page(name: str, **values: Any) -> str:
+    """Return a whole page."""
+    return _environment().get_template(name).render(**values)
+
+
+def part(name: str, **values: Any) -> str:
+    """Return a part of the page, which is a macro of parts.html."""
+    return str(_macro(name)(**values)).strip()
+
+
+def row(view: BoardView, number: int, spark: str, now: float) -> str:
+    """Return the row of a board."""
+    return str(_macro("row")(view, number, spark, now)).strip()
+
+
+@functools.cache
+def style() -> str:
+    """Return the style sheet."""
+    return _file("farm.views", "templates/report.css") + _file("farm.lab_page", "files/lab.css")
+
+
+@functools.cache
+def script() -> str:
+    """Return the script."""
+    return _file("farm.views", "templates/report.js") + _file("farm.lab_page", "files/lab.js")
+
+
+@functools.cache
+def _macro(name: str) -> Any:
+    return getattr(_environment().get_template("parts.html").module, name)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("farm.lab_page", "files"),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"duration": duration, "moment": moment, "iso": _iso}
+    made.globals |= {
+        "badge": _BADGES.__getitem__,
+        "sign": lambda use: _SIGNS[_BADGES[use]],
+        "board_link": lambda name: f"/board?{urlencode({'name': name})}",
+        "share": lambda spark: round(100 * sum(map(int, spark)) / 9 / len(spark)) if spark else 0,
+        "uses": tuple(_BADGES),
+    }
+    return made
+
+
+def moment(at: float, now: float) -> str:
+    """Return a time as the server's clock has it: of the day if it is near, with its date if not."""
+    form = "%H:%M" if abs(at - now) < _NEAR_S else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(at))
+
+
+def _iso(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def _visible(value: Any) -> Any:
+    return sanitize.one_line(value) if type(value) is str else value
+
+
+def _file(package: str, path: str) -> str:
+    return importlib.resources.files(package).joinpath(path).read_text("utf-8")

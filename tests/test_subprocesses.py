@@ -1,0 +1,31 @@
+"""A program and all that it started are ended; what has ended is not waited for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+# Orphans come to this process, which reaps none: like the first process of many containers.
+_INIT = """
+import ctypes, os, sys, time
+from pathlib import Path
+from farm import subprocesses
+
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+log = Path(sys.argv[1])
+program = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
+child = subprocesses.start([sys.executable, "-c", program], log=log, own_group=True)
+while len(log.read_text().split()) < 2:
+    time.sleep(0.01)
+subprocesses.end(child, group=True, grace_s=float(sys.argv[2]))
+[orphan] = [int(word) for word in log.read_text().split() if int(word) != child.pid]
+print(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[0])
+"""
+
+
+def test_an_orphan_that_has_ended_and_is_not_reaped_is_not_waited_for(tmp_path):
+    grace_s, begin = 60, time.monotonic()
+    done = subprocess.run([sys.executable, "-c", _INIT, str(tmp_path / "log"), str(grace_s)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Z"]
+    assert time.monotonic() - begin < grace_s
