@@ -120,7 +120,8 @@ exec 3<&0 </dev/null
 pid=$!
 exec 3<&-
 trap "" PIPE  # of what the shell says of a killed agent, when nobody hears it any more
-( trap "kill \\$!; exit" TERM; sleep "$seconds" & wait $!; kill $pid ) >/dev/null 2>&1 &
+# A sleep that is forked and has not begun yet still has the trap: SIGTERM would be lost on it.
+( trap "kill -9 \\$!; exit" TERM; sleep "$seconds" & wait $!; kill $pid ) >/dev/null 2>&1 &
 watch=$!
 wait $pid
 code=$?

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from waiting import patient, wait_until
 
 from farm.config import load
 from farm.config.locate import SHIPPED
@@ -46,6 +48,29 @@ def wrapper(store: str, base: Path) -> str:
     seen = {"base": str(base), "store": str(base), "work": str(base / "work")}
     seen["agent"] = f"{base}/agents/{digest}/farm-agent"
     return Board(device, Deadline(1), None)._wrapper(seen)
+
+
+def processes_of(mark: str) -> list[str]:
+    """The commands of the processes that have this mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"FARM_TEST={mark}\0".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return [command for command in found if command]  # a zombie has none
+
+
+def test_an_agent_that_ends_at_once_leaves_no_process_of_its_watch(tmp_path: Path) -> None:
+    """The watch ends its sleep even if that has only been forked: with a signal that waits for no handler."""
+    mark = f"watch of {tmp_path}"
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "FARM_TEST": mark}
+    (tmp_path / "agent").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "agent").chmod(0o700)
+    start = ["sh", "-c", board_scripts.HEAD + board_scripts.START, "farm", str(tmp_path / "base"), "", "wrapper", "30", tmp_path / "agent"]
+    for _ in range(15):
+        running = [subprocess.Popen(start, stdin=subprocess.DEVNULL, env=env, cwd=tmp_path) for _ in range(20)]
+        assert [child.wait() for child in running] == [0] * len(running)
+    wait_until(lambda: not processes_of(mark), f"the end of {processes_of(mark)}", patient(5))
 
 
 @pytest.mark.parametrize("name", ODD)
