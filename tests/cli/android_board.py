@@ -179,14 +179,23 @@ def adb_server(folder: Path) -> Iterator[AdbServer]:
     """A server for as long as the block lasts. Skips where there is no adb."""
     if not shutil.which("adb"):
         pytest.skip("adb is not installed: sudo apt-get install adb")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        server = AdbServer(folder, free.getsockname()[1])
-    server.home.mkdir(parents=True)
-    server.start()
+    server = start_server(folder)
     try:
         yield server
     finally:
         server.kill()
+
+
+def start_server(folder: Path, tries: int = 5) -> AdbServer:
+    """Start a server on a free port. adb cannot choose one itself: what was free may be taken when it begins, so more than one is tried."""
+    for _ in range(tries):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            server = AdbServer(folder, free.getsockname()[1])
+        server.home.mkdir(parents=True, exist_ok=True)
+        done = server.adb("start-server", check=False)
+        if done.returncode == 0:
+            return server
+    pytest.fail(f"adb start-server ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
 
 
 @contextlib.contextmanager
