@@ -114,12 +114,12 @@ def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found
 def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, number: signal.Signals) -> None:
     running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "30")
     running.says(r"[2-9] of \d+ tried")
-    before = kept(tuning)
-    assert before
     agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
     for pid in agent:
         with contextlib.suppress(ProcessLookupError):  # that of a session that is over by now
             os.kill(pid, number)
+    before = kept(tuning)  # after the signal: the search is over soon where nothing stops it
+    assert before
     running.says(r"host: .*; trying again")
     running.says(r"1\d of \d+ tried")
     running.send(signal.SIGINT)
