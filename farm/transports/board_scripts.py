@@ -120,12 +120,12 @@ exec 3<&0 </dev/null
 pid=$!
 exec 3<&-
 trap "" PIPE  # of what the shell says of a killed agent, when nobody hears it any more
-# A sleep that is forked and has not begun yet still has the trap: SIGTERM would be lost on it.
-( trap "kill -9 \\$!; exit" TERM; sleep "$seconds" & wait $!; kill $pid ) >/dev/null 2>&1 &
-watch=$!
+# Only SIGKILL is sure to end a sleep that is forked and has not begun yet: it still has the shell as
+# its program, and what the shell does with other signals.
+sleeper=$( ( sleep "$seconds" >/dev/null 2>&1 & echo $!; exec >/dev/null 2>&1; wait $! && kill $pid ) & )
 wait $pid
 code=$?
-kill $watch 2>/dev/null
+kill -9 $sleeper 2>/dev/null
 rm -rf "$work/farm-session-$pid-"*
 exit $code
 """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import signal
 import subprocess
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from waiting import patient, wait_until
+from waiting import LIMIT_S, patient, wait_until
 
 from farm.config import load
 from farm.config.locate import SHIPPED
@@ -60,16 +62,49 @@ def processes_of(mark: str) -> list[str]:
     return [command for command in found if command]  # a zombie has none
 
 
-def test_an_agent_that_ends_at_once_leaves_no_process_of_its_watch(tmp_path: Path) -> None:
-    """The watch ends its sleep even if that has only been forked: with a signal that waits for no handler."""
-    mark = f"watch of {tmp_path}"
-    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "FARM_TEST": mark}
-    (tmp_path / "agent").write_text("#!/bin/sh\nexit 0\n")
-    (tmp_path / "agent").chmod(0o700)
-    start = ["sh", "-c", board_scripts.HEAD + board_scripts.START, "farm", str(tmp_path / "base"), "", "wrapper", "30", tmp_path / "agent"]
+@pytest.fixture(params=["sh", "bash", "mksh"])
+def shell(request: pytest.FixtureRequest) -> str:
+    if not shutil.which(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    return str(request.param)
+
+
+def start(shell: str, home: Path, program: str, seconds: int, mark: str) -> subprocess.Popen[bytes]:
+    """Start an agent, which is this script, as a session does."""
+    agent = home / "agent"
+    agent.write_text(f"#!/bin/sh\n{program}\n")
+    agent.chmod(0o700)
+    script = board_scripts.HEAD + board_scripts.START
+    command = [
+        shell,
+        "-c",
+        script,
+        "farm",
+        str(home / "base"),
+        "",
+        "wrapper",
+        str(seconds),
+        str(agent),
+    ]
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "FARM_TEST": mark}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, cwd=home)
+
+
+def test_an_agent_that_ends_at_once_leaves_no_process_of_its_time_limit(tmp_path: Path, shell: str) -> None:
+    """Not even where the sleep has been forked and has not begun."""
+    mark = f"at once, {tmp_path}"
     for _ in range(15):
-        running = [subprocess.Popen(start, stdin=subprocess.DEVNULL, env=env, cwd=tmp_path) for _ in range(20)]
-        assert [child.wait() for child in running] == [0] * len(running)
+        folders = [tmp_path / str(number) for number in range(20)]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        running = [start(shell, folder, "exit 7", 30, mark) for folder in folders]
+        assert [child.wait() for child in running] == [7] * len(running)
+    wait_until(lambda: not processes_of(mark), f"the end of {processes_of(mark)}", patient(5))
+
+
+def test_an_agent_ends_after_its_time_limit(tmp_path: Path, shell: str) -> None:
+    mark = f"too long, {tmp_path}"
+    assert start(shell, tmp_path, "exec sleep 100", 1, mark).wait(LIMIT_S) == 128 + signal.SIGTERM
     wait_until(lambda: not processes_of(mark), f"the end of {processes_of(mark)}", patient(5))
 
 
