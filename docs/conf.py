@@ -22,7 +22,9 @@ myst_heading_anchors = 3
 myst_all_links_external = False
 
 default_role = "code"  # a single backtick in a docstring or in a command's help
-highlight_language = "none"  # of code whose language is not named, such as the examples of the commands
+highlight_language = (
+    "none"  # of code whose language is not named, such as the examples of the commands
+)
 smartquotes = False  # `--option` stays two hyphens
 add_module_names = False
 autodoc_member_order = "bysource"
@@ -37,7 +39,9 @@ html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["farm.css"]
 html_js_files = ["farm.js"]
-html_extra_path = sorted(path.name for path in Path(__file__).parent.glob("*.svg"))  # of <picture> elements
+html_extra_path = sorted(
+    path.name for path in Path(__file__).parent.glob("*.svg")
+)  # of <picture> elements
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False

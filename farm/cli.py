@@ -56,7 +56,16 @@ GROUPS = {
     "Measure": ("deploy", "run", "bench", "profile", "accuracy", "bisect", "tune"),
     "Judge and show": ("history", "compare", "baseline", "report", "runs", "records"),
     "Models": ("check", "compile", "quantize", "export", "cache"),
-    "Devices": ("devices", "add", "remove", "doctor", "provision", "deployments", "rollback", "undeploy"),
+    "Devices": (
+        "devices",
+        "add",
+        "remove",
+        "doctor",
+        "provision",
+        "deployments",
+        "rollback",
+        "undeploy",
+    ),
     "Servers": ("agent", "tracker", "lab"),
     "For programs": ("schema", "completion"),
 }
@@ -83,16 +92,28 @@ class _Group(click.Group):
         width = max(map(len, self.commands))
         for title, names in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), summary(self.commands[name])) for name in names])
+                formatter.write_dl(
+                    [(name.ljust(width), summary(self.commands[name])) for name in names]
+                )
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; raise UsageError with a suggestion for an unknown one."""
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            raise UsageError(f"there is no command {args[0]!r}", did_you_mean(args[0], self.commands), "farm --help")
+            raise UsageError(
+                f"there is no command {args[0]!r}",
+                did_you_mean(args[0], self.commands),
+                "farm --help",
+            )
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Group,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="farm")
 @click.pass_context
 def cli(context: click.Context) -> None:
@@ -135,7 +156,13 @@ for command in (
     baseline.baseline,
     report.report,
     runs.runs,
-    *(deployments.deployments, deployments.rollback, deployments.undeploy, provision.provision, doctor.doctor),
+    *(
+        deployments.deployments,
+        deployments.rollback,
+        deployments.undeploy,
+        provision.provision,
+        doctor.doctor,
+    ),
     *(serve.agent, serve.tracker, lab.lab, schema.schema, completion.completion),
 ):
     cli.add_command(command)
@@ -149,7 +176,9 @@ def main() -> NoReturn:
         with guarded(), warnings_at_end():
             code = _run()
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports it while it exits
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or Python reports it while it exits
         code = 128 + signal.SIGPIPE
     except OSError:  # the terminal is gone, so that no message can be shown
         code = 128 + signal.SIGHUP
@@ -197,13 +226,17 @@ def _fail(error: FarmError, code: int | None = None) -> int:
         from farm.views import document
 
         with contextlib.suppress(OSError):
-            echo_json(document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}}))
+            echo_json(
+                document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}})
+            )
     return code
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
-    return UsageError(error.format_message(), "", f"{context.command_path if context else 'farm'} --help")
+    return UsageError(
+        error.format_message(), "", f"{context.command_path if context else 'farm'} --help"
+    )
 
 
 def _output_error(error: Exception) -> FarmError | None:
@@ -211,7 +244,11 @@ def _output_error(error: Exception) -> FarmError | None:
 
     Errors of named files are not of this kind.
     """
-    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    if (
+        isinstance(error, OSError)
+        and error.filename is None
+        and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    ):
         fix = "free space on the disk that it goes to, or send it elsewhere"
         return FarmError("the output cannot be written", error.strerror or "", fix)
     return None
@@ -225,7 +262,9 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
     secret, shown = ("--key", "--store"), []
     for before, word in zip(["", *words], words, strict=False):
         option, equals, _ = word.partition("=")
-        shown.append("..." if before in secret else f"{option}=..." if equals and option in secret else word)
+        shown.append(
+            "..." if before in secret else f"{option}=..." if equals and option in secret else word
+        )
     return shown
 
 

@@ -16,7 +16,18 @@ from farm.errors import FarmError
 from farm.types import Paired, Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
-_FACTS = ("cpu", "gpu", "gpu_driver", "gpu_launches", "kernel", "governor", "cores", "max_frequency_khz", "agent", "tvm")
+_FACTS = (
+    "cpu",
+    "gpu",
+    "gpu_driver",
+    "gpu_launches",
+    "kernel",
+    "governor",
+    "cores",
+    "max_frequency_khz",
+    "agent",
+    "tvm",
+)
 _WARMER_C = 5.0
 _BUSIER = 0.5  # load average
 
@@ -41,10 +52,25 @@ class Pair:
         found = {**asdict(self.found), "change": self.found.change.value}
         # JSON has no NaN
         found = {name: None if value != value else value for name, value in found.items()}
-        names = {"device": self.second.device, "model": self.second.title, "first": self.first.id, "second": self.second.id}
-        turns = {"before_s": self.turns.before, "after_s": self.turns.after, "loads": self.turns.loads} if self.turns else None
+        names = {
+            "device": self.second.device,
+            "model": self.second.title,
+            "first": self.first.id,
+            "second": self.second.id,
+        }
+        turns = (
+            {"before_s": self.turns.before, "after_s": self.turns.after, "loads": self.turns.loads}
+            if self.turns
+            else None
+        )
         failure = asdict(self.failure.as_failure()) if self.failure else None
-        return {**names, **found, "differences": list(self.differences), "in_turns": turns, "failure": failure}
+        return {
+            **names,
+            **found,
+            "differences": list(self.differences),
+            "in_turns": turns,
+            "failure": failure,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +88,15 @@ class Move:
     @property
     def in_words(self) -> str:
         """The step in words: when it happened, its size, and what else changed."""
-        effect = f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms ({100 * (self.step.ratio - 1):+.0f} %)"
+        effect = (
+            f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms "
+            f"({100 * (self.step.ratio - 1):+.0f} %)"
+        )
         changed = "; ".join(self.differences) or "nothing that farm knows of changed there"
-        return f"step at {words.moment(self.after.started_at)}, run {self.after.id[:6]}: {effect}: {changed}"
+        return (
+            f"step at {words.moment(self.after.started_at)}, run {self.after.id[:6]}: {effect}: "
+            f"{changed}"
+        )
 
 
 def timed(runs: Iterable[Run]) -> list[Run]:
@@ -76,7 +108,10 @@ def moves(runs: Sequence[Run]) -> list[Move]:
     """Return the steps in the medians of `timed` runs of one model on one device, in time order."""
     found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
-    return [Move(before, after, step, tuple(differences(before, after))) for before, after, step in sides]
+    return [
+        Move(before, after, step, tuple(differences(before, after)))
+        for before, after, step in sides
+    ]
 
 
 def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
@@ -97,12 +132,23 @@ def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDEN
     The result is UNSURE for a pair with a run that is not STABLE, whatever its numbers are.
     """
     trusted = [pair for pair in pairs if not any(map(_doubt, pair))]
-    found = dict(zip(map(id, trusted), stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence), strict=True))
-    return [Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair))) for pair in pairs]
+    found = dict(
+        zip(
+            map(id, trusted),
+            stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence),
+            strict=True,
+        )
+    )
+    return [
+        Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair)))
+        for pair in pairs
+    ]
 
 
 def compare_in_turns(
-    pairs: Sequence[tuple[Run, Run]], measured: Sequence[Paired | FarmError], confidence: float = stats.CONFIDENCE
+    pairs: Sequence[tuple[Run, Run]],
+    measured: Sequence[Paired | FarmError],
+    confidence: float = stats.CONFIDENCE,
 ) -> list[Pair]:
     """Compare each pair of builds that were measured again interleaved.
 
@@ -110,29 +156,50 @@ def compare_in_turns(
     """
     there = [found for found in measured if isinstance(found, Paired)]
     loads = [found.loads for found in there]
-    compared = iter(stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads))
+    compared = iter(
+        stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads)
+    )
     pairs_found = []
     for (first, second), found in zip(pairs, measured, strict=True):
         also = tuple(differences(first, second, facts=False))
         if isinstance(found, Paired):
             pairs_found.append(Pair(first, second, next(compared), also, turns=found))
         else:
-            untold = stats.Comparison(float("nan"), None, None, stats.Change.UNSURE, f"cannot tell: {found.what}")
+            untold = stats.Comparison(
+                float("nan"), None, None, stats.Change.UNSURE, f"cannot tell: {found.what}"
+            )
             pairs_found.append(Pair(first, second, untold, also, failure=found))
     return pairs_found
 
 
 def _untold(first: Run, second: Run) -> stats.Comparison:
     """Return the UNSURE comparison of two runs, with the reason."""
-    doubts = [f"{name} is {_doubt(run)}" for name, run in (("the first", first), ("the second", second)) if _doubt(run)]
-    both = all(run.verdict in _COMPARABLE and run.latency and run.latency.p50_ms > 0 for run in (first, second))
-    ratio = second.latency.p50_ms / first.latency.p50_ms if both and first.latency and second.latency else float("nan")
-    return stats.Comparison(ratio, None, None, stats.Change.UNSURE, f"cannot tell: {'; '.join(doubts)}")
+    doubts = [
+        f"{name} is {_doubt(run)}"
+        for name, run in (("the first", first), ("the second", second))
+        if _doubt(run)
+    ]
+    both = all(
+        run.verdict in _COMPARABLE and run.latency and run.latency.p50_ms > 0
+        for run in (first, second)
+    )
+    ratio = (
+        second.latency.p50_ms / first.latency.p50_ms
+        if both and first.latency and second.latency
+        else float("nan")
+    )
+    return stats.Comparison(
+        ratio, None, None, stats.Change.UNSURE, f"cannot tell: {'; '.join(doubts)}"
+    )
 
 
 def _doubt(run: Run) -> str:
     """Return why a run's latency is not to be trusted; empty if it is."""
-    return "" if run.verdict is Verdict.STABLE and run.samples else f"{run.verdict.value}: {run.reason}"
+    return (
+        ""
+        if run.verdict is Verdict.STABLE and run.samples
+        else f"{run.verdict.value}: {run.reason}"
+    )
 
 
 def _seconds(run: Run) -> tuple[float, ...]:
@@ -146,19 +213,42 @@ def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
     import differs with the model, its data and limits, and the versions of farm and TVM that made
     it.
     """
-    found = [_changed(name, getattr(first, name), getattr(second, name)) for name in ("title", "device", "profile", "url")]
-    found.append(_changed("import", (first.model_digest or "")[:8], (second.model_digest or "")[:8]) if first.model_digest else "")
-    found.append(_changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8]))
+    found = [
+        _changed(name, getattr(first, name), getattr(second, name))
+        for name in ("title", "device", "profile", "url")
+    ]
+    found.append(
+        _changed("import", (first.model_digest or "")[:8], (second.model_digest or "")[:8])
+        if first.model_digest
+        else ""
+    )
+    found.append(
+        _changed("artifact", (first.artifact_digest or "")[:8], (second.artifact_digest or "")[:8])
+    )
     for name in sorted({*first.versions, *second.versions}):
-        found.append(_changed(name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")))
+        found.append(
+            _changed(
+                name, first.versions.get(name, "unknown"), second.versions.get(name, "unknown")
+            )
+        )
     if facts and first.samples and second.samples:
         one, other = first.samples.facts_before, second.samples.facts_before
-        found += [_changed(name, one.get(name, "unknown"), other.get(name, "unknown")) for name in _FACTS]
+        found += [
+            _changed(name, one.get(name, "unknown"), other.get(name, "unknown")) for name in _FACTS
+        ]
         found.append(
-            _changed("timed", *("in blocks" if samples.block > 1 else "one by one" for samples in (first.samples, second.samples)))
+            _changed(
+                "timed",
+                *(
+                    "in blocks" if samples.block > 1 else "one by one"
+                    for samples in (first.samples, second.samples)
+                ),
+            )
         )
         found.append(_apart("temperature", "°C", _hottest(first), _hottest(second), _WARMER_C))
-        found.append(_apart("load", "", _number(one.get("load_1m")), _number(other.get("load_1m")), _BUSIER))
+        found.append(
+            _apart("load", "", _number(one.get("load_1m")), _number(other.get("load_1m")), _BUSIER)
+        )
     return [words for words in found if words]
 
 
@@ -175,7 +265,14 @@ def _apart(name: str, unit: str, before: float | None, after: float | None, bar:
 def _hottest(run: Run) -> float | None:
     assert run.samples
     readings = [run.samples.facts_before, *run.samples.facts_during, run.samples.facts_after]
-    return max((float(value) for facts in readings for value in json.loads(facts.get("temperatures_c", "{}")).values()), default=None)
+    return max(
+        (
+            float(value)
+            for facts in readings
+            for value in json.loads(facts.get("temperatures_c", "{}")).values()
+        ),
+        default=None,
+    )
 
 
 def _number(text: str | None) -> float | None:

@@ -19,7 +19,10 @@ from farm.types import Artifact, Device, Model, Release
 def check(device: Device, link: Link) -> None:
     """Raise DeviceError if a device stores no deployments: if TVM's own server answers."""
     if not link.native:
-        why, fix = "TVM's own RPC server answers there, which keeps nothing", f"start farm's agent there: farm agent, for {device.url}"
+        why, fix = (
+            "TVM's own RPC server answers there, which keeps nothing",
+            f"start farm's agent there: farm agent, for {device.url}",
+        )
         raise DeviceError(f"{device.name} keeps no deployments", why, fix)
 
 
@@ -56,7 +59,11 @@ def files(artifact: Artifact) -> list[Any]:
     A model without parameters has no shard.
     """
     shard = artifact.parameters / SHARD
-    return [artifact.library, artifact.parameters / INDEX, *([shard] if shard.stat().st_size else [])]
+    return [
+        artifact.library,
+        artifact.parameters / INDEX,
+        *([shard] if shard.stat().st_size else []),
+    ]
 
 
 def manifest(model: Model, artifact: Artifact) -> dict[str, Any]:

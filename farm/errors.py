@@ -48,7 +48,9 @@ class FarmError(Exception):
         It has no control characters, and no line of a part except its first starts at the margin.
         """
         labelled = zip(("error", "why", "fix"), self.parts(), strict=True)
-        return "\n".join(f"{label}: {sanitize.block(str(text), ' ' * 7)}" for label, text in labelled if text)
+        return "\n".join(
+            f"{label}: {sanitize.block(str(text), ' ' * 7)}" for label, text in labelled if text
+        )
 
     def parts(self) -> tuple[str, str, str]:
         """Return (what, why, fix)."""

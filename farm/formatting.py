@@ -60,7 +60,9 @@ def sparkline(values: Sequence[float]) -> str:
     """
     low, high = min(values), max(values)
     room = max(high - low, 0.1 * high) or 1.0
-    return "".join(_BARS[min(len(_BARS) - 1, int((value - low) / room * len(_BARS)))] for value in values)
+    return "".join(
+        _BARS[min(len(_BARS) - 1, int((value - low) / room * len(_BARS)))] for value in values
+    )
 
 
 def elapsed(seconds: float) -> str:
@@ -143,7 +145,9 @@ def why(run: Run) -> str:
     if run.failure is None:
         return run.reason
     if run.verdict is Verdict.UNAVAILABLE:
-        return "; ".join(part for part in (run.failure.why or run.failure.what, run.failure.fix) if part)
+        return "; ".join(
+            part for part in (run.failure.why or run.failure.what, run.failure.fix) if part
+        )
     return run.failure.what
 
 

@@ -42,7 +42,9 @@ def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_c
     return block
 
 
-def so_often(rounds: int, note: Callable[[int], None] = lambda _: None) -> Callable[[Medians], bool]:
+def so_often(
+    rounds: int, note: Callable[[int], None] = lambda _: None
+) -> Callable[[Medians], bool]:
     """Return a stop condition that allows `rounds` rounds.
 
     It calls `note(i)` at the start of round i.
@@ -57,7 +59,9 @@ def so_often(rounds: int, note: Callable[[int], None] = lambda _: None) -> Calla
     return goes_on
 
 
-def in_turns(blocks: Mapping[str, Block], goes_on: Callable[[Medians], bool], pace: Pace = Pace()) -> dict[str, list[float]]:
+def in_turns(
+    blocks: Mapping[str, Block], goes_on: Callable[[Medians], bool], pace: Pace = Pace()
+) -> dict[str, list[float]]:
     """Measure all `blocks` interleaved; return each one's median seconds per inference, per round.
 
     Rounds continue while `goes_on(medians)`. Every other round runs in reverse order, so that drift
@@ -66,7 +70,9 @@ def in_turns(blocks: Mapping[str, Block], goes_on: Callable[[Medians], bool], pa
     counts = {}
     for name, block in blocks.items():
         block(1)
-        counts[name] = pace.warm + max(pace.fewest, min(_MOST, int(pace.block_s / max(min(block(2)), 1e-7))))
+        counts[name] = pace.warm + max(
+            pace.fewest, min(_MOST, int(pace.block_s / max(min(block(2)), 1e-7)))
+        )
     medians: dict[str, list[float]] = {name: [] for name in blocks}
     order = list(blocks)
     while goes_on(medians):

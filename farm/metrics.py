@@ -39,12 +39,21 @@ def of_runs(runs: Sequence[Run]) -> str:
     """
     latency = {
         name: Metric(f"farm_latency_{name}_seconds", f"Latency of an inference, {words}.")
-        for name, words in (("p50", "median"), ("p90", "90th percentile"), ("p95", "95th percentile"), ("p99", "99th percentile"))
+        for name, words in (
+            ("p50", "median"),
+            ("p90", "90th percentile"),
+            ("p95", "95th percentile"),
+            ("p99", "99th percentile"),
+        )
     }
     verdict = Metric("farm_run_verdict", "1 for the verdict of the newest run.")
     ended = Metric("farm_run_timestamp_seconds", "When the newest run ended.")
-    error = Metric("farm_output_error_max", "Largest absolute difference of the output from the reference's.")
-    accuracy = Metric("farm_accuracy_ratio", "Share of the labelled samples that the device gets right.")
+    error = Metric(
+        "farm_output_error_max", "Largest absolute difference of the output from the reference's."
+    )
+    accuracy = Metric(
+        "farm_accuracy_ratio", "Share of the labelled samples that the device gets right."
+    )
     for run in runs:
         labels = {"device": run.device, "model": run.title, "profile": run.profile}
         verdict.values.append(({**labels, "verdict": run.verdict.value}, 1.0))
@@ -55,7 +64,11 @@ def of_runs(runs: Sequence[Run]) -> str:
                 accuracy.values.append((labels, run.samples.correct / run.samples.total))
         if run.latency and not run.emulated:
             for name, metric in latency.items():
-                metric.values += [(labels, 1e-3 * value) for value in [_percentile(run.latency, name)] if value is not None]
+                metric.values += [
+                    (labels, 1e-3 * value)
+                    for value in [_percentile(run.latency, name)]
+                    if value is not None
+                ]
     return text([verdict, ended, *latency.values(), error, accuracy])
 
 
@@ -72,7 +85,9 @@ def _lines(metric: Metric) -> list[str]:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_plain(value).translate(_ESCAPES)}"' for name, value in labels.items())
+    return ",".join(
+        f'{name}="{_plain(value).translate(_ESCAPES)}"' for name, value in labels.items()
+    )
 
 
 def _plain(value: str) -> str:
@@ -81,4 +96,8 @@ def _plain(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    return repr(float(value)) if math.isfinite(value) else {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
+    return (
+        repr(float(value))
+        if math.isfinite(value)
+        else {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
+    )

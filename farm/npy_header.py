@@ -21,9 +21,13 @@ _MAGIC = b"\x93NUMPY"
 _MOST_BYTES = 10_000  # of a header; numpy's own limit
 _LENGTHS = {(1, 0): "<H", (2, 0): "<I"}  # by version
 _FIELD = r"(['\"]){}\1\s*:\s*"
-_DTYPE = re.compile(_FIELD.format("descr") + r"(['\"])([<>|=]?[?A-Za-z]\d{0,5}(?:\[\w{1,9}\])?)\2", re.ASCII)
+_DTYPE = re.compile(
+    _FIELD.format("descr") + r"(['\"])([<>|=]?[?A-Za-z]\d{0,5}(?:\[\w{1,9}\])?)\2", re.ASCII
+)
 _ORDER = re.compile(_FIELD.format("fortran_order") + r"(True|False)\b", re.ASCII)
-_SHAPE = re.compile(_FIELD.format("shape") + r"\(((?:\s*\d{1,19}L?\s*,)*(?:\s*\d{1,19}L?)?)\s*\)", re.ASCII)
+_SHAPE = re.compile(
+    _FIELD.format("shape") + r"\(((?:\s*\d{1,19}L?\s*,)*(?:\s*\d{1,19}L?)?)\s*\)", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

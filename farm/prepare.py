@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 KIND = "models"
-MODULE, WEIGHTS, REFERENCE, PREPARED = "module.json", "weights.npz", "reference.npz", "prepared.json"
+MODULE, WEIGHTS, REFERENCE, PREPARED = (
+    "module.json",
+    "weights.npz",
+    "reference.npz",
+    "prepared.json",
+)
 FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
 _FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
@@ -47,7 +52,9 @@ BUILD = "build"  # folder of the code that the check generated
 Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], Generated | None]
 _MOST_BYTES = 16 << 20  # of prepared.json
 _MOST_AXES = 32
-_NUMBERS = re.compile(r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII)
+_NUMBERS = re.compile(
+    r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII
+)
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -64,10 +71,10 @@ def prepare(
     """Return the prepared model from the store, or prepare and store it.
 
     `host` is the profile of this machine. `maker` replaces `make`, for example to run it in a
-    sandbox; the files that it leaves are trusted for their content only. `upstream` is where others'
-    prepared models are fetched from. With `keep_build`, the code that the check generates becomes
-    the model's build for `host`. Raises ModelError if the model cannot be imported, and WrongAnswer
-    if our build of it does not agree with the reference.
+    sandbox; the files that it leaves are trusted for their content only. `upstream` is where
+    others' prepared models are fetched from. With `keep_build`, the code that the check generates
+    becomes the model's build for `host`. Raises ModelError if the model cannot be imported, and
+    WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
     before = _digest(model, cache)
@@ -83,7 +90,9 @@ def prepare(
                 break
             before = digest  # a `python:` source may read other files than its last record names
         else:
-            raise ModelError(f"{model.name} changed while it was read", model.source, "run the command again")
+            raise ModelError(
+                f"{model.name} changed while it was read", model.source, "run the command again"
+            )
         with store.publish(KIND, digest) as folder:
             for name in FILES:
                 _moved(made / name, folder / name)
@@ -105,7 +114,14 @@ def kept(model: Model, cache: Path) -> Prepared | None:
     return load(model.name, folder, cached=True) if folder else None
 
 
-def make(context: TaskContext, model: Model, host: Profile, cache: Path, folder: Path, keep_build: bool = False) -> Generated | None:
+def make(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    cache: Path,
+    folder: Path,
+    keep_build: bool = False,
+) -> Generated | None:
     """Import a model, check it, and write FILES into a folder.
 
     If a model with an open batch cannot be built, or answers wrong, it is imported again with its
@@ -144,7 +160,11 @@ def import_model(model: Model, cache: Path, host: Profile, note: Note) -> Import
 def _moved(source: Path, target: Path) -> None:
     """Move a file that a sandboxed process may have made; refuse links and special files."""
     if source.is_symlink() or not source.is_file():
-        raise ModelError(f"{source.name} was not made", "the process that imported the model left no such file", "run the command again")
+        raise ModelError(
+            f"{source.name} was not made",
+            "the process that imported the model left no such file",
+            "run the command again",
+        )
     source.rename(target)
 
 
@@ -183,7 +203,11 @@ def _wrong(prepared: Prepared) -> str:
         if name := wrong_field(part):
             return name
     for spec in (*prepared.inputs, *prepared.outputs):
-        if not _NUMBERS.fullmatch(spec.dtype) or any(extent < 0 for extent in spec.shape) or len(spec.shape) > _MOST_AXES:
+        if (
+            not _NUMBERS.fullmatch(spec.dtype)
+            or any(extent < 0 for extent in spec.shape)
+            or len(spec.shape) > _MOST_AXES
+        ):
             return "dtype or shape"
     return "" if prepared.precision in LIMITS else "precision"
 
@@ -198,7 +222,9 @@ def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     wanted += [f"output:{index}" for index in range(len(prepared.outputs))]
     if missing := [name for name in wanted if name not in kept]:
         fix = f"rm -r {shlex.quote(str(prepared.directory))}"
-        raise ModelError(f"{prepared.model}: {REFERENCE} is damaged", f"it lacks {', '.join(missing)}"[:600], fix)
+        raise ModelError(
+            f"{prepared.model}: {REFERENCE} is damaged", f"it lacks {', '.join(missing)}"[:600], fix
+        )
     values = [kept[name] for name in wanted]
     inputs = {spec.name: value for spec, value in zip(prepared.inputs, values, strict=False)}
     return inputs, values[len(prepared.inputs) :]
@@ -214,17 +240,29 @@ def _digest(model: Model, cache: Path) -> str | None:
     if fingerprint is None:
         return None
     try:
-        dataset = [data.digest(model.dataset), asdict(model.preprocess), model.labels or ""] if model.dataset else []
+        dataset = (
+            [data.digest(model.dataset), asdict(model.preprocess), model.labels or ""]
+            if model.dataset
+            else []
+        )
         judged = {name: asdict(limits) for name, limits in model.limits.items()}
         return digest_of(_FORMAT, fingerprint, *dataset, judged, compiler_digest(), versions())
     except OSError as exc:
         raise ModelError(
-            f"{model.name}: its data set cannot be read", f"{exc.strerror}: {exc.filename}", "correct `dataset` or `labels` in devices.toml"
+            f"{model.name}: its data set cannot be read",
+            f"{exc.strerror}: {exc.filename}",
+            "correct `dataset` or `labels` in devices.toml",
         ) from exc
 
 
 def _prepare_into(
-    folder: Path, context: TaskContext, model: Model, imported: Imported, host: Profile, seconds: dict[str, float], keep_build: bool
+    folder: Path,
+    context: TaskContext,
+    model: Model,
+    imported: Imported,
+    host: Profile,
+    seconds: dict[str, float],
+    keep_build: bool,
 ) -> Generated | None:
     """Run the reference engine and our build, compare them, and write FILES into a folder.
 
@@ -248,7 +286,10 @@ def _prepare_into(
     if generated:
         seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
     precision = _precision(imported.module)
-    checks = [_checked(model, imported, *pair, model.limits[precision]) for pair in zip(answers, expected, strict=True)]
+    checks = [
+        _checked(model, imported, *pair, model.limits[precision])
+        for pair in zip(answers, expected, strict=True)
+    ]
     with timed(seconds, "reference"):  # last, because it may take long
         correct, total = _reference_accuracy(context, model, imported)
     np.savez(folder / WEIGHTS, *imported.weights)
@@ -273,11 +314,17 @@ def _prepare_into(
 
 def _of_another_batch(imported: Imported) -> dict[str, Array]:
     """Return an example with a batch size that no other extent of the model is likely to have."""
-    specs = [replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:])) for spec in imported.inputs if spec.open]
+    specs = [
+        replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:]))
+        for spec in imported.inputs
+        if spec.open
+    ]
     return {**imported.example, **example_inputs(specs)}
 
 
-def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], limits: Limits) -> Agreement:
+def _checked(
+    model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], limits: Limits
+) -> Agreement:
     """Return the agreement of our answers with the reference's.
 
     Raises WrongAnswer if it is beyond the limits.
@@ -285,17 +332,25 @@ def _checked(model: Model, imported: Imported, ours: Sequence[Array], theirs: Se
     check = stats.agreement(ours, theirs, limits)
     if not check.right and quantize.applies_to(model):
         dtype = quantize.settings_of(model).dtype
-        tries = "try --calibration minmax or percentile, scales for each channel, or more samples of what it will be fed"
+        tries = (
+            "try --calibration minmax or percentile, scales for each channel, or more samples of "
+            "what it will be fed"
+        )
         raise WrongAnswer(
             f"{model.name}: quantized to {dtype}, its answer is too far from the float model's",
             _difference(imported, ours, theirs, check),
-            tries if dtype == "int8" else "use the float model, or widen its `limits` where that is right for you",
+            tries
+            if dtype == "int8"
+            else "use the float model, or widen its `limits` where that is right for you",
         )
     if not check.right:
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
             f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
-            "export the model another way (ONNX instead of torch.export, or the other way round), or another opset; or widen its `limits`",
+            (
+                "export the model another way (ONNX instead of torch.export, or the other way "
+                "round), or another opset; or widen its `limits`"
+            ),
         )
     return check
 
@@ -309,19 +364,31 @@ def _precision(module: Any) -> str:
     if is_quantized(module):
         return "int8"
     dtypes: set[str] = set()
-    relax.analysis.post_order_visit(module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", ""))))
+    relax.analysis.post_order_visit(
+        module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", "")))
+    )
     return "float32" if dtypes.isdisjoint(("float16", "bfloat16")) else "float16"
 
 
-def _difference(imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement) -> str:
+def _difference(
+    imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement
+) -> str:
     """Describe how our answer differs from the reference's."""
     for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
-            return f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} {list(other.shape)}"
-    return check.why or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
+            return (
+                f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} "
+                f"{list(other.shape)}"
+            )
+    return (
+        check.why
+        or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
+    )
 
 
-def _reference_accuracy(context: TaskContext, model: Model, imported: Imported) -> tuple[int | None, int | None]:
+def _reference_accuracy(
+    context: TaskContext, model: Model, imported: Imported
+) -> tuple[int | None, int | None]:
     """Return how many labelled samples the reference classifies right, and of how many.
 
     Both are None if the model has no data set.
@@ -332,11 +399,19 @@ def _reference_accuracy(context: TaskContext, model: Model, imported: Imported) 
     for sample in samples.read():
         correct += int(imported.reference(sample.inputs)[0].argmax() == sample.label)
         if sample.index % _EVERY_SAMPLES == 0:
-            context.note(Progress(Stage.IMPORTING, f"{imported.engine} on {len(samples)} labelled samples", sample.index / len(samples)))
+            context.note(
+                Progress(
+                    Stage.IMPORTING,
+                    f"{imported.engine} on {len(samples)} labelled samples",
+                    sample.index / len(samples),
+                )
+            )
     return correct, len(samples)
 
 
-def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
+def _run_here(
+    model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]
+) -> list[list[Array]]:
     """Run our own build of the model on each example in this process."""
     with compiling(model.name, host):
         run = host_run.built(imported.module, imported.weights, host)
@@ -344,7 +419,11 @@ def _run_here(model: Model, imported: Imported, host: Profile, examples: Sequenc
 
 
 def _build_and_run(
-    model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]], folder: Path
+    model: Model,
+    imported: Imported,
+    host: Profile,
+    examples: Sequence[Mapping[str, Array]],
+    folder: Path,
 ) -> tuple[Generated, list[list[Array]]]:
     """Run our own build of the model on each example, and write its code to the folder BUILD.
 
@@ -355,6 +434,18 @@ def _build_and_run(
     (folder / BUILD).mkdir()
     with compiling(model.name, host):
         module = tvm.ir.load_json((folder / MODULE).read_text())
-        code = code_of(module, imported.weights, host, {}, folder, folder / BUILD, lambda _: None, {}, load=True)
+        code = code_of(
+            module,
+            imported.weights,
+            host,
+            {},
+            folder,
+            folder / BUILD,
+            lambda _: None,
+            {},
+            load=True,
+        )
         run = host_run.runner(code.lowered, code.executable)
-        return code.generated, [run([example[spec.name] for spec in imported.inputs]) for example in examples]
+        return code.generated, [
+            run([example[spec.name] for spec in imported.inputs]) for example in examples
+        ]

@@ -121,7 +121,9 @@ class Terminal:
         self._resume: Callable[[], None] = lambda: None
 
     @contextlib.contextmanager
-    def lent(self, pause: Callable[[], None] = lambda: None, resume: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def lent(
+        self, pause: Callable[[], None] = lambda: None, resume: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """Allow questions on the terminal in this block.
 
         `pause` and `resume` stop and restart other output there, such as the dashboard.

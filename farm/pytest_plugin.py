@@ -31,16 +31,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the plugin's options."""
     group = parser.getgroup("farm")
     group.addoption("--farm-config", metavar="FILE", help="The devices.toml of the `farm` fixture.")
-    group.addoption("--farm-store", metavar="URL", help="Where its runs are stored: a file, or postgresql://...")
+    group.addoption(
+        "--farm-store", metavar="URL", help="Where its runs are stored: a file, or postgresql://..."
+    )
     parser.addini("farm_config", "The devices.toml of the `farm` fixture.", type="paths")
-    parser.addini("farm_untrusted", "The result of a test that uses an unreliable figure: fail or skip.", default="fail")
+    parser.addini(
+        "farm_untrusted",
+        "The result of a test that uses an unreliable figure: fail or skip.",
+        default="fail",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the plugin's settings. Raises pytest.UsageError for an unknown value."""
     config.stash[_RUNS] = []
     if config.getini("farm_untrusted") not in _CHOICES:
-        raise pytest.UsageError(f"farm_untrusted is {config.getini('farm_untrusted')!r}; it is one of {', '.join(_CHOICES)}")
+        raise pytest.UsageError(
+            f"farm_untrusted is {config.getini('farm_untrusted')!r}; it is one of "
+            f"{', '.join(_CHOICES)}"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +60,9 @@ def farm(pytestconfig: pytest.Config) -> Farm:
     given = pytestconfig.getoption("--farm-config")
     configured: list[Path] = pytestconfig.getini("farm_config")
     path = given or (configured[0] if configured else None)
-    return Farm.load(path, store=pytestconfig.getoption("--farm-store"), kept=pytestconfig.stash[_RUNS].append)
+    return Farm.load(
+        path, store=pytestconfig.getoption("--farm-store"), kept=pytestconfig.stash[_RUNS].append
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,4 +87,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.section("farm")
         for run in runs:
             figure = formatting.latency(run) if run.latency and not run.emulated else ""
-            terminalreporter.line(formatting.plain(f"{run.title} on {run.device}: {run.verdict.value} {figure} ({formatting.why(run)})"))
+            terminalreporter.line(
+                formatting.plain(
+                    f"{run.title} on {run.device}: {run.verdict.value} {figure} "
+                    f"({formatting.why(run)})"
+                )
+            )

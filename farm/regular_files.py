@@ -1,4 +1,7 @@
-"""Refuse what is no regular file before it is opened: a pipe may hang its reader, a device never end."""
+"""Refuse what is no regular file before it is opened.
+
+A pipe may hang its reader, a device never end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ import errno
 import stat
 from pathlib import Path
 
-_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 _PIPE = _KINDS[stat.S_IFIFO]
 _OPENED = ("/dev/fd/", "/proc/self/fd/")  # descriptors, as a shell passes them for <(command)
 

@@ -17,7 +17,9 @@ import unicodedata
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # SGR, which compilers use in their errors
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 # Invisible but str.isprintable: Default_Ignorable_Code_Point without category Cf.
-_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 def is_safe(text: str) -> bool:

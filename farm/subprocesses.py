@@ -68,11 +68,21 @@ def run(
             errors="replace",
         )
     except FileNotFoundError as exc:
-        raise BuildError(f"{what}: {words[0]} is not installed", str(exc), fix or f"install {words[0]} or name another tool") from exc
+        raise BuildError(
+            f"{what}: {words[0]} is not installed",
+            str(exc),
+            fix or f"install {words[0]} or name another tool",
+        ) from exc
     except subprocess.TimeoutExpired as exc:
-        raise DeadlineError(f"{what}: no end after {deadline.seconds:.0f} s", " ".join(words)[:500], fix) from exc
+        raise DeadlineError(
+            f"{what}: no end after {deadline.seconds:.0f} s", " ".join(words)[:500], fix
+        ) from exc
     if done.returncode:
-        raise BuildError(f"{what} failed with exit code {done.returncode}", last_lines(done.stdout) or " ".join(words)[:500], fix)
+        raise BuildError(
+            f"{what} failed with exit code {done.returncode}",
+            last_lines(done.stdout) or " ".join(words)[:500],
+            fix,
+        )
     return done.stdout
 
 
@@ -124,7 +134,11 @@ def start(
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for the duration of the block."""
     child = start(command, log=log, env=env, pass_fds=pass_fds)
@@ -140,11 +154,12 @@ def peer_process(
 ) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
     """Run a program for the duration of the block, with a socket as its standard input and output.
 
-    Yields the other end of the socket, and the process. Another thread that cancels this one ends the
-    program (see farm.cancellation).
+    Yields the other end of the socket, and the process. Another thread that cancels this one ends
+    the program (see farm.cancellation).
 
-    The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket, too,
-    with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end by itself.
+    The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket,
+    too, with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end
+    by itself.
     """
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
@@ -268,11 +283,16 @@ def replace(command: Sequence[str | Path], *, env: Mapping[str, str] | None = No
 
 
 def attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program that has this one's input and output. Raises UsageError if it cannot start."""
+    """Start a program that has this one's input and output.
+
+    Raises UsageError if it cannot start.
+    """
     try:
         return subprocess.Popen(list(command), env={**os.environ, **env})
     except OSError as exc:
-        raise UsageError(f"{command[0]} cannot be run", exc.strerror or str(exc), "name a program after --") from exc
+        raise UsageError(
+            f"{command[0]} cannot be run", exc.strerror or str(exc), "name a program after --"
+        ) from exc
 
 
 def shell_status(child: subprocess.Popen[bytes], seconds: float) -> int | None:

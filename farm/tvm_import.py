@@ -35,7 +35,9 @@ def _left_out() -> bool:
 class _Finder(MetaPathFinder):
     """Finder of TVM's modules whose loaders hide torch, unless torch is imported already."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return a spec whose loader hides torch for a module of TVM; None for other modules."""
         if fullname not in _TVM or _TORCH in sys.modules:
             return None
@@ -84,14 +86,18 @@ def _brief_answers() -> Iterator[None]:
     registry: Any = tvm_ffi.registry
     before = core._object_type_key_to_index, registry.list_global_func_names
     core._object_type_key_to_index = _where_known(before[0], registry.get_registered_type_keys)
-    registry.list_global_func_names = _where_new(before[1], lambda: registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")()(-1))
+    registry.list_global_func_names = _where_new(
+        before[1], lambda: registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")()(-1)
+    )
     try:
         yield
     finally:
         core._object_type_key_to_index, registry.list_global_func_names = before
 
 
-def _where_known(find: Callable[[str], Any], names: Callable[[], Sequence[str]]) -> Callable[[str], Any]:
+def _where_known(
+    find: Callable[[str], Any], names: Callable[[], Sequence[str]]
+) -> Callable[[str], Any]:
     """Return `find` restricted to the known names; it returns None for others."""
     known = set[str]()
 

@@ -1,8 +1,8 @@
 """The main program of a worker process: receive a task, run it, return the answer, repeat.
 
-The other end is `workers.WorkerPool`. A worker may be stopped at any moment: paused, frozen, or swapped
-out. To keep others from blocking on it, tasks and answers, which may be large, are passed as files
-in its scratch folder; the connection carries only short messages that fit into its buffer.
+The other end is `workers.WorkerPool`. A worker may be stopped at any moment: paused, frozen, or
+swapped out. To keep others from blocking on it, tasks and answers, which may be large, are passed
+as files in its scratch folder; the connection carries only short messages that fit into its buffer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class _Warnings(logging.Handler):
             self._connection.send((Kind.WARNING, record.getMessage()))
 
 
-def run(context: TaskContext, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Kind, Any]:
+def run(
+    context: TaskContext, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Kind, Any]:
     """Run a task; return DONE and its result, or FAILED and its FarmError."""
     try:
         return Kind.DONE, function(context, *arguments)
@@ -125,17 +127,25 @@ def full_disk(error: BaseException) -> FarmError | None:
 
     EFBIG counts too: in the sandbox, the size of files is limited to the free space of the disk.
     """
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if not isinstance(error, OSError) or error.errno not in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+    ):
         return None
     where = error.filename or tempfile.gettempdir()
     return BuildError(
-        "the disk is full", f"{error.strerror}: {where}", "free space there, or keep the cache elsewhere: export FARM_CACHE=/path"
+        "the disk is full",
+        f"{error.strerror}: {where}",
+        "free space there, or keep the cache elsewhere: export FARM_CACHE=/path",
     )
 
 
 def _unexpected(error: Exception) -> FarmError:
     """Return the FarmError for an exception that is not one."""
-    return full_disk(error) or InternalError(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return full_disk(error) or InternalError(
+        f"{type(error).__name__}: {error}", traceback.format_exc()
+    )
 
 
 def main() -> None:

@@ -115,7 +115,9 @@ class _ThreadWorker(_Worker):
     """A thread of this process. Tasks and answers pass as they are."""
 
     cancellation: Cancellation = field(default_factory=Cancellation)
-    _tasks: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = field(default_factory=SimpleQueue)
+    _tasks: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = field(
+        default_factory=SimpleQueue
+    )
     _answer: Any = None
 
     def give(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -154,7 +156,9 @@ class WorkerPool:
     _quiet: str | None = None
     _wants_quiet: list[str] = field(default_factory=list)
     _warnings: set[str] = field(default_factory=set)
-    _look_again: Deadline = field(default_factory=lambda: Deadline(0))  # for what is past its deadline
+    _look_again: Deadline = field(
+        default_factory=lambda: Deadline(0)
+    )  # for what is past its deadline
     _reaper: subprocesses.OrphanReaper = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
@@ -195,7 +199,9 @@ class WorkerPool:
         if worker is None or worker.has_died:
             if worker is not None:
                 self._dismiss(slot)
-            worker = self._workers[slot] = self._start_thread(slot) if thread else self._start_process(slot, here)
+            worker = self._workers[slot] = (
+                self._start_thread(slot) if thread else self._start_process(slot, here)
+            )
             self._selector.register(worker.connection, selectors.EVENT_READ, slot)
         worker.give(function, arguments)
         worker.deadline, worker.task, worker.doing = Deadline(deadline_s), task, ""
@@ -232,7 +238,13 @@ class WorkerPool:
         ours, theirs = Pipe()
         with theirs:
             child = subprocesses.start(
-                [sys.executable, "-c", _START.format(path=[entry for entry in sys.path if entry]), str(theirs.fileno()), scratch],
+                [
+                    sys.executable,
+                    "-c",
+                    _START.format(path=[entry for entry in sys.path if entry]),
+                    str(theirs.fileno()),
+                    scratch,
+                ],
                 log=log,
                 env={"TMPDIR": str(scratch)},
                 pass_fds=[theirs.fileno()],
@@ -313,7 +325,9 @@ class WorkerPool:
         self._dismiss(slot)
         if not busy:
             return []
-        return [Message(slot, Kind.FAILED, InternalError(f"{task}: its process ended with {how}", why))]
+        return [
+            Message(slot, Kind.FAILED, InternalError(f"{task}: its process ended with {how}", why))
+        ]
 
     def _expire(self) -> list[Message]:
         """End the workers past their deadline, and return the failures of their tasks.
@@ -325,13 +339,21 @@ class WorkerPool:
         self._look_again = Deadline(_TICK_S)
         found = []
         for slot, worker in list(self._workers.items()):
-            if worker.deadline and worker.paused_at is None and worker.asked_at is None and worker.deadline.expired:
+            if (
+                worker.deadline
+                and worker.paused_at is None
+                and worker.asked_at is None
+                and worker.deadline.expired
+            ):
                 seconds, task = worker.deadline.seconds, worker.task
                 self._dismiss(slot)
                 error = DeadlineError(
                     f"{task}: no end after {seconds:.0f} s",
                     "the device or the work on it hangs, or is slower than the deadline allows",
-                    "give it longer with --deadline SECONDS, or look at the device with: farm devices -v",
+                    (
+                        "give it longer with --deadline SECONDS, or look at the device with: farm "
+                        "devices -v"
+                    ),
                 )
                 found.append(Message(slot, Kind.FAILED, error))
         return found
@@ -391,7 +413,9 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def thread_map(function: Callable[[Item], Answer], items: Sequence[Item], most: int = 32) -> list[Answer]:
+def thread_map(
+    function: Callable[[Item], Answer], items: Sequence[Item], most: int = 32
+) -> list[Answer]:
     """Apply `function` to all items in parallel threads; return the results in order.
 
     It is for short network requests, never for TVM.

@@ -18,26 +18,42 @@ _BUILD_S = 1200.0
 
 # Hypothesis calls an example a failure that takes 0.2 s, which a busy machine may need for any.
 # The same examples each time, unless FARM_HYPOTHESIS=random asks for others.
-settings.register_profile("same examples", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "same examples",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("random" if os.environ.get("FARM_HYPOTHESIS") == "random" else "same examples")
+settings.load_profile(
+    "random" if os.environ.get("FARM_HYPOTHESIS") == "random" else "same examples"
+)
 
-# Programs under test inherit signals that are ignored, for which some tests wait: hang-ups under nohup, Ctrl-C in a shell's background.
-for number, handler in ((signal.SIGHUP, lambda *_: None), (signal.SIGINT, signal.default_int_handler)):
+# Programs under test inherit signals that are ignored, for which some tests wait: hang-ups under
+# nohup, Ctrl-C in a shell's background.
+for number, handler in (
+    (signal.SIGHUP, lambda *_: None),
+    (signal.SIGINT, signal.default_int_handler),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
 def _all_cores() -> Iterator[None]:
-    """Give the cores back that TVM's threads have taken from this one, for the programs of later tests."""
+    """Give the cores back that TVM's threads have taken from this one, for the programs of later
+    tests.
+    """
     cores = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, cores)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="only the tests of tests/quick_tier.py, without TVM")
+    parser.addoption(
+        "--quick", action="store_true", help="only the tests of tests/quick_tier.py, without TVM"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +68,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def agents() -> Callable[[str], Path]:
-    """Architecture -> the path of its agent, built at the first use and kept in the farm's cache."""
+    """Architecture -> the path of its agent, built at the first use and kept in the farm's
+    cache.
+    """
     cache = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm")
 
     def executable(arch: str) -> Path:

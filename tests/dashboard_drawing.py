@@ -8,19 +8,57 @@ from rich.console import Console
 
 from farm import dashboard
 from farm.dashboard import Board
-from farm.types import Agreement, Device, Event, Failure, Job, Latency, Model, Plan, Profile, Run, Samples, Verdict
+from farm.types import (
+    Agreement,
+    Device,
+    Event,
+    Failure,
+    Job,
+    Latency,
+    Model,
+    Plan,
+    Profile,
+    Run,
+    Samples,
+    Verdict,
+)
 
 
 def jobs(devices: int = 2, models: int = 2, scheme: str = "local:") -> list[Job]:
     boards = [Device(f"board{number}", Profile("x86", {}, ""), scheme) for number in range(devices)]
-    return [Job(board, Model(f"model{number}", ""), Plan()) for board in boards for number in range(models)]
+    return [
+        Job(board, Model(f"model{number}", ""), Plan())
+        for board in boards
+        for number in range(models)
+    ]
 
 
-def a_run(verdict: Verdict = Verdict.STABLE, url: str = "local:", reason: str = "because", failure: Failure | None = None) -> Run:
-    samples = Samples((0.0437,) * 20, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
+def a_run(
+    verdict: Verdict = Verdict.STABLE,
+    url: str = "local:",
+    reason: str = "because",
+    failure: Failure | None = None,
+) -> Run:
+    samples = Samples(
+        (0.0437,) * 20, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
+    )
     latency = Latency(20, 43.7, 43.7, 43.7, 1.748, None, None)
     made = None if failure else (samples, latency)
-    return Run("1", "board0", "model0", "x86", url, "", verdict, reason, None, *(made or (None, None)), 449, 460, failure=failure)
+    return Run(
+        "1",
+        "board0",
+        "model0",
+        "x86",
+        url,
+        "",
+        verdict,
+        reason,
+        None,
+        *(made or (None, None)),
+        449,
+        460,
+        failure=failure,
+    )
 
 
 DIED = Failure("DeviceError", "the agent died", "signal 9", "farm devices", 5)

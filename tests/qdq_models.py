@@ -33,41 +33,79 @@ class Network:
         return name
 
     def quantized(self, value: str, scale: float, zero: int, dtype: str = "uint8") -> str:
-        numbers = [self.weight("scale", np.float32(scale)), self.weight("zero", np.array(zero, dtype))]
+        numbers = [
+            self.weight("scale", np.float32(scale)),
+            self.weight("zero", np.array(zero, dtype)),
+        ]
         return self.op("DequantizeLinear", self.op("QuantizeLinear", value, *numbers), *numbers)
 
     def _weight(self, shape: tuple[int, ...], axis: int, per_channel: bool) -> tuple[str, Array]:
-        scale = self._numbers.uniform(0.005, 0.02, shape[axis] if per_channel else ()).astype(np.float32)
+        scale = self._numbers.uniform(0.005, 0.02, shape[axis] if per_channel else ()).astype(
+            np.float32
+        )
         values = self._numbers.integers(-127, 128, shape, dtype=np.int8)
-        inputs = [self.weight("w", values), self.weight("ws", scale), self.weight("wz", np.zeros(scale.shape, np.int8))]
-        return self.op("DequantizeLinear", *inputs, **({"axis": axis} if per_channel else {})), scale
+        inputs = [
+            self.weight("w", values),
+            self.weight("ws", scale),
+            self.weight("wz", np.zeros(scale.shape, np.int8)),
+        ]
+        return self.op(
+            "DequantizeLinear", *inputs, **({"axis": axis} if per_channel else {})
+        ), scale
 
-    def convolution(self, value: str, scale: float, shape: tuple[int, ...], per_channel: bool = True, **attributes: Any) -> str:
+    def convolution(
+        self,
+        value: str,
+        scale: float,
+        shape: tuple[int, ...],
+        per_channel: bool = True,
+        **attributes: Any,
+    ) -> str:
         """Of a dequantized tensor of that scale, with a bias of int32."""
         weight, scales = self._weight(shape, 0, per_channel)
         steps = self.weight("b", self._numbers.integers(-3000, 3000, shape[0], dtype=np.int32))
-        scaled = self.weight("bs", (np.float32(scale) * scales).astype(np.float32) * np.ones(shape[0], np.float32))
-        bias = self.op("DequantizeLinear", steps, scaled, self.weight("bz", np.zeros(shape[0], np.int32)), axis=0)
+        scaled = self.weight(
+            "bs", (np.float32(scale) * scales).astype(np.float32) * np.ones(shape[0], np.float32)
+        )
+        bias = self.op(
+            "DequantizeLinear",
+            steps,
+            scaled,
+            self.weight("bz", np.zeros(shape[0], np.int32)),
+            axis=0,
+        )
         return self.op("Conv", value, weight, bias, **attributes)
 
     def product(self, value: str, shape: tuple[int, int]) -> str:
         """With a bias of float32."""
         weight, _ = self._weight(shape, 1, True)
         return self.op(
-            "Add", self.op("MatMul", value, weight), self.weight("b", self._numbers.standard_normal(shape[1]).astype(np.float32))
+            "Add",
+            self.op("MatMul", value, weight),
+            self.weight("b", self._numbers.standard_normal(shape[1]).astype(np.float32)),
         )
 
-    def graph(self, output: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> onnx.GraphProto:
+    def graph(
+        self, output: str, inputs: dict[str, Any], outputs: dict[str, Any]
+    ) -> onnx.GraphProto:
         [name] = outputs
-        return graph([*self.nodes, node("Identity", [output], [name])], inputs, outputs, self.weights)
+        return graph(
+            [*self.nodes, node("Identity", [output], [name])], inputs, outputs, self.weights
+        )
 
 
 def residual_network() -> onnx.GraphProto:
-    """What a quantized image network is made of: padding by a zero point, clamps, groups, depthwise, a sum, a concatenation, averages."""
+    """What a quantized image network is made of: padding by a zero point, clamps, groups,
+    depthwise, a sum, a concatenation, averages.
+    """
     net = Network()
     x = net.quantized("x", 0.03, 119)
     a = net.convolution(x, 0.03, (16, 3, 3, 3), pads=[1, 1, 1, 1], strides=[2, 2])
-    a = net.quantized(net.op("Clip", a, net.weight("low", np.float32(0)), net.weight("high", np.float32(6))), 0.0235, 0)
+    a = net.quantized(
+        net.op("Clip", a, net.weight("low", np.float32(0)), net.weight("high", np.float32(6))),
+        0.0235,
+        0,
+    )
     b = net.convolution(a, 0.0235, (16, 1, 3, 3), per_channel=False, pads=[1, 1, 1, 1], group=16)
     b = net.quantized(b, 0.08, 131)
     c = net.quantized(net.op("Relu", net.op("Add", a, b)), 0.05, 3)

@@ -1,7 +1,8 @@
 """Choose the tests of `tools/test --quick`, and refuse TVM to them.
 
-They need neither TVM nor a worker, an agent or a server: configuration, data types, statistics, views, and the parts of other
-rooms that only compute. A file is in the tier by its place in `PATHS`."""
+They need neither TVM nor a worker, an agent or a server: configuration, data types, statistics,
+views, and the parts of other rooms that only compute. A file is in the tier by its place in
+`PATHS`."""
 
 from __future__ import annotations
 
@@ -69,10 +70,13 @@ class TvmRefused(ImportError):
 class RefuseTvm(MetaPathFinder):
     """Fail each import of TVM, in this process."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name.partition(".")[0] in REFUSED:
             raise TvmRefused(
-                f"a test of the quick tier imports {name}: take its file out of PATHS of tests/quick_tier.py, or import it later"
+                f"a test of the quick tier imports {name}: take its file out of PATHS of "
+                "tests/quick_tier.py, or import it later"
             )
         return None
 

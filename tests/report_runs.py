@@ -13,32 +13,70 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>document.title='harm'</script>|net"
 FACTS = {"cpu": "Cortex-A76", "governor": "performance", "temperatures_c": '{"cpu": 51.5}'}
 LEDGER = {"build": 1.5, "connect": 0.4, "upload": 0.1, "compute": 3.0, "RPC": 0.001}
-GONE = Failure("DeviceError", "the board does not answer", "connection <b>refused</b>", "farm doctor", 5)
+GONE = Failure(
+    "DeviceError", "the board does not answer", "connection <b>refused</b>", "farm doctor", 5
+)
 
 
 def timed(
-    device: str, model: str, number: int, middle_ms: float = 10.0, url: str = "local:", spread: float = 0.01, **changes: object
+    device: str,
+    model: str,
+    number: int,
+    middle_ms: float = 10.0,
+    url: str = "local:",
+    spread: float = 0.01,
+    **changes: object,
 ) -> Run:
     """A run with a hundred samples."""
     draw = random.Random(ascii((device, model, number)))
     seconds = tuple(round(1e6 * middle_ms * abs(draw.gauss(1, spread))) / 1e9 for _ in range(100))
-    samples = Samples(seconds, 0.02, Agreement(2e-6, 110.0, True, True), 9, 10, FACTS, FACTS, LEDGER, 0)
+    samples = Samples(
+        seconds, 0.02, Agreement(2e-6, 110.0, True, True), 9, 10, FACTS, FACTS, LEDGER, 0
+    )
     latency = stats.latency(seconds)
     verdict, reason = stats.judge(url.startswith("qemu"), samples, latency)
     when = (BEGIN + timedelta(days=number)).isoformat(timespec="milliseconds")
-    run = Run(f"{device}-{model}-{number}", device, model, "x86", url, when, verdict, reason, f"{number:064x}", samples, latency)
+    run = Run(
+        f"{device}-{model}-{number}",
+        device,
+        model,
+        "x86",
+        url,
+        when,
+        verdict,
+        reason,
+        f"{number:064x}",
+        samples,
+        latency,
+    )
     return dataclasses.replace(run, **changes)  # type: ignore[arg-type]
 
 
 def failed(device: str, model: str, number: int) -> Run:
     when = (BEGIN + timedelta(days=number)).isoformat(timespec="milliseconds")
-    return Run(f"{device}-{model}-{number}", device, model, "x86", "ssh://x", when, Verdict.FAILED, GONE.what, failure=GONE)
+    return Run(
+        f"{device}-{model}-{number}",
+        device,
+        model,
+        "x86",
+        "ssh://x",
+        when,
+        Verdict.FAILED,
+        GONE.what,
+        failure=GONE,
+    )
 
 
 def many() -> list[Run]:
     """What `farm report` is shown with: everything that a page can hold."""
     runs = [
-        timed("pi5", "resnet18", number, 10.0 if number < 6 else 12.0, versions={"farm": "1" if number < 6 else "2"})
+        timed(
+            "pi5",
+            "resnet18",
+            number,
+            10.0 if number < 6 else 12.0,
+            versions={"farm": "1" if number < 6 else "2"},
+        )
         for number in range(12)
     ]
     runs += [timed("host", "resnet18", number, 3.0) for number in range(3)]

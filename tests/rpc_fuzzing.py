@@ -1,4 +1,6 @@
-"""Sessions of farm's own RPC client whose server's last answer is changed at random; nothing but values and errors may come of it."""
+"""Sessions of farm's own RPC client whose server's last answer is changed at random; nothing but
+values and errors may come of it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,19 @@ from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, 
 _DEADLINE_S = 5.0
 _MOST_RETURN_BYTES = 1 << 20
 _BYTES = DataType.of("uint8")
-RESULTS = (type(None), int, float, str, bytes, bytearray, DataType, RemoteDevice, Pointer, RemoteObject, RemoteTensor)
+RESULTS = (
+    type(None),
+    int,
+    float,
+    str,
+    bytes,
+    bytearray,
+    DataType,
+    RemoteDevice,
+    Pointer,
+    RemoteObject,
+    RemoteTensor,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,11 @@ async def answered_in_loop(seed: int) -> Outcome:
         with contextlib.suppress(RemoteError):
             await _ask(session, one.code, one.size)
     last = _asked(rng)
-    _say(connection, rng.randbytes(rng.randrange(64)) if rng.random() < 0.1 else mutated(last.answer, rng), rng)
+    _say(
+        connection,
+        rng.randbytes(rng.randrange(64)) if rng.random() < 0.1 else mutated(last.answer, rng),
+        rng,
+    )
     connection.eof_received()
     try:
         found = await _ask(session, last.code, last.size)

@@ -1,4 +1,6 @@
-"""Streams of TVM's RPC: requests of a client with right answers to them, and answers that are changed at random."""
+"""Streams of TVM's RPC: requests of a client with right answers to them, and answers that are
+changed at random.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def value(kind: int, rng: random.Random) -> bytes:
 
 
 def returned(kinds: tuple[int, ...], rng: random.Random) -> bytes:
-    return packet(Code.RETURN, struct.pack("<i", len(kinds)) + b"".join(value(kind, rng) for kind in kinds))
+    return packet(
+        Code.RETURN, struct.pack("<i", len(kinds)) + b"".join(value(kind, rng) for kind in kinds)
+    )
 
 
 def call_returns(kind: int, form: tuple[int, ...], rng: random.Random) -> bytes:
@@ -75,7 +79,13 @@ class Exchange:
 
 def exchange(rng: random.Random) -> Exchange:
     """A request and a right answer."""
-    code = rng.choice([code for code in Code if code not in (Code.NONE, Code.SHUTDOWN, Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)])
+    code = rng.choice(
+        [
+            code
+            for code in Code
+            if code not in (Code.NONE, Code.SHUTDOWN, Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)
+        ]
+    )
     request, body = Request(code), bytes(rng.randrange(60))
     if code == Code.COPY_FROM_REMOTE:
         request = Request(code, rng.randrange(3000))
@@ -87,7 +97,10 @@ def exchange(rng: random.Random) -> Exchange:
     elif code == Code.CALL_FUNC:
         answer = call_returns(*rng.choice(list(CALLS.items())), rng)
     elif code == Code.DEV_GET_ATTR:
-        answer = returned((rng.choice([Type.NONE, Type.INT, Type.STRING, Type.SMALL_STRING, Type.RAW_STRING]),), rng)
+        answer = returned(
+            (rng.choice([Type.NONE, Type.INT, Type.STRING, Type.SMALL_STRING, Type.RAW_STRING]),),
+            rng,
+        )
     elif code in (
         Code.GET_GLOBAL_FUNC,
         Code.DEV_ALLOC_DATA,
@@ -102,7 +115,9 @@ def exchange(rng: random.Random) -> Exchange:
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """The content with some bytes changed, cut out, repeated or put in: often lengths, counts and types."""
+    """The content with some bytes changed, cut out, repeated or put in: often lengths, counts and
+    types.
+    """
     data = bytearray(content)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -110,9 +125,13 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
             case 0:
                 data[at : at + 1] = rng.randbytes(1)
             case 1:
-                data[at : at + 4] = struct.pack("<i", rng.choice((-1, 0, 1, 2, 3, 5, 8, 64, 73, 1 << 30, -(1 << 31))))
+                data[at : at + 4] = struct.pack(
+                    "<i", rng.choice((-1, 0, 1, 2, 3, 5, 8, 64, 73, 1 << 30, -(1 << 31)))
+                )
             case 2:
-                data[at : at + 8] = struct.pack("<Q", rng.choice((0, 1, 4, 1 << 20, 1 << 31, 1 << 62, (1 << 64) - 1)))
+                data[at : at + 8] = struct.pack(
+                    "<Q", rng.choice((0, 1, 4, 1 << 20, 1 << 31, 1 << 62, (1 << 64) - 1))
+                )
             case 3:
                 del data[at : at + rng.randrange(1, 20)]
             case 4:
@@ -125,7 +144,9 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 def pieces(content: bytes, rng: random.Random) -> list[bytes]:
     """The content as it may arrive."""
     cuts = sorted(rng.randrange(len(content) + 1) for _ in range(rng.randrange(4)))
-    return [content[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+    return [
+        content[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +158,8 @@ class Outcome:
 
 
 def conversation(seed: int) -> tuple[list[Exchange], bytes, Outcome]:
-    """Have one exchange or a few, of which the last is changed at random; what the board sent of it, and how it ended.
+    """Have one exchange or a few, of which the last is changed at random; what the board sent of
+    it, and how it ended.
 
     Whatever passes of it has to be the beginning of what was sent.
     """
@@ -146,7 +168,9 @@ def conversation(seed: int) -> tuple[list[Exchange], bytes, Outcome]:
     answers, reader = AnswerFilter(), RequestReader()
     for one in exchanges[:-1]:
         _request(reader, answers, one, rng)
-        passed = b"".join(bytes(part) for piece in pieces(one.answer, rng) for part in answers.feed(piece))
+        passed = b"".join(
+            bytes(part) for piece in pieces(one.answer, rng) for part in answers.feed(piece)
+        )
         assert passed == one.answer
     last = exchanges[-1]
     _request(reader, answers, last, rng)
@@ -161,7 +185,11 @@ def conversation(seed: int) -> tuple[list[Exchange], bytes, Outcome]:
     return exchanges, sent, Outcome(passed, "")
 
 
-def _request(reader: RequestReader, answers: AnswerFilter, one: Exchange, rng: random.Random) -> None:
+def _request(
+    reader: RequestReader, answers: AnswerFilter, one: Exchange, rng: random.Random
+) -> None:
     found = [request for piece in pieces(one.sent, rng) for request in reader.feed(piece)]
-    assert [(request.code, request.copied_bytes) for request in found] == [(one.request.code, one.request.copied_bytes)]
+    assert [(request.code, request.copied_bytes) for request in found] == [
+        (one.request.code, one.request.copied_bytes)
+    ]
     answers.expect(found[0])

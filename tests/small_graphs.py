@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 from onnx_models import graph, node, save
 
-Graph = tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Any], dict[str, Any]]  # nodes, inputs, outputs, constants
+Graph = tuple[
+    list[onnx.NodeProto], dict[str, Any], dict[str, Any], dict[str, Any]
+]  # nodes, inputs, outputs, constants
 
 
 def written(path: Path, made: Graph) -> Path:
@@ -22,18 +24,28 @@ def normal(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def pad_slice(length: int = 300, rows: int = 16, columns: int = 40, kept: int = 30) -> Graph:
-    """Pad, reshape and cut: in the last rows, what is behind the input begins before the first column."""
+    """Pad, reshape and cut: in the last rows, what is behind the input begins before the first
+    column.
+    """
     nodes = [
         node("Pad", ["a", "pads"], ["p"]),
         node("Reshape", ["p", "shape"], ["q"]),
         node("Slice", ["q", "start", "end", "axis"], ["y"]),
     ]
-    constants = {"pads": [0, rows * columns - length], "shape": [rows, columns], "start": [0], "end": [kept], "axis": [1]}
+    constants = {
+        "pads": [0, rows * columns - length],
+        "shape": [rows, columns],
+        "start": [0],
+        "end": [kept],
+        "axis": [1],
+    }
     return nodes, {"a": [length]}, {"y": [rows, kept]}, constants
 
 
 def pad_concat(length: int = 300, rows: int = 16, columns: int = 40, more: int = 10) -> Graph:
-    """Pad, reshape and concatenate: two conditions on the columns, of which one depends on the row."""
+    """Pad, reshape and concatenate: two conditions on the columns, of which one depends on
+    the row.
+    """
     nodes = [
         node("Pad", ["a", "pads"], ["p"]),
         node("Reshape", ["p", "shape"], ["q"]),
@@ -44,7 +56,9 @@ def pad_concat(length: int = 300, rows: int = 16, columns: int = 40, more: int =
 
 
 def heads(channels: int, pixels: int, more: int, channels_last: bool) -> Graph:
-    """The end of a detector: two maps as rows of pixels, those of another scale behind them, and of the channels the first."""
+    """The end of a detector: two maps as rows of pixels, those of another scale behind them, and of
+    the channels the first.
+    """
     both = channels + 2
     nodes = [
         node("Concat", ["a", "b"], ["ab"], axis=1),
@@ -87,7 +101,12 @@ def pad_resize() -> Graph:
         node("Resize", ["b", "", "scales"], ["y"], mode="nearest"),
     ]
     scales = np.array([1, 1, 2, 2], "float32")
-    constants = {"w": normal(14, 3), "pads": [0, 0, 0, 0, 0, 5, 0, 0], "zero": np.float32(0), "scales": scales}
+    constants = {
+        "w": normal(14, 3),
+        "pads": [0, 0, 0, 0, 0, 5, 0, 0],
+        "zero": np.float32(0),
+        "scales": scales,
+    }
     return nodes, {"x": [1, 17, 7, 14]}, {"y": [1, 22, 14, 6]}, constants
 
 
@@ -97,7 +116,12 @@ def conv_pool() -> Graph:
         node("MaxPool", ["a"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
         node("Add", ["b", "k"], ["y"]),
     ]
-    return nodes, {"x": [1, 3, 20, 7]}, {"y": [1, 2, 10, 4]}, {"w": normal(2, 3, 1, 1), "k": normal(1, 1, 10, 4)}
+    return (
+        nodes,
+        {"x": [1, 3, 20, 7]},
+        {"y": [1, 2, 10, 4]},
+        {"w": normal(2, 3, 1, 1), "k": normal(1, 1, 10, 4)},
+    )
 
 
 def winograd_pad() -> Graph:
@@ -107,7 +131,11 @@ def winograd_pad() -> Graph:
         node("Pad", ["a", "pads"], ["b"]),
         node("Conv", ["b", "v"], ["y"], kernel_shape=[1, 1]),
     ]
-    constants = {"w": normal(64, 64, 3, 3) / 20, "v": normal(16, 64, 1, 1), "pads": [0, 0, 0, 0, 0, 0, 0, 1]}
+    constants = {
+        "w": normal(64, 64, 3, 3) / 20,
+        "v": normal(16, 64, 1, 1),
+        "pads": [0, 0, 0, 0, 0, 0, 0, 1],
+    }
     return nodes, {"x": [1, 64, 14, 14]}, {"y": [1, 16, 14, 15]}, constants
 
 
@@ -115,12 +143,21 @@ FOLLOWED = {
     "a padding of rows after a product": matmul_pad(),
     "a padding of columns after a product": pad_resize(),
     "a bias and a padding after a product": after_product(
-        [node("Add", ["a", "k"], ["b"]), node("Pad", ["b", "pads"], ["y"])], [1, 63, 32], k=normal(32), pads=[0, 0, 0, 0, 3, 0]
+        [node("Add", ["a", "k"], ["b"]), node("Pad", ["b", "pads"], ["y"])],
+        [1, 63, 32],
+        k=normal(32),
+        pads=[0, 0, 0, 0, 3, 0],
     ),
     "the first columns of a product": after_product(
-        [node("Slice", ["a", "start", "end", "axis"], ["y"])], [1, 60, 20], start=[0], end=[20], axis=[2]
+        [node("Slice", ["a", "start", "end", "axis"], ["y"])],
+        [1, 60, 20],
+        start=[0],
+        end=[20],
+        axis=[2],
     ),
-    "a sum that repeats a product": after_product([node("Add", ["a", "k"], ["y"])], [4, 60, 32], k=normal(4, 1, 1)),
+    "a sum that repeats a product": after_product(
+        [node("Add", ["a", "k"], ["y"])], [4, 60, 32], k=normal(4, 1, 1)
+    ),
     "a sum that repeats rows of a product": (
         [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "k"], ["y"])],
         {"x": [10, 1, 16]},

@@ -1,4 +1,6 @@
-"""The measures of an answer beside its absolute difference, the limits that they may have, and the gates of deploy and bench."""
+"""The measures of an answer beside its absolute difference, the limits that they may have, and the
+gates of deploy and bench.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_the_cosine_does_not_see_a_scale_and_sees_a_direction() -> None:
     scaled = stats.agreement([off(SCORES, 0.5)], [SCORES], LIMITS["int8"])
     assert scaled.cosine == pytest.approx(1.0) and scaled.snr_db == pytest.approx(6.02, abs=0.01)
     assert stats.agreement([-SCORES], [SCORES], LIMITS["int8"]).cosine == pytest.approx(-1.0)
-    assert stats.agreement([np.array([1e200, 1e200])], [np.array([1e200, 0.0])], LIMITS["int8"]).cosine == pytest.approx(math.sqrt(0.5))
+    assert stats.agreement(
+        [np.array([1e200, 1e200])], [np.array([1e200, 0.0])], LIMITS["int8"]
+    ).cosine == pytest.approx(math.sqrt(0.5))
 
 
 def test_rows_whose_best_class_is_another_are_counted() -> None:
@@ -53,14 +57,19 @@ def test_rows_whose_best_class_is_another_are_counted() -> None:
         (Limits(), True, ""),
     ],
 )
-def test_an_answer_is_right_within_all_of_its_limits(limits: Limits, right: bool, words: str) -> None:
+def test_an_answer_is_right_within_all_of_its_limits(
+    limits: Limits, right: bool, words: str
+) -> None:
     found = stats.agreement([off(SCORES, 0.01)], [SCORES], limits)
     assert found.right is right and words in found.why and bool(words) <= bool(found.why)
 
 
 def test_limits_of_cosine_and_best_class_say_why() -> None:
     assert "cosine" in stats.agreement([SCORES[::-1].copy()], [SCORES], Limits(min_cosine=0.99)).why
-    assert "0 % of the rows" in stats.agreement([SCORES[::-1].copy()], [SCORES], Limits(same_top1=True)).why
+    assert (
+        "0 % of the rows"
+        in stats.agreement([SCORES[::-1].copy()], [SCORES], Limits(same_top1=True)).why
+    )
 
 
 def test_no_limit_allows_nan_or_another_shape() -> None:
@@ -83,7 +92,9 @@ ANSWER = Agreement(1e-3, 45.0, False, True, top1=0.5)
         (Plan(min_top1=0.8), (7, 10), "70.0 %"),
     ],
 )
-def test_what_the_plan_asks_for_must_be_reached(plan: Plan, counted: tuple[int | None, int | None], words: str) -> None:
+def test_what_the_plan_asks_for_must_be_reached(
+    plan: Plan, counted: tuple[int | None, int | None], words: str
+) -> None:
     said = stats.below(plan, ANSWER, *counted)
     assert words in said and bool(words) == bool(said)
 

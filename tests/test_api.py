@@ -1,4 +1,6 @@
-"""farm from Python: what a Result lets one have, how a Farm is made. What it does on devices is in cli/models/test_python.py."""
+"""farm from Python: what a Result lets one have, how a Farm is made. What it does on devices is in
+cli/models/test_python.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,18 @@ from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, Usa
 from farm.pipeline import Outcome, expand
 from farm.pipeline.run_jobs import Ledger
 from farm.store import RunStore
-from farm.types import PRESETS, Agreement, Device, Failure, Model, Plan, Profile, Run, Until, Verdict
+from farm.types import (
+    PRESETS,
+    Agreement,
+    Device,
+    Failure,
+    Model,
+    Plan,
+    Profile,
+    Run,
+    Until,
+    Verdict,
+)
 
 STABLE = timed("pi5", "net", 1)
 
@@ -34,8 +47,13 @@ def with_verdict(verdict: Verdict) -> Run:
 
 
 def test_importing_farm_loads_nothing_of_weight() -> None:
-    code = "import sys, farm; print(len([name for name in sys.modules if name.startswith('farm')]), *sys.modules)"
-    count, *modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = (
+        "import sys, farm; print(len([name for name in sys.modules if name.startswith('farm')]), "
+        "*sys.modules)"
+    )
+    count, *modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert int(count) == 1
     assert not {"numpy", "tvm", "torch", "rich", "pydantic"} & set(modules)
 
@@ -48,11 +66,17 @@ def test_what_farm_has_not_is_said() -> None:
 def test_a_stable_run_has_its_figures() -> None:
     result = Result(STABLE)
     assert STABLE.latency
-    assert (result.p50_ms, result.p90_ms, result.verdict) == (STABLE.latency.p50_ms, STABLE.latency.p90_ms, Verdict.STABLE)
+    assert (result.p50_ms, result.p90_ms, result.verdict) == (
+        STABLE.latency.p50_ms,
+        STABLE.latency.p90_ms,
+        Verdict.STABLE,
+    )
     assert (result.right, result.accuracy) == (True, 0.9)
 
 
-@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.STABLE])
+@pytest.mark.parametrize(
+    "verdict", [verdict for verdict in Verdict if verdict is not Verdict.STABLE]
+)
 def test_no_other_run_has_any(verdict: Verdict) -> None:
     with pytest.raises(UntrustedNumber) as caught:
         Result(with_verdict(verdict)).p50_ms  # noqa: B018
@@ -79,15 +103,25 @@ def test_an_answer_that_is_wrong_says_so() -> None:
 
 def test_a_plan_is_changed_by_a_preset_and_then_by_what_is_given() -> None:
     plan = planned(Plan(), "standard", {"count": 7, "minimum_s": None})
-    assert (plan.count, plan.minimum_s, plan.cooldown_s) == (7, PRESETS["standard"]["minimum_s"], PRESETS["standard"]["cooldown_s"])
+    assert (plan.count, plan.minimum_s, plan.cooldown_s) == (
+        7,
+        PRESETS["standard"]["minimum_s"],
+        PRESETS["standard"]["cooldown_s"],
+    )
     assert planned(Plan(), None, {"minimum_s": 99.0}).maximum_s == 99.0
 
 
 @pytest.mark.parametrize(
     ("preset", "given", "words"),
-    [("standart", {}, "no preset 'standart'"), (None, {"cuont": 3}, "no 'cuont'"), (None, {"install": True}, "no 'install'")],
+    [
+        ("standart", {}, "no preset 'standart'"),
+        (None, {"cuont": 3}, "no 'cuont'"),
+        (None, {"install": True}, "no 'install'"),
+    ],
 )
-def test_a_preset_or_a_field_that_is_not_there_is_named(preset: str | None, given: dict[str, object], words: str) -> None:
+def test_a_preset_or_a_field_that_is_not_there_is_named(
+    preset: str | None, given: dict[str, object], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         planned(Plan(), preset, given)
 
@@ -109,12 +143,18 @@ def test_a_farm_has_the_history_of_its_record_and_compares_in_it(config: Path) -
     assert [run.id for run in loaded.history("net", device="pi5")] == [after.id, before.id]
     for first, second in ((before.id, after.id), ("release", Result(after)), (before, after)):
         [pair] = loaded.compare(first, second)
-        assert (pair.first.id, pair.second.id, pair.found.change.value) == (before.id, after.id, "slower")
+        assert (pair.first.id, pair.second.id, pair.found.change.value) == (
+            before.id,
+            after.id,
+            "slower",
+        )
     with pytest.raises(UsageError, match="no baseline and no run 'releas'"):
         loaded.compare("releas", after)
 
 
-@pytest.mark.parametrize(("said", "kept"), [("lab.sqlite", "lab.sqlite"), ("sub/lab.sqlite", "sub/lab.sqlite")])
+@pytest.mark.parametrize(
+    ("said", "kept"), [("lab.sqlite", "lab.sqlite"), ("sub/lab.sqlite", "sub/lab.sqlite")]
+)
 def test_the_record_of_a_configuration_lies_beside_it(config: Path, said: str, kept: str) -> None:
     config.write_text(f'store = "{said}"\n' + config.read_text())
     Farm.load(config).record.keep(timed("a", "b", 1))
@@ -127,7 +167,17 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
     Farm.load(config, store=str(tmp_path / "other.sqlite")).record.keep(timed("a", "b", 1))
     assert not (tmp_path / "lab.sqlite").exists()
     listed = subprocess.run(
-        [sys.executable, "-m", "farm", "history", "--json", "--config", str(config), "--store", str(tmp_path / "other.sqlite")],
+        [
+            sys.executable,
+            "-m",
+            "farm",
+            "history",
+            "--json",
+            "--config",
+            str(config),
+            "--store",
+            str(tmp_path / "other.sqlite"),
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -144,24 +194,51 @@ def test_what_is_for_turns_alone_is_refused_without_them(config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "deadline_s"),
-    [(["--quick"], 600.0), (["--mlperf"], PRESETS["mlperf"]["deadline_s"]), (["--mlperf", "--deadline", "60"], 60.0)],
+    [
+        (["--quick"], 600.0),
+        (["--mlperf"], PRESETS["mlperf"]["deadline_s"]),
+        (["--mlperf", "--deadline", "60"], 60.0),
+    ],
 )
-def test_turns_have_the_deadline_of_a_job(config: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], deadline_s: float) -> None:
+def test_turns_have_the_deadline_of_a_job(
+    config: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], deadline_s: float
+) -> None:
     """After a bench, and in Python. What would be measured is made up."""
-    before, after = (dataclasses.replace(timed("host", "net", number, verdict=Verdict.NOISY), model_digest="m" * 64) for number in (1, 2))
+    before, after = (
+        dataclasses.replace(
+            timed("host", "net", number, verdict=Verdict.NOISY), model_digest="m" * 64
+        )
+        for number in (1, 2)
+    )
     loaded, limits = Farm.load(config), list[float]()
     (net := config.parent / "net.onnx").touch()
     loaded.record.add([before])
     loaded.record.save_baseline("then", [before])
 
-    def measure(contests: list[Device], until: Until, limit_s: Callable[[Device], float], **_: object) -> list[FarmError]:
+    def measure(
+        contests: list[Device], until: Until, limit_s: Callable[[Device], float], **_: object
+    ) -> list[FarmError]:
         limits.append(limit_s(loaded.fleet.device("host")))
         return [FarmError("not measured")]
 
-    monkeypatch.setattr("farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), Ledger(0.0, 0.0, {})))
+    monkeypatch.setattr(
+        "farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), Ledger(0.0, 0.0, {}))
+    )
     monkeypatch.setattr("farm.pipeline.compare.contest", lambda *_: None)
     monkeypatch.setattr("farm.pipeline.compare.measure", measure)
-    command = ["bench", "--config", str(config), "--device", "host", str(net), *options, "--baseline", "then", "--in-turns", "--json"]
+    command = [
+        "bench",
+        "--config",
+        str(config),
+        "--device",
+        "host",
+        str(net),
+        *options,
+        "--baseline",
+        "then",
+        "--in-turns",
+        "--json",
+    ]
     done = CliRunner().invoke(cli, command)
     assert json.loads(done.stdout)["comparison"][0]["failure"]["what"] == "not measured"
     loaded.compare(before, after, in_turns=True, deadline_s=deadline_s)
@@ -177,14 +254,26 @@ def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_
     board = Device("pi5", Profile("rasp4-64", {}, ""), "ssh://pi5")
     slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
     plan = Plan(deadline_s=600.0)
-    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)] == [600.0, 900.0]
-    assert [job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)] == [60.0, 60.0]
-    asked = [deadline_asked(*given) for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))]
+    assert [
+        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)
+    ] == [600.0, 900.0]
+    assert [
+        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)
+    ] == [60.0, 60.0]
+    asked = [
+        deadline_asked(*given)
+        for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))
+    ]
     assert asked == [None, None, PRESETS["mlperf"]["deadline_s"], 60.0]
 
 
-@pytest.mark.parametrize("url", ["mysql://lab/farm", "sqlite:///runs.sqlite", "https://lab.example/runs", "file://runs.sqlite"])
-def test_a_record_is_kept_in_a_file_or_on_a_postgresql_server_and_nowhere_else(config: Path, url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://lab/farm", "sqlite:///runs.sqlite", "https://lab.example/runs", "file://runs.sqlite"],
+)
+def test_a_record_is_kept_in_a_file_or_on_a_postgresql_server_and_nowhere_else(
+    config: Path, url: str
+) -> None:
     with pytest.raises(UsageError) as given:
         Farm.load(config, store=url).record  # noqa: B018
     assert url.partition(":")[0] in given.value.what and "postgresql://" in given.value.fix
@@ -202,10 +291,16 @@ def test_a_command_reads_its_configuration_once(config: Path) -> None:
     assert session.record().path == RunStore.at(fleet.store).path
 
 
-@pytest.mark.parametrize("error", [DeviceError("what", "why", "fix"), Regression("slower"), FarmError("what")])
+@pytest.mark.parametrize(
+    "error", [DeviceError("what", "why", "fix"), Regression("slower"), FarmError("what")]
+)
 def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
     again = of_failure(error.as_failure())
-    assert (type(again), again.parts(), again.exit_code) == (type(error), error.parts(), error.exit_code)
+    assert (type(again), again.parts(), again.exit_code) == (
+        type(error),
+        error.parts(),
+        error.exit_code,
+    )
 
 
 def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
@@ -214,8 +309,23 @@ def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
 
 def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
     model = Model("voice", "/voice.onnx", values={"sr": 8000, "mode": 1}, shapes={"x": (1, 2)})
-    made = described(model, {"y": [3, 4]}, {"sr": 16000, "flags": np.array([True, False]), "rows": ((1, 2), (3, 4)), "gain": np.float32(2)})
-    assert made.values == {"sr": 16000, "mode": 1, "flags": [True, False], "rows": [[1, 2], [3, 4]], "gain": 2.0}
+    made = described(
+        model,
+        {"y": [3, 4]},
+        {
+            "sr": 16000,
+            "flags": np.array([True, False]),
+            "rows": ((1, 2), (3, 4)),
+            "gain": np.float32(2),
+        },
+    )
+    assert made.values == {
+        "sr": 16000,
+        "mode": 1,
+        "flags": [True, False],
+        "rows": [[1, 2], [3, 4]],
+        "gain": 2.0,
+    }
     assert made.shapes == {"x": (1, 2), "y": (3, 4)}
 
 

@@ -1,4 +1,6 @@
-"""The layers of ARCHITECTURE and its four borders, checked over the syntax tree: `violations` is a function of sources."""
+"""The layers of ARCHITECTURE and its four borders, checked over the syntax tree: `violations` is a
+function of sources.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import pytest
 
 import farm
 
-# A room may import rooms of the rows above its own; rooms of one row are peers and do not know each other.
+# A room may import rooms of the rows above its own; rooms of one row are peers and do not know each
+# other.
 LAYERS = """
     sanitize regular_files npy_header
     types deadline cancellation time_ledger interleaved prompts tvm_import
@@ -40,21 +43,37 @@ LAYERS = """
 LEVEL = {room: level for level, row in enumerate(LAYERS) for room in row.split()}
 
 HEAVY = {"tvm", "tvm_ffi", "torch", "torchvision", "onnx", "onnxruntime", "sqlalchemy"}
-# Rooms whose modules may import the heavy libraries as they load; others may import such a module inside a function only.
-HEAVY_ROOMS = {"store", "kernels", "compiler", "importers", "zoo", "prepare", "executor", "quantize"}
+# Rooms whose modules may import the heavy libraries as they load; others may import such a module
+# inside a function only.
+HEAVY_ROOMS = {
+    "store",
+    "kernels",
+    "compiler",
+    "importers",
+    "zoo",
+    "prepare",
+    "executor",
+    "quantize",
+}
 SUBPROCESS = {"farm.subprocesses"}
 RICH = {"dashboard", "views", "commands"}
 EXITING = {"commands", "cli"}
-# Only here does anything go to the terminal: `output` cleans what comes from outside. `asking` cleans its questions by itself.
+# Only here does anything go to the terminal: `output` cleans what comes from outside. `asking`
+# cleans its questions by itself.
 PRINTING = {"farm.commands.output": re.compile(".*"), "farm.prompts": re.compile(r"os\.write")}
 PRINTERS = re.compile(
     r"((builtins|rich|pprint|click)\.)?(print|pprint|echo_via_pager|secho|confirm|prompt|get_text_stream|get_binary_stream)"
     r"|click\.echo|(\w+\.)*Console|os\.write|(sys\.)?_*std(out|err)_*(\.buffer)?\.(write|writelines)"
 )
-PRINTING_IMPORTS = {"click": {"echo", "secho", "echo_via_pager", "confirm", "prompt"}, "sys": {"stdout", "stderr"}, "rich": {"print"}}
+PRINTING_IMPORTS = {
+    "click": {"echo", "secho", "echo_via_pager", "confirm", "prompt"},
+    "sys": {"stdout", "stderr"},
+    "rich": {"print"},
+}
 
 
-# Inside a room: a package or module may import those of the rows above its own. "__init__" is the room's own file.
+# Inside a room: a package or module may import those of the rows above its own. "__init__" is the
+# room's own file.
 INSIDE_TABLES = {
     "compiler": """
         target ir tensor_cache artifact fingerprint __init__
@@ -114,14 +133,18 @@ INSIDE_TABLES = {
     """,
 }
 INSIDE = {
-    home: {unit: level for level, row in enumerate(table.strip().splitlines()) for unit in row.split()}
+    home: {
+        unit: level for level, row in enumerate(table.strip().splitlines()) for unit in row.split()
+    }
     for home, table in INSIDE_TABLES.items()
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A module that another imports: when it is loaded, inside a function only, or for the type checker only."""
+    """A module that another imports: when it is loaded, inside a function only, or for the type
+    checker only.
+    """
 
     line: int
     name: str
@@ -129,14 +152,22 @@ class Import:
     for_types: bool
 
 
-def imports(module: str, tree: ast.AST, known: frozenset[str], inside: bool = False, for_types: bool = False) -> Iterator[Import]:
+def imports(
+    module: str, tree: ast.AST, known: frozenset[str], inside: bool = False, for_types: bool = False
+) -> Iterator[Import]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (Import(node.lineno, alias.name, inside, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = module.split(".")
-            base = ".".join([*parts[: -node.level], node.module or ""]).strip(".") if node.level else node.module or ""
-            for alias in node.names:  # `from farm import x` imports the module farm.x where there is one
+            base = (
+                ".".join([*parts[: -node.level], node.module or ""]).strip(".")
+                if node.level
+                else node.module or ""
+            )
+            for (
+                alias
+            ) in node.names:  # `from farm import x` imports the module farm.x where there is one
                 full = f"{base}.{alias.name}"
                 yield Import(node.lineno, full if full in known else base, inside, for_types)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -155,7 +186,11 @@ def heavy(found: Mapping[str, list[Import]]) -> set[str]:
     """The modules that bring in a heavy library as they load, themselves or by what they import."""
     names = set(HEAVY)
     while True:
-        more = {module for module, its in found.items() if any(at_load(one) and names & chain(one.name) for one in its)} - names
+        more = {
+            module
+            for module, its in found.items()
+            if any(at_load(one) and names & chain(one.name) for one in its)
+        } - names
         if not more:
             return names
         names |= more
@@ -172,7 +207,9 @@ def chain(name: str) -> set[str]:
 
 
 def violations(sources: Mapping[str, str]) -> list[str]:
-    """What is wrong in a package: `sources` are its modules by name ("farm.store.artifact_store"; a package by "farm.store.__init__")."""
+    """What is wrong in a package: `sources` are its modules by name ("farm.store.artifact_store"; a
+    package by "farm.store.__init__").
+    """
     known = frozenset(name.removesuffix(".__init__") for name in sources)
     trees = {module: ast.parse(source) for module, source in sources.items()}
     imported = {module: list(imports(module, tree, known)) for module, tree in trees.items()}
@@ -184,9 +221,14 @@ def violations(sources: Mapping[str, str]) -> list[str]:
             found.append(f"{module}: {home} is in no layer")
             continue
         for one in imported[module]:
-            found += [f"{module}:{one.line}: {words}" for words in _wrong_import(module, home, one, slow)]
+            found += [
+                f"{module}:{one.line}: {words}" for words in _wrong_import(module, home, one, slow)
+            ]
         if home not in EXITING:
-            found += [f"{module}:{line}: {call} belongs in commands and cli" for line, call in _exits(tree)]
+            found += [
+                f"{module}:{line}: {call} belongs in commands and cli"
+                for line, call in _exits(tree)
+            ]
         allowed = PRINTING.get(module)
         found += [
             f"{module}:{line}: {name} prints past farm.commands.output"
@@ -197,10 +239,14 @@ def violations(sources: Mapping[str, str]) -> list[str]:
 
 
 def unit(module: str) -> str:
-    """Return the package or module of its room that a module belongs to, by the table of the room."""
+    """Return the package or module of its room that a module belongs to, by the table of the
+    room.
+    """
     home, inside = room(module), module.removesuffix(".__init__").split(".")[2:]
     names = [".".join(inside[:size]) for size in range(len(inside), 0, -1)]
-    return next((name for name in names if name in INSIDE[home]), names[-1] if names else "__init__")
+    return next(
+        (name for name in names if name in INSIDE[home]), names[-1] if names else "__init__"
+    )
 
 
 def _wrong_inside(module: str, home: str, one: Import) -> Iterator[str]:
@@ -214,17 +260,23 @@ def _wrong_inside(module: str, home: str, one: Import) -> Iterator[str]:
 
 
 def circles(sources: Mapping[str, str]) -> list[list[str]]:
-    """Return the groups of modules that import each other, directly or by others, as they load or later."""
+    """Return the groups of modules that import each other, directly or by others, as they load or
+    later.
+    """
     known = frozenset(name.removesuffix(".__init__") for name in sources)
     graph = {}
     for module, source in sources.items():
         its = imports(module, ast.parse(source), known)
         graph[module.removesuffix(".__init__")] = {
-            one.name for one in its if one.name in known and one.name != "farm" and not one.for_types
+            one.name
+            for one in its
+            if one.name in known and one.name != "farm" and not one.for_types
         }
     reachable = {module: _reachable(graph, module) for module in graph}
     groups = {
-        tuple(sorted(other for other in reachable[module] if module in reachable[other])) for module in graph if module in reachable[module]
+        tuple(sorted(other for other in reachable[module] if module in reachable[other]))
+        for module in graph
+        if module in reachable[module]
     }
     return [list(group) for group in sorted(groups)]
 
@@ -265,7 +317,9 @@ def _exits(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield what writes to the terminal: calls, and imports that would make a call look like another."""
+    """Yield what writes to the terminal: calls, and imports that would make a call look like
+    another.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and PRINTERS.fullmatch(name := ast.unparse(node.func)):
             yield node.lineno, name
@@ -276,7 +330,10 @@ def _prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def ours() -> dict[str, str]:
     root = Path(farm.__file__).parent
-    return {".".join(("farm", *path.relative_to(root).with_suffix("").parts)): path.read_text("utf-8") for path in root.rglob("*.py")}
+    return {
+        ".".join(("farm", *path.relative_to(root).with_suffix("").parts)): path.read_text("utf-8")
+        for path in root.rglob("*.py")
+    }
 
 
 def test_every_module_keeps_to_its_layer_and_its_borders() -> None:
@@ -305,9 +362,17 @@ def test_every_package_is_a_map_of_its_modules() -> None:
         if not module.endswith(".__init__") or module.count(".") < 3:
             continue
         folder = Path(farm.__file__).parent.joinpath(*module.split(".")[1:-1])
-        names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} - {"__init__"}
+        names = {
+            path.stem
+            for path in folder.iterdir()
+            if path.suffix == ".py" or (path / "__init__.py").exists()
+        } - {"__init__"}
         text = ast.get_docstring(ast.parse(source)) or ""
-        missing += [f"{module}: {name}" for name in sorted(names) if not re.search(rf"^\s*{name}\b", text, re.MULTILINE)]
+        missing += [
+            f"{module}: {name}"
+            for name in sorted(names)
+            if not re.search(rf"^\s*{name}\b", text, re.MULTILINE)
+        ]
     assert missing == []
 
 
@@ -321,7 +386,9 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
     guide = Path(farm.__file__).parents[1] / "CONTRIBUTING.md"
     rows = re.findall(r"^\| ([a-z_, ]+) \|", guide.read_text("utf-8"), re.MULTILINE)
     shown = [room for row in rows for room in re.findall(r"[a-z_]+", row)]
-    assert [room for room in shown if room not in ("rooms", "then")] == [room for room in LEVEL if room != "__main__"]
+    assert [room for room in shown if room not in ("rooms", "then")] == [
+        room for room in LEVEL if room != "__main__"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -332,30 +399,30 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.config.load", "from farm.store import Store", "config may not import store"),
         ("farm.config.load", "from ..store import Store", "config may not import store"),
         ("farm.config.__init__", "from ..store import Store", "config may not import store"),
-        ("farm.agent.build", "from farm.compiler.codegen.link import link", "agent may not import compiler"),
-        ("farm.transports.ssh.transport", "if TYPE_CHECKING:\n    from farm import executor", "transports may not import executor"),
-        ("farm.pipeline", "def f():\n    from farm.zoo import resnet18", "the zoo is imported by name only, from devices.toml"),
+        ("farm.agent.build", "from farm.compiler.codegen.link import link", "agent may not import compiler"),  # noqa: E501
+        ("farm.transports.ssh.transport", "if TYPE_CHECKING:\n    from farm import executor", "transports may not import executor"),  # noqa: E501
+        ("farm.pipeline", "def f():\n    from farm.zoo import resnet18", "the zoo is imported by name only, from devices.toml"),  # noqa: E501
         ("farm.extra", "x = 1", "extra is in no layer"),
         ("farm.store.artifact_store", "import subprocess", "subprocess belongs in subprocesses"),
-        ("farm.store.artifact_store", "def f():\n    from subprocess import run", "subprocess belongs in subprocesses"),
-        ("farm.pipeline", "from rich.text import Text", "rich belongs in dashboard, views and commands"),
-        ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),
-        ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),
-        ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),
-        ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),
+        ("farm.store.artifact_store", "def f():\n    from subprocess import run", "subprocess belongs in subprocesses"),  # noqa: E501
+        ("farm.pipeline", "from rich.text import Text", "rich belongs in dashboard, views and commands"),  # noqa: E501
+        ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices", "print(1)", "print prints past farm.commands.output"),
-        ("farm.commands.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),
-        ("farm.commands.devices", "def f():\n    click.secho(1)", "click.secho prints past farm.commands.output"),
-        ("farm.commands.devices", "from click import echo", "echo prints past farm.commands.output"),
-        ("farm.commands.devices", "from rich import print as show", "print prints past farm.commands.output"),
-        ("farm.commands.devices", "click.confirm(name)", "click.confirm prints past farm.commands.output"),
-        ("farm.cli", "import sys\nsys.stderr.write(name)", "sys.stderr.write prints past farm.commands.output"),
-        ("farm.cli", "sys.stdout.buffer.write(name)", "sys.stdout.buffer.write prints past farm.commands.output"),
+        ("farm.commands.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices", "def f():\n    click.secho(1)", "click.secho prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices", "from click import echo", "echo prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices", "from rich import print as show", "print prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices", "click.confirm(name)", "click.confirm prints past farm.commands.output"),  # noqa: E501
+        ("farm.cli", "import sys\nsys.stderr.write(name)", "sys.stderr.write prints past farm.commands.output"),  # noqa: E501
+        ("farm.cli", "sys.stdout.buffer.write(name)", "sys.stdout.buffer.write prints past farm.commands.output"),  # noqa: E501
         ("farm.cli", "os.write(1, name)", "os.write prints past farm.commands.output"),
-        ("farm.views.tables", "from rich.console import Console\nConsole()", "Console prints past farm.commands.output"),
+        ("farm.views.tables", "from rich.console import Console\nConsole()", "Console prints past farm.commands.output"),  # noqa: E501
         ("farm.prompts", "print(name)", "print prints past farm.commands.output"),
-        ("farm.store.artifact_store", "def f():\n    sys.exit(1)", "sys.exit belongs in commands and cli"),
+        ("farm.store.artifact_store", "def f():\n    sys.exit(1)", "sys.exit belongs in commands and cli"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_found(module: str, source: str, words: str) -> None:
@@ -378,7 +445,10 @@ def test_a_planted_violation_is_found(module: str, source: str, words: str) -> N
         ("farm.commands.output", "click.echo(1)\nConsole()"),
         ("farm.commands.devices", "from farm.commands.output import echo\necho(1)"),
         ("farm.prompts", "os.write(1, b'')"),
-        ("farm.dashboard.display", "from rich.console import Console\ndef f(console: Console): console.print(1)"),
+        (
+            "farm.dashboard.display",
+            "from rich.console import Console\ndef f(console: Console): console.print(1)",
+        ),
     ],
 )
 def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
@@ -386,6 +456,10 @@ def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """Their folders are all on the path of modules, where the second of a name would not be found."""
-    names = Counter(path.stem for path in Path(__file__).parent.rglob("*.py") if path.stem != "conftest")
+    """Their folders are all on the path of modules, where the second of a name would not be
+    found.
+    """
+    names = Counter(
+        path.stem for path in Path(__file__).parent.rglob("*.py") if path.stem != "conftest"
+    )
     assert [name for name, count in names.items() if count > 1] == []

@@ -1,4 +1,6 @@
-"""Questions on a terminal: who is asked what, when, and what is remembered. Each in a process of its own that has a real terminal."""
+"""Questions on a terminal: who is asked what, when, and what is remembered. Each in a process of
+its own that has a real terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from waiting import LIMIT_S
 
 from farm.deadline import Deadline
 
-# A session leader without a terminal takes the first one that it opens. `ask` puts questions and gives the answers, in order.
+# A session leader without a terminal takes the first one that it opens. `ask` puts questions and
+# gives the answers, in order.
 BEGIN = """
 import os, time
 os.close(os.open(os.ttyname(0), os.O_RDWR))
@@ -64,7 +67,13 @@ class Dialogue:
 def dialogue(script: str) -> Iterator[Dialogue]:
     ours, theirs = pty.openpty()
     lines = BEGIN + script + "\nprint('end', flush=True)"
-    child = subprocess.Popen([sys.executable, "-c", lines], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", lines],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
     try:
         yield Dialogue(child, ours)
@@ -92,7 +101,10 @@ with terminal.lent():
 
 
 def test_what_is_hidden_is_not_shown_and_the_rest_is() -> None:
-    with dialogue('with terminal.lent():\n print(ask(Question("A: "), Question("B: ", hidden=False)) == ["one", "two"])') as it:
+    with dialogue(
+        'with terminal.lent():\n print(ask(Question("A: "), Question("B: ", hidden=False)) == '
+        '["one", "two"])'
+    ) as it:
         assert it.echoes
         it.hears("A: ")
         assert not it.echoes
@@ -129,7 +141,7 @@ def test_who_still_has_the_refused_answer_gets_the_new_one() -> None:
     script = """
 with terminal.lent():
     print(ask(Question("A: ")), ask(Question("A: ", wrong="one")), ask(Question("A: ", wrong="one")))
-"""
+"""  # noqa: E501
     with dialogue(script) as it:
         it.hears("A: ")
         it.type("one\n")
@@ -182,7 +194,9 @@ with terminal.lent(lambda: print("pause"), lambda: print("resume")):
 
 
 def test_a_block_that_ends_in_the_middle_of_a_question_leaves_the_terminal_as_it_was() -> None:
-    with dialogue('with terminal.lent():\n terminal.put("us", Question("A: "))\n terminal.answers()') as it:
+    with dialogue(
+        'with terminal.lent():\n terminal.put("us", Question("A: "))\n terminal.answers()'
+    ) as it:
         it.hears("A: ")
         it.hears("end")
         assert it.echoes

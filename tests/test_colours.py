@@ -19,7 +19,10 @@ STYLE = re.compile(r'"(?:bold |dim )?(red|green|yellow|blue|cyan|magenta|white|b
 
 def luminance(red: int, green: int, blue: int) -> float:
     """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance"""
-    parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in (red, green, blue)]
+    parts = [
+        value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4
+        for value in (red, green, blue)
+    ]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
@@ -31,13 +34,18 @@ def test_a_colour_has_contrast_with_white_and_with_black(name: str) -> None:
 
 def test_every_colour_that_tables_and_the_dashboard_use_is_one_of_them() -> None:
     root = Path(farm.__file__).parent
-    sources = [root / "formatting.py", *(path for room in ("dashboard", "views") for path in (root / room).glob("*.py"))]
+    sources = [
+        root / "formatting.py",
+        *(path for room in ("dashboard", "views") for path in (root / room).glob("*.py")),
+    ]
     used = {name for path in sources for name in STYLE.findall(path.read_text("utf-8"))}
     assert used == set(COLOURS)
 
 
 def test_a_style_by_its_usual_name_is_written_in_the_colour() -> None:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=True, color_system="256", theme=theme(), no_color=False)
+    console = Console(
+        file=file, force_terminal=True, color_system="256", theme=theme(), no_color=False
+    )
     console.print("x", style="bold cyan", end="")
     assert file.getvalue() == f"\x1b[1;38;5;{COLOURS['cyan']}mx\x1b[0m"

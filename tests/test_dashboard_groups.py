@@ -37,7 +37,9 @@ def died(device: str) -> Event:
 
 
 def words(board: Board, start: str, height: int = 24, width: int = 100) -> list[str]:
-    return next(line for line in drawn(board, width, height) if line[2:].startswith(f"{start} ")).split()
+    return next(
+        line for line in drawn(board, width, height) if line[2:].startswith(f"{start} ")
+    ).split()
 
 
 def test_a_thousand_devices_are_a_line_for_each_profile() -> None:
@@ -73,7 +75,14 @@ def test_what_failed_comes_first_then_odd_results_then_what_runs_longest() -> No
     ]
     text = drawn(after(*events, plan=fleet({"pi3": 99})), 100, 24)
     begin = next(place for place, line in enumerate(text) if "DEVICE " in line) + 1
-    assert [line.split()[1] for line in text[begin : begin + 6]] == ["pi3-41", "pi3-40", "pi3-31", "pi3-30", "pi3-90", "pi3-80"]
+    assert [line.split()[1] for line in text[begin : begin + 6]] == [
+        "pi3-41",
+        "pi3-40",
+        "pi3-31",
+        "pi3-30",
+        "pi3-90",
+        "pi3-80",
+    ]
     assert text[-1].startswith("✗ ")
 
 
@@ -93,7 +102,9 @@ def test_latencies_of_several_models_are_not_mixed() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 7), (40, 12), (200, 60)])
 def test_every_line_fits(width: int, height: int) -> None:
-    events = [died(f"pi3-{number}") for number in range(90)] + [done(f"pi4-{number}", took(40 + number)) for number in range(90)]
+    events = [died(f"pi3-{number}") for number in range(90)] + [
+        done(f"pi4-{number}", took(40 + number)) for number in range(90)
+    ]
     text = drawn(after(*events, plan=fleet({"pi3": 400, "pi4": 400, "x86": 200})), width, height)
     assert len(text) <= height
     assert max(map(len, text)) <= width

@@ -1,4 +1,5 @@
-"""Check that the documentation and the commands' help are true: command lines parse, configurations load, codes and names are the
+"""Check that the documentation and the commands' help are true: command lines parse, configurations
+load, codes and names are the
 program's own, and every file that a page names exists."""
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ PACKAGE = Path(farm.__file__).parent
 ROOT = PACKAGE.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-MANUAL = "\n\n".join(page.read_text("utf-8") for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md"))
+MANUAL = "\n\n".join(
+    page.read_text("utf-8")
+    for page in PAGES
+    if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")
+)
 NAMED_FILES = re.compile(r'"([\w.-]+\.(?:onnx|pt2|npz|txt|key))"')
 
 
 def blocks(language: str, text: str = MANUAL) -> list[str]:
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-    return list(dict.fromkeys(re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found))
+    return list(
+        dict.fromkeys(re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found)
+    )
 
 
 def configurations(lab: bool = False) -> list[str]:
@@ -50,26 +57,36 @@ def farm_lines(text: str) -> Iterator[str]:
 
 
 def all_farm_lines() -> list[str]:
-    """Return those of the pages' blocks, of the help's examples, and of the comments in devices.toml."""
+    """Return those of the pages' blocks, of the help's examples, and of the comments in
+    devices.toml.
+    """
     texts = [
         *blocks("sh"),
         (DOCS / "github-actions.yml").read_text("utf-8").replace("${compare:-}", "--baseline main"),
         *(command.help or "" for command in [cli, *cli.commands.values()]),
     ]
-    texts += [line.lstrip("# ") for line in (ROOT / "devices.toml").read_text("utf-8").splitlines() if line.startswith("#")]
+    texts += [
+        line.lstrip("# ")
+        for line in (ROOT / "devices.toml").read_text("utf-8").splitlines()
+        if line.startswith("#")
+    ]
     return list(dict.fromkeys(line for text in texts for line in farm_lines(text)))
 
 
 def table(heading: str, text: str = MANUAL) -> list[list[str]]:
     """Return the cells of the first table whose first title is this, without the title row."""
     lines = text[text.index(f"| {heading} |") :].split("\n\n")[0].splitlines()
-    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+    return [
+        [cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines[2:]
+    ]
 
 
 @pytest.fixture(scope="module")
 def generated() -> ModuleType:
     """The module that generates the reference pages."""
-    spec = importlib.util.spec_from_file_location("reference_pages", DOCS / "_extensions" / "reference_pages.py")
+    spec = importlib.util.spec_from_file_location(
+        "reference_pages", DOCS / "_extensions" / "reference_pages.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -87,22 +104,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
 def test_the_help_of_a_command_names_no_values_of_python(command: click.Command) -> None:
-    assert not re.search(r"\b(None|True|False)\b|\bUNSET\b", command.get_help(click.Context(command)))
+    assert not re.search(
+        r"\b(None|True|False)\b|\bUNSET\b", command.get_help(click.Context(command))
+    )
 
 
 @pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
 def test_a_command_and_its_options_have_help(command: click.Command) -> None:
     assert command.help and command.help.splitlines()[0].endswith((".", ":"))
-    without = [parameter.name for parameter in command.params if isinstance(parameter, click.Option) and not parameter.help]
+    without = [
+        parameter.name
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help
+    ]
     assert without == []
 
 
 def test_the_guide_lists_the_commands_there_are() -> None:
     guide = (DOCS / "how-to" / "commands.md").read_text("utf-8")
-    sections = {section.split("\n")[0]: section for section in guide.split("\n## ")[1:] if "| command |" in section}
-    listed = {title: tuple(row[0] for row in table("command", section)) for title, section in sections.items()}
-    assert listed == {title: tuple(f"farm {name}" for name in names) for title, names in GROUPS.items()}
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(cli.list_commands(click.Context(cli)))
+    sections = {
+        section.split("\n")[0]: section
+        for section in guide.split("\n## ")[1:]
+        if "| command |" in section
+    }
+    listed = {
+        title: tuple(row[0] for row in table("command", section))
+        for title, section in sections.items()
+    }
+    assert listed == {
+        title: tuple(f"farm {name}" for name in names) for title, names in GROUPS.items()
+    }
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(
+        cli.list_commands(click.Context(cli))
+    )
 
 
 @pytest.mark.parametrize("line", all_farm_lines())
@@ -122,11 +156,19 @@ def known_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The devices and profiles of the built-in configuration and of the examples."""
     folder = tmp_path_factory.mktemp("examples")
     examples = [config.load(config_file(folder, text)) for text in ["", *configurations()]]
-    return {name for fleet in [config.load(PACKAGE / "devices.toml"), *examples] for name in (*fleet.devices, *fleet.profiles)}
+    return {
+        name
+        for fleet in [config.load(PACKAGE / "devices.toml"), *examples]
+        for name in (*fleet.devices, *fleet.profiles)
+    }
 
 
-@pytest.mark.parametrize("line", [line for line in all_farm_lines() if re.search(r"(--device|-d|--profile|-p) ", line)])
-def test_the_devices_and_profiles_of_the_docs_are_those_of_an_example(line: str, known_names: set[str]) -> None:
+@pytest.mark.parametrize(
+    "line", [line for line in all_farm_lines() if re.search(r"(--device|-d|--profile|-p) ", line)]
+)
+def test_the_devices_and_profiles_of_the_docs_are_those_of_an_example(
+    line: str, known_names: set[str]
+) -> None:
     assert set(re.findall(r"(?:--device|-d|--profile|-p) (\S+)", line)) <= known_names
 
 
@@ -145,7 +187,9 @@ def test_a_configuration_of_a_lab_loads(text: str, tmp_path: Path) -> None:
     assert read_settings(tmp_path / "lab.toml").boards
 
 
-@pytest.mark.parametrize("text", configurations(), ids=lambda text: text.splitlines()[0].split("  ")[0])
+@pytest.mark.parametrize(
+    "text", configurations(), ids=lambda text: text.splitlines()[0].split("  ")[0]
+)
 def test_a_configuration_of_the_docs_loads(text: str, folder: Path) -> None:
     fleet = config.load(config_file(folder, text))
     assert fleet.devices
@@ -157,9 +201,15 @@ def test_the_docs_name_every_transport() -> None:
 
 def test_the_reference_names_every_built_in_profile(generated: ModuleType) -> None:
     assert "<!-- generated: profiles -->" in (DOCS / "reference" / "profiles.md").read_text("utf-8")
-    stated = re.findall(r"^\[profiles\.([\w-]+)\]$", (PACKAGE / "profiles.toml").read_text("utf-8"), re.MULTILINE)
+    stated = re.findall(
+        r"^\[profiles\.([\w-]+)\]$", (PACKAGE / "profiles.toml").read_text("utf-8"), re.MULTILINE
+    )
     rows = table("profile", generated.profiles())
-    assert sorted(row[0] for row in rows) == sorted(stated) == sorted(config.load(PACKAGE / "devices.toml").profiles)
+    assert (
+        sorted(row[0] for row in rows)
+        == sorted(stated)
+        == sorted(config.load(PACKAGE / "devices.toml").profiles)
+    )
     assert [row for row in rows if len(row) != 5 or not all(row)] == []
 
 
@@ -174,7 +224,9 @@ def test_the_reference_describes_every_key_of_devices_toml(generated: ModuleType
     assert [row for row in rows if len(row) != 4 or len(row[3]) < 10] == []
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem
+)
 def test_every_placeholder_of_the_reference_is_filled(page: Path, generated: ModuleType) -> None:
     text = page.read_text("utf-8")
     filled = generated.expand(text)
@@ -183,7 +235,9 @@ def test_every_placeholder_of_the_reference_is_filled(page: Path, generated: Mod
 
 
 def test_the_defaults_that_the_docs_show_are_the_defaults(folder: Path) -> None:
-    shown = config.load(config_file(folder, next(text for text in blocks("toml") if "[bench]" in text)))
+    shown = config.load(
+        config_file(folder, next(text for text in blocks("toml") if "[bench]" in text))
+    )
     unset = config.load(config_file(folder, ""))
     assert (shown.bench.plan, shown.tracker) == (unset.bench.plan, unset.tracker)
 
@@ -200,7 +254,11 @@ def test_a_python_model_of_the_docs_imports(folder: Path) -> None:
 
 
 def test_the_exit_codes_of_the_reference_are_those_of_the_errors(generated: ModuleType) -> None:
-    kinds = {error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.FarmError)}
+    kinds = {
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.FarmError)
+    }
     codes = {0, *(kind.exit_code for kind in kinds), Stopped(0).exit_code}
     rows = table("code", generated.exit_codes())
     assert {int(row[0].split()[0]) for row in rows} == codes
@@ -216,10 +274,15 @@ def test_the_verdicts_of_the_docs_are_all_there_are() -> None:
 
 def test_the_docs_name_every_schema(generated: ModuleType) -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
-    written = {f"farm/{kind}/1" for kind in re.findall(r'\bdocument\(\s*"(\w+)"', sources)} | set(re.findall(r'"(farm/\w+/\d+)"', sources))
+    written = {f"farm/{kind}/1" for kind in re.findall(r'\bdocument\(\s*"(\w+)"', sources)} | set(
+        re.findall(r'"(farm/\w+/\d+)"', sources)
+    )
     assert set(re.findall(r"`(farm/\w+/\d+)`", MANUAL)) == written
     files = {"farm/int8/1", "farm/float16/1"}
-    assert set(re.findall(r"^### (farm/\w+/\d+)$", generated.json_documents(), re.MULTILINE)) == written - files
+    assert (
+        set(re.findall(r"^### (farm/\w+/\d+)$", generated.json_documents(), re.MULTILINE))
+        == written - files
+    )
 
 
 def test_the_docs_name_every_variable_of_the_environment() -> None:
@@ -230,14 +293,21 @@ def test_the_docs_name_every_variable_of_the_environment() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     own = {"FARM_TEST"}  # the mark of the tests' processes
-    assert {name for name in literals if re.fullmatch(r"FARM_[A-Z]+", name)} - own == set(re.findall(r"`\$(FARM_[A-Z]+)`", MANUAL))
+    assert {name for name in literals if re.fullmatch(r"FARM_[A-Z]+", name)} - own == set(
+        re.findall(r"`\$(FARM_[A-Z]+)`", MANUAL)
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
-    linked = [target for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in target]
-    named = re.findall(r"(?<![\w./])(?:tools|docs|tests|farm)/[\w.-]+(?:/[\w.-]+)*", re.sub(r"\]\([^)]*\)|farm/\w+/\d", "", text))
+    linked = [
+        target for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in target
+    ]
+    named = re.findall(
+        r"(?<![\w./])(?:tools|docs|tests|farm)/[\w.-]+(?:/[\w.-]+)*",
+        re.sub(r"\]\([^)]*\)|farm/\w+/\d", "", text),
+    )
     missing = [target for target in linked if not (page.parent / target).exists()]
     assert missing + [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
 
@@ -245,11 +315,16 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 def test_the_readme_is_short_and_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 200
-    assert {line.split()[0] for line in blocks("sh", text)[0].splitlines()} == {"tools/demo", "tools/test"}
+    assert {line.split()[0] for line in blocks("sh", text)[0].splitlines()} == {
+        "tools/demo",
+        "tools/test",
+    }
 
 
 def test_the_glossary_is_short_and_has_no_term_twice() -> None:
-    terms = re.findall(r"^\*\*(.+)\*\*\n: \S", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    terms = re.findall(
+        r"^\*\*(.+)\*\*\n: \S", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE
+    )
     assert 20 < len(terms) == len(set(terms)) <= 40
 
 
@@ -257,15 +332,20 @@ def test_every_picture_is_shown_and_said_in_words() -> None:
     shown: set[Path] = set()
     for page in PAGES:
         text = page.read_text("utf-8")
-        assert not re.findall(r"!\[\s*\]|<img(?![^>]*alt=\"[^\"]{20,}\")", text), "a picture without words"
-        shown |= {(page.parent / name).resolve() for name in re.findall(r'(?:src|srcset)="([^"]+)"', text)}
+        assert not re.findall(r"!\[\s*\]|<img(?![^>]*alt=\"[^\"]{20,}\")", text), (
+            "a picture without words"
+        )
+        shown |= {
+            (page.parent / name).resolve() for name in re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        }
     assert shown == {path.resolve() for path in DOCS.glob("*.svg")}
 
 
 def test_the_picture_is_of_the_built_in_farm() -> None:
     picture = ET.parse(DOCS / "dashboard.svg").getroot()
     words = " ".join(
-        "".join(text.itertext()).replace("\N{NO-BREAK SPACE}", " ") for text in picture.iter("{http://www.w3.org/2000/svg}text")
+        "".join(text.itertext()).replace("\N{NO-BREAK SPACE}", " ")
+        for text in picture.iter("{http://www.w3.org/2000/svg}text")
     )
     fleet = config.load(PACKAGE / "devices.toml")
     assert [name for name in (*fleet.devices, *fleet.bench.models) if name not in words] == []
@@ -274,7 +354,9 @@ def test_the_picture_is_of_the_built_in_farm() -> None:
 def test_the_example_image_is_read_as_a_digit() -> None:
     import onnxruntime
 
-    image = read_image(DOCS / "digit.png", TensorSpec("image", (1, 1, 8, 8), "float32"), Preprocess(channels="L"))
+    image = read_image(
+        DOCS / "digit.png", TensorSpec("image", (1, 1, 8, 8), "float32"), Preprocess(channels="L")
+    )
     session = onnxruntime.InferenceSession(PACKAGE / "zoo" / "digits" / "digits.onnx")
     assert session.run(None, {"image": image})[0].argmax() == 8
 
@@ -288,5 +370,11 @@ def test_completion_prints_a_script_that_asks_farm(shell: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_completion_knows_the_devices() -> None:
-    runner = CliRunner(env={"_FARM_COMPLETE": "bash_complete", "COMP_WORDS": "farm deploy --device p", "COMP_CWORD": "3"})
+    runner = CliRunner(
+        env={
+            "_FARM_COMPLETE": "bash_complete",
+            "COMP_WORDS": "farm deploy --device p",
+            "COMP_CWORD": "3",
+        }
+    )
     assert "plain,pi3" in runner.invoke(cli, prog_name="farm").output

@@ -1,4 +1,6 @@
-"""Check the documentation as a site: it builds strictly, and a real browser shows it without a network, on a desk and on a phone."""
+"""Check the documentation as a site: it builds strictly, and a real browser shows it without a
+network, on a desk and on a phone.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,42 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUILD_S = 240.0
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
-# Each kind of page: pictures, wide code, a table, a generated table, definitions. Signatures are the theme's own.
-KINDS = ("dashboard", "tutorials/first-board", "how-to/commands", "reference/exit-codes", "glossary")
+# Each kind of page: pictures, wide code, a table, a generated table, definitions. Signatures are
+# the theme's own.
+KINDS = (
+    "dashboard",
+    "tutorials/first-board",
+    "how-to/commands",
+    "reference/exit-codes",
+    "glossary",
+)
 
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+in_a_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
+)
 
 
 def built(source: Path, output: Path) -> str:
     """Build a folder of pages as tools/docs does. Raises FarmError for a warning."""
-    options = ["--quiet", "--fresh-env", "--fail-on-warning", "--builder", "html", "--conf-dir", str(DOCS)]
-    command = [sys.executable, "-m", "sphinx", *options, "--doctree-dir", f"{output}-doctrees", str(source), str(output)]
+    options = [
+        "--quiet",
+        "--fresh-env",
+        "--fail-on-warning",
+        "--builder",
+        "html",
+        "--conf-dir",
+        str(DOCS),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        *options,
+        "--doctree-dir",
+        f"{output}-doctrees",
+        str(source),
+        str(output),
+    ]
     return subprocesses.run(command, deadline=Deadline(BUILD_S), what="building the documentation")
 
 
@@ -89,10 +117,14 @@ def shown(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
 
 def test_mistakes_on_a_page_fail_the_build(tmp_path: Path) -> None:
-    (tmp_path / "index.md").write_text("# Page\n\n[one](gone.md)\n[two](index.md#nowhere)\n\n```{nonsense}\n```\n")
+    (tmp_path / "index.md").write_text(
+        "# Page\n\n[one](gone.md)\n[two](index.md#nowhere)\n\n```{nonsense}\n```\n"
+    )
     with pytest.raises(FarmError) as caught:
         built(tmp_path, tmp_path / "output")
-    assert [word for word in ("gone.md", "nowhere", "nonsense") if word not in str(caught.value)] == []
+    assert [
+        word for word in ("gone.md", "nowhere", "nonsense") if word not in str(caught.value)
+    ] == []
 
 
 def test_the_reference_has_every_option_of_every_command(site: Path) -> None:
@@ -106,20 +138,30 @@ def test_the_reference_has_every_option_of_every_command(site: Path) -> None:
         if flag.startswith("--")
     ]
     assert len(options) > 100
-    assert [(name, flag) for name, flag in options if f'id="cmdoption-farm-{name}{flag.removeprefix("-")}"' not in text] == []
+    assert [
+        (name, flag)
+        for name, flag in options
+        if f'id="cmdoption-farm-{name}{flag.removeprefix("-")}"' not in text
+    ] == []
 
 
 def test_no_page_asks_anything_of_a_network(site: Path) -> None:
-    fetched = re.compile(r'<(?:script|img|link|source|iframe)\b[^>]*?(?:src|href|srcset)="((?:https?:)?//[^"]+)"')
+    fetched = re.compile(
+        r'<(?:script|img|link|source|iframe)\b[^>]*?(?:src|href|srcset)="((?:https?:)?//[^"]+)"'
+    )
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 40
     assert {url for page in pages for url in fetched.findall(page.read_text("utf-8"))} == set()
 
 
 @in_a_browser
-@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk-light", "phone-dark"])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk-light", "phone-dark"]
+)
 @pytest.mark.parametrize("name", KINDS)
-def test_the_accessibility_checker_finds_nothing_serious(shown: Callable[..., Any], name: str, size: dict[str, int], scheme: str) -> None:
+def test_the_accessibility_checker_finds_nothing_serious(
+    shown: Callable[..., Any], name: str, size: dict[str, int], scheme: str
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(shown(name, viewport=size, color_scheme=scheme)).response
@@ -129,7 +171,9 @@ def test_the_accessibility_checker_finds_nothing_serious(shown: Callable[..., An
 
 
 @in_a_browser
-def test_every_page_shows_its_pictures_and_does_not_scroll_sideways_on_a_phone(shown: Callable[..., Any], site: Path, address: str) -> None:
+def test_every_page_shows_its_pictures_and_does_not_scroll_sideways_on_a_phone(
+    shown: Callable[..., Any], site: Path, address: str
+) -> None:
     page = shown("index", viewport=PHONE, color_scheme="dark")
     wide, broken, pictures = {}, {}, 0
     for path in sorted(site.rglob("*.html")):
@@ -137,7 +181,9 @@ def test_every_page_shows_its_pictures_and_does_not_scroll_sideways_on_a_phone(s
         page.goto(f"{address}{name}")
         if (beyond := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
             wide[name] = beyond
-        images = page.eval_on_selector_all("main img, article img", "all => all.map(one => [one.src, one.naturalWidth])")
+        images = page.eval_on_selector_all(
+            "main img, article img", "all => all.map(one => [one.src, one.naturalWidth])"
+        )
         pictures += len(images)
         if missing := [address for address, width in images if not width]:
             broken[name] = missing
@@ -148,7 +194,9 @@ def test_every_page_shows_its_pictures_and_does_not_scroll_sideways_on_a_phone(s
 @in_a_browser
 def test_the_site_is_light_or_dark_as_the_system_is(shown: Callable[..., Any]) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
-    light, dark = (shown("index", color_scheme=scheme).evaluate(ground) for scheme in ("light", "dark"))
+    light, dark = (
+        shown("index", color_scheme=scheme).evaluate(ground) for scheme in ("light", "dark")
+    )
     assert light != dark
 
 
@@ -158,4 +206,9 @@ def test_the_search_finds_a_command(shown: Callable[..., Any]) -> None:
     page.fill("input[name=q] >> nth=0", "bisect")
     page.keyboard.press("Enter")
     page.wait_for_selector("#search-results ul.search li a")
-    assert any("bisect" in href for href in page.eval_on_selector_all("#search-results a", "all => all.map(one => one.href)"))
+    assert any(
+        "bisect" in href
+        for href in page.eval_on_selector_all(
+            "#search-results a", "all => all.map(one => one.href)"
+        )
+    )

@@ -1,4 +1,6 @@
-"""A model is made once for all devices of a kind, and what keeps it from being made is told of each."""
+"""A model is made once for all devices of a kind, and what keeps it from being made is told of
+each.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of
         made = fits(pool, zoo.digits(), boards, HOST, store, notes.append)
         assert made["a"] is made["b"] and made["a"].artifact.library.is_file()
         (tmp_path / "none.onnx").write_text("no model")
-        broken = fits(pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append)
+        broken = fits(
+            pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append
+        )
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
 
 
-def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_told_of_each(tmp_path, monkeypatch):
+def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_told_of_each(
+    tmp_path, monkeypatch
+):
     asked = []
 
     def ensure(pool, device, store, show):
@@ -33,7 +39,10 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         raise BuildError("compiling the agent failed", "the disk is full", "make room")
 
     monkeypatch.setattr(operations, "ensure_agent", ensure)
-    gone, here, there = (Device(name, HOST, url) for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:")))
+    gone, here, there = (
+        Device(name, HOST, url)
+        for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:"))
+    )
     with pool_of(Store(tmp_path)) as pool:
         found = operations.ready(pool, [gone, here, there], Store(tmp_path), lambda _: None)
     assert "offline" in found["gone"].what

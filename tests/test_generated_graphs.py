@@ -12,12 +12,17 @@ TOOL = Path(__file__).resolve().parent.parent / "tools" / "fuzz-graphs"
 
 
 # Seeds of graphs that once left their tensors, by what they have.
-ONCE_WRONG = {"the first columns of a product of one row": "100003", "the first columns of a product of many rows": "103579"}
+ONCE_WRONG = {
+    "the first columns of a product of one row": "100003",
+    "the first columns of a product of many rows": "103579",
+}
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 
 
 def ran(folder: Path, seeds: str, *options: str) -> tuple[int, str, str]:
-    done = subprocess.run([TOOL, seeds, "--keep", folder, *options], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [TOOL, seeds, "--keep", folder, *options], capture_output=True, text=True, timeout=600
+    )
     return done.returncode, done.stdout.strip(), done.stderr
 
 

@@ -1,4 +1,6 @@
-"""Signals: when they are heard, and by whom. Each in a process of its own, for a process has one disposition of its signals."""
+"""Signals: when they are heard, and by whom. Each in a process of its own, for a process has one
+disposition of its signals.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ BEGIN = "import os, signal, time\nfrom farm import signals\nsignals.catch()\nme 
 
 
 def run(script: str) -> list[str]:
-    return subprocesses.run([sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script").split("\n")[:-1]
+    return subprocesses.run(
+        [sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script"
+    ).split("\n")[:-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -88,7 +92,10 @@ except signals.Stopped:
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
-    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch()\nos.kill(me, signal.SIGHUP)\nprint('lives')"
+    script = (
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch()\nos.kill(me, "
+        "signal.SIGHUP)\nprint('lives')"
+    )
     assert run(script) == ["lives"]
 
 

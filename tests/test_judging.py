@@ -1,4 +1,6 @@
-"""The verdict on a run, from samples and facts that are made up: what no device can be brought to at will."""
+"""The verdict on a run, from samples and facts that are made up: what no device can be brought to
+at will.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,44 @@ WRONG = Agreement(0.5, 3.0, False, False)
 
 def seconds(count: int = 200, slower_at_the_end: float = 0.0) -> tuple[float, ...]:
     draw = random.Random(7)
-    return tuple(0.01 * abs(draw.gauss(1, 0.01)) * (1 + slower_at_the_end * (index > count / 2)) for index in range(count))
+    return tuple(
+        0.01 * abs(draw.gauss(1, 0.01)) * (1 + slower_at_the_end * (index > count / 2))
+        for index in range(count)
+    )
 
 
 def samples(during: list[dict[str, object]] | None = None, **changes: object) -> Samples:
-    """A calm measurement of two seconds, with these facts on the way; the first and the last of them are also those before and after."""
-    facts = [{name: value if isinstance(value, str) else json.dumps(value) for name, value in one.items()} for one in during or [{}]]
-    calm = Samples(seconds(), 0.02, RIGHT, None, None, facts[0], facts[-1], {}, 0, measured_s=2.1, warm=True, held_up=0.0)
+    """A calm measurement of two seconds, with these facts on the way; the first and the last of
+    them are also those before and after.
+    """
+    facts = [
+        {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in one.items()
+        }
+        for one in during or [{}]
+    ]
+    calm = Samples(
+        seconds(),
+        0.02,
+        RIGHT,
+        None,
+        None,
+        facts[0],
+        facts[-1],
+        {},
+        0,
+        measured_s=2.1,
+        warm=True,
+        held_up=0.0,
+    )
     return dataclasses.replace(calm, **{"facts_during": tuple(facts), **changes})  # type: ignore[arg-type]
 
 
 def judged(told: Samples, emulated: bool = False) -> tuple[Verdict, str]:
-    return stats.judge(emulated, told, stats.latency(told.seconds, told.block) if told.seconds else None)
+    return stats.judge(
+        emulated, told, stats.latency(told.seconds, told.block) if told.seconds else None
+    )
 
 
 def clock(*mhz: int) -> list[dict[str, object]]:
@@ -69,30 +97,33 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(), Verdict.STABLE, "200 samples"),
         (samples(agreement=WRONG), Verdict.WRONG, "off by up to 0.5"),
         (samples(seconds=()), Verdict.RIGHT, "not timed"),
-        (samples(slowed("temperature, by the hardware")), Verdict.THROTTLED, "temperature, by the hardware"),
+        (samples(slowed("temperature, by the hardware")), Verdict.THROTTLED, "temperature, by the hardware"),  # noqa: E501
         (samples(slowed("power cap")), Verdict.STABLE, "200 samples"),
         (samples(seconds=seconds(9)), Verdict.NOISY, "too few"),
-        (samples(clock(1400, 1400, 1400, 1400, 600, 600)), Verdict.THROTTLED, "from 1400 to 600 MHz"),
+        (samples(clock(1400, 1400, 1400, 1400, 600, 600)), Verdict.THROTTLED, "from 1400 to 600 MHz"),  # noqa: E501
         (samples(clock(1400, 1400, 1390, 1400, 1390, 1400)), Verdict.STABLE, ""),
-        (samples(clock(600, 1400, 1400, 1400, 1400, 1400)), Verdict.STABLE, ""),  # a governor that wakes up
-        (samples(clock(1400, 1400, 600, 1400, 1400, 1400)), Verdict.STABLE, ""),  # read while it was idle
+        # a governor that wakes up
+        (samples(clock(600, 1400, 1400, 1400, 1400, 1400)), Verdict.STABLE, ""),
+        # read while it was idle
+        (samples(clock(1400, 1400, 600, 1400, 1400, 1400)), Verdict.STABLE, ""),
         (HOT, Verdict.THROTTLED, "85 °C"),
         (samples(at(60, 82, 85)), Verdict.STABLE, ""),  # hot, and as fast as before
-        (samples(at(40, 41, 42), seconds=seconds(slower_at_the_end=0.08)), Verdict.NOISY, "slower by 8 %"),  # slower, and not hot
+        # slower, and not hot
+        (samples(at(40, 41, 42), seconds=seconds(slower_at_the_end=0.08)), Verdict.NOISY, "slower by 8 %"),  # noqa: E501
         (samples(flags(0, 0b100, 0)), Verdict.THROTTLED, "it is throttled"),
         (samples(flags(0, 0, 0x10000)), Verdict.THROTTLED, "supply voltage"),
         (samples(flags(0x50000, 0x50000, 0x50000)), Verdict.STABLE, ""),  # long ago
         (samples(phone({}, {}, {})), Verdict.STABLE, "200 samples"),
-        (samples(phone({}, {}, {"battery_saver": True})), Verdict.THROTTLED, "its battery saver is on"),
-        (samples(phone({}, {}, {"thermal_status": 3})), Verdict.THROTTLED, "for its heat, severely"),
+        (samples(phone({}, {}, {"battery_saver": True})), Verdict.THROTTLED, "its battery saver is on"),  # noqa: E501
+        (samples(phone({}, {}, {"thermal_status": 3})), Verdict.THROTTLED, "for its heat, severely"),  # noqa: E501
         (samples(phone({}, {}, {"screen_on": False})), Verdict.NOISY, "its screen went off"),
         (samples(phone({"external_power": False}, {}, {})), Verdict.NOISY, "plugged in to power"),
         (samples(held_up=0.5), Verdict.NOISY, "other work had the CPU for 50 %"),
-        (samples(held_up=0.5, facts_during=HOT.facts_during, seconds=HOT.seconds), Verdict.THROTTLED, "85 °C"),
+        (samples(held_up=0.5, facts_during=HOT.facts_during, seconds=HOT.seconds), Verdict.THROTTLED, "85 °C"),  # noqa: E501
         (samples(seconds=seconds(slower_at_the_end=-0.08)), Verdict.NOISY, "faster by 8 %"),
         (samples(seconds=seconds(slower_at_the_end=0.03)), Verdict.STABLE, ""),
         (samples(moments((100, 5), (101, 6), (102.1, 7.1))), Verdict.STABLE, ""),
-        (samples(moments((100, 5), (4000, 6), (4001, 7))), Verdict.NOISY, "clock moved by 3901.0 s while ours moved by 2.0 s"),
+        (samples(moments((100, 5), (4000, 6), (4001, 7))), Verdict.NOISY, "clock moved by 3901.0 s while ours moved by 2.0 s"),  # noqa: E501
         (samples(moments((100, 5), (97, 6))), Verdict.NOISY, "clock moved by -3.0 s"),
         (samples(seconds=(*seconds(), 3600.0)), Verdict.NOISY, "jumped"),
         (samples(measured_s=1.0, seconds=seconds(190)), Verdict.NOISY, "clock jumped or runs fast"),
@@ -125,26 +156,55 @@ def test_a_block_counts_as_all_of_its_inferences() -> None:
 
 @pytest.mark.parametrize(
     ("medians", "settled"),
-    [([5, 4], False), ([5, 4, 3], False), ([3, 4, 5], False), ([9, 5, 5.1, 5], True), ([5, 5.04, 5.08], True), ([4, 5, 4], True)],
+    [
+        ([5, 4], False),
+        ([5, 4, 3], False),
+        ([3, 4, 5], False),
+        ([9, 5, 5.1, 5], True),
+        ([5, 5.04, 5.08], True),
+        ([4, 5, 4], True),
+    ],
 )
-def test_a_warm_up_is_over_when_it_no_longer_goes_one_way(medians: list[float], settled: bool) -> None:
+def test_a_warm_up_is_over_when_it_no_longer_goes_one_way(
+    medians: list[float], settled: bool
+) -> None:
     assert stats.settled([[median, median * 1.5, median * 0.5] for median in medians]) is settled
 
 
-def run(verdict: Verdict = Verdict.STABLE, factor: float = 1.0, device: str = "pi", **facts: str) -> Run:
-    told = dataclasses.replace(samples(), seconds=tuple(factor * s for s in seconds()), facts_before=facts)
+def run(
+    verdict: Verdict = Verdict.STABLE, factor: float = 1.0, device: str = "pi", **facts: str
+) -> Run:
+    told = dataclasses.replace(
+        samples(), seconds=tuple(factor * s for s in seconds()), facts_before=facts
+    )
     latency: Latency = stats.latency(told.seconds)
-    return Run(f"{device}-{factor}", device, "net", "x86", "local:", "2026-07-01T12:00:00", verdict, "why", "d" * 64, told, latency)
+    return Run(
+        f"{device}-{factor}",
+        device,
+        "net",
+        "x86",
+        "local:",
+        "2026-07-01T12:00:00",
+        verdict,
+        "why",
+        "d" * 64,
+        told,
+        latency,
+    )
 
 
 def test_a_slower_run_is_told_with_what_else_differs() -> None:
-    (pair,) = comparison.compare([(run(governor="performance"), run(factor=1.1, governor="powersave"))])
+    (pair,) = comparison.compare(
+        [(run(governor="performance"), run(factor=1.1, governor="powersave"))]
+    )
     assert pair.found.change is stats.Change.SLOWER and pair.found.ratio == pytest.approx(1.1)
     assert pair.differences == ("governor: performance → powersave",)
     assert json.loads(json.dumps(pair.as_json(), allow_nan=False))["change"] == "slower"
 
 
-@pytest.mark.parametrize("doubtful", [Verdict.NOISY, Verdict.THROTTLED, Verdict.EMULATED, Verdict.WRONG])
+@pytest.mark.parametrize(
+    "doubtful", [Verdict.NOISY, Verdict.THROTTLED, Verdict.EMULATED, Verdict.WRONG]
+)
 def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> None:
     (pair,) = comparison.compare([(run(), run(doubtful, factor=3.0))])
     assert pair.found.change is stats.Change.UNSURE
@@ -155,12 +215,22 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The commands that a table of these pairs ends with."""
     comparing.show(Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again")
-    return [line.partition("in turns: ")[2] for line in capsys.readouterr().out.splitlines() if "in turns: " in line]
+    return [
+        line.partition("in turns: ")[2]
+        for line in capsys.readouterr().out.splitlines()
+        if "in turns: " in line
+    ]
 
 
 def test_turns_are_advised_only_where_they_are_possible(capsys: pytest.CaptureFixture[str]) -> None:
-    noisy = [dataclasses.replace(run(Verdict.NOISY, factor=factor), model_digest="m" * 64) for factor in (1.0, 1.1)]
-    a, b, c = ([dataclasses.replace(one, device=device, id=f"{device}-{one.id}") for one in noisy] for device in "abc")
+    noisy = [
+        dataclasses.replace(run(Verdict.NOISY, factor=factor), model_digest="m" * 64)
+        for factor in (1.0, 1.1)
+    ]
+    a, b, c = (
+        [dataclasses.replace(one, device=device, id=f"{device}-{one.id}") for one in noisy]
+        for device in "abc"
+    )
     assert hints([(a[0], a[1])], capsys) == ["farm compare --in-turns a-pi-1.0 a-pi-1.1"]
     assert hints([(a[0], a[1]), (b[0], b[1])], capsys) == ["again"]
     changes: list[dict[str, object]] = [
@@ -178,11 +248,15 @@ def test_turns_are_advised_only_where_they_are_possible(capsys: pytest.CaptureFi
         other = dataclasses.replace(c[1], **change)  # type: ignore[arg-type]
         assert hints([(c[0], other)], capsys) == [], change
         each = [f"farm compare --in-turns {device}-pi-1.0 {device}-pi-1.1" for device in "ab"]
-        assert hints([(a[0], a[1]), (b[0], b[1]), (c[0], other)], capsys) == each, change  # one would keep all from being measured
+        assert hints([(a[0], a[1]), (b[0], b[1]), (c[0], other)], capsys) == each, (
+            change
+        )  # one would keep all from being measured
 
 
 def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
     a, b = run(device="a"), run(device="b")
-    assert comparison.pair_up([a, b], [run(device="b", factor=2), run(device="c")]) == [(b, run(device="b", factor=2))]
+    assert comparison.pair_up([a, b], [run(device="b", factor=2), run(device="c")]) == [
+        (b, run(device="b", factor=2))
+    ]
     assert comparison.pair_up([a], [b]) == [(a, b)]
     assert "device: a → b" in comparison.differences(a, b)

@@ -7,7 +7,9 @@ import sys
 
 
 def _python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -21,7 +23,7 @@ import tvm.relax, tvm.relax.frontend.onnx
 print("torch" in sys.modules)
 import torch
 print(tvm.runtime.from_dlpack(torch.ones(3)).numpy().sum(), torch.from_dlpack(tvm.runtime.tensor(torch.ones(2).numpy())).sum().item())
-""").splitlines() == ["False", "3.0 2.0"]
+""").splitlines() == ["False", "3.0 2.0"]  # noqa: E501
 
 
 def test_where_torch_is_there_first_nothing_is_kept_from_tvm() -> None:
@@ -54,7 +56,9 @@ print("torch" in sys.modules)
 
 
 def test_tvm_is_the_same_as_when_it_is_imported_at_length() -> None:
-    """The functions and types of all its modules, though what is not there is answered briefly and names are read once."""
+    """The functions and types of all its modules, though what is not there is answered briefly and
+    names are read once.
+    """
     shown = """
 import tvm, sys
 from tvm_ffi import core, registry
@@ -63,9 +67,11 @@ for name, module in sorted(sys.modules.items()):
         print(name, sorted(vars(module)))
 print(sorted(key for key in map(str, registry.get_registered_type_keys()) if core._object_type_key_to_index(key) is None))
 print(core._object_type_key_to_index("there.is.none"), registry.list_global_func_names.__module__)
-"""
+"""  # noqa: E501
     for alone in ("", "import os; os.environ['TVM_USE_RUNTIME_LIB'] = '1'"):
-        briefly = _python(f"{alone}\nfrom farm.tvm_import import leave_torch_out; leave_torch_out()\n{shown}")
+        briefly = _python(
+            f"{alone}\nfrom farm.tvm_import import leave_torch_out; leave_torch_out()\n{shown}"
+        )
         assert briefly == _python(f"{alone}\nimport sys; sys.modules['torch'] = None\n{shown}")
         assert briefly.count("_ffi_api") >= 10 and briefly.endswith("None tvm_ffi.registry")
 
@@ -87,4 +93,10 @@ print(len(asked), [key for key in asked if index(key) is None])
 
 def test_what_a_worker_and_a_command_do_not_need_is_not_loaded() -> None:
     assert _python("import sys, farm.cli, farm.pipeline; print('numpy' in sys.modules)") == "False"
-    assert _python("import sys, farm.pipeline.worker_tasks, farm.executor; print('pydantic' in sys.modules)") == "False"
+    assert (
+        _python(
+            "import sys, farm.pipeline.worker_tasks, farm.executor; print('pydantic' in "
+            "sys.modules)"
+        )
+        == "False"
+    )

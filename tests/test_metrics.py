@@ -43,12 +43,18 @@ def test_an_emulated_device_has_no_latency() -> None:
 
 @given(st.text())
 def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
-    assert samples(metrics.of_runs([dataclasses.replace(timed("a", "b", 1), device=name, model="models/\udcff.onnx")]))
+    assert samples(
+        metrics.of_runs(
+            [dataclasses.replace(timed("a", "b", 1), device=name, model="models/\udcff.onnx")]
+        )
+    )
 
 
 def test_a_trackers_summary_counts_boards_by_their_key() -> None:
     servers = [Server("server:pi4", "10.0.0.1", 1), Server("server:pi4", "10.0.0.2", 1)]
-    summary = Summary({"pi4": Queue(free=1, waiting=0), "jetson": Queue(free=0, waiting=3)}, servers)
+    summary = Summary(
+        {"pi4": Queue(free=1, waiting=0), "jetson": Queue(free=0, waiting=3)}, servers
+    )
     assert samples(of_summary(summary)) == {
         'farm_tracker_boards{key="jetson"}': 0.0,
         'farm_tracker_boards{key="pi4"}': 2.0,
@@ -61,5 +67,9 @@ def test_a_trackers_summary_counts_boards_by_their_key() -> None:
 
 def test_names_that_are_shown_alike_are_one_sample_and_the_rest_can_still_be_read() -> None:
     summary = Summary({"a": Queue(0, 0), "a\x1b[31m": Queue(1, 0), "b": Queue(2, 0)}, [])
-    lines = [line for line in of_summary(summary).splitlines() if line.startswith("farm_tracker_boards_free")]
+    lines = [
+        line
+        for line in of_summary(summary).splitlines()
+        if line.startswith("farm_tracker_boards_free")
+    ]
     assert len(lines) == len({line.partition("} ")[0] for line in lines}) == 2

@@ -56,11 +56,23 @@ def test_another_writer_may_order_and_space_it_as_it_likes() -> None:
         (io.BytesIO(b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31)), "2147483648 bytes"),
         (with_header("{}", b"\x07\x00"), r"version \(7, 0\)"),
         (with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }"), "the header"),
-        (with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1 + 1,), }"), "the header"),
-        (with_header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }"), "the header"),
-        (with_header("{'descr': '<Q9', 'fortran_order': False, 'shape': (1,), }"), "numpy has no type"),
+        (
+            with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1 + 1,), }"),
+            "the header",
+        ),
+        (
+            with_header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }"),
+            "the header",
+        ),
+        (
+            with_header("{'descr': '<Q9', 'fortran_order': False, 'shape': (1,), }"),
+            "numpy has no type",
+        ),
         (with_header("{'descr': '<f4', 'shape': (1,), }"), "the header"),
-        (with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1 " * 4000 + "x"), "the header"),
+        (
+            with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1 " * 4000 + "x"),
+            "the header",
+        ),
     ],
 )
 def test_what_is_no_header_is_refused(file: io.BytesIO, why: str) -> None:

@@ -1,4 +1,6 @@
-"""Whether other users could have written a file: modes, owners, sticky folders, links, groups. Whose a connection is."""
+"""Whether other users could have written a file: modes, owners, sticky folders, links, groups.
+Whose a connection is.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +137,12 @@ def listening(family: socket.AddressFamily, host: str) -> Iterator[socket.socket
         yield listener
 
 
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_a_connection_of_this_machine_is_known_by_its_user_until_it_is_closed(family: socket.AddressFamily, host: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_a_connection_of_this_machine_is_known_by_its_user_until_it_is_closed(
+    family: socket.AddressFamily, host: str
+) -> None:
     with listening(family, host) as listener:
         client = socket.create_connection(listener.getsockname()[:2])
         accepted, _ = listener.accept()
@@ -147,7 +153,10 @@ def test_a_connection_of_this_machine_is_known_by_its_user_until_it_is_closed(fa
 
 
 def test_a_connection_of_ipv6_to_ipv4_is_known_by_its_user() -> None:
-    with listening(socket.AF_INET, "127.0.0.1") as listener, socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client:
+    with (
+        listening(socket.AF_INET, "127.0.0.1") as listener,
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client,
+    ):
         client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
         accepted, _ = listener.accept()
         with accepted:

@@ -1,4 +1,6 @@
-"""Comparisons of what was measured in turns: the test against SciPy's, what disturbs both sides, and how often they err."""
+"""Comparisons of what was measured in turns: the test against SciPy's, what disturbs both sides,
+and how often they err.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
     """The level doubles now and then, for both; one of the two is 4 % slower, or is not."""
     draw = random.Random(1)
     levels = [draw.choice((1.0, 1.0, 2.0)) * draw.gauss(1, 0.01) for _ in range(200)]
-    first, same, slower = ([0.01 * factor * level * draw.gauss(1, 0.02) for level in levels] for factor in (1.0, 1.0, 1.04))
+    first, same, slower = (
+        [0.01 * factor * level * draw.gauss(1, 0.02) for level in levels]
+        for factor in (1.0, 1.0, 1.04)
+    )
     alike, apart, back = stats.compare_in_turns([(first, same), (first, slower), (slower, first)])
     assert alike.change is stats.Change.SAME
     assert (apart.change, back.change) == (stats.Change.SLOWER, stats.Change.FASTER)
@@ -57,11 +62,21 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     apart = draw.normal(0, 0.02, 200)
     together = np.repeat(draw.normal(0, 0.02, 20), 10)  # as much spread, but ten in a row are one
     one = np.ones(200)
-    widths = [math.log(high / low) for _, (low, high) in (stats.ratio_in_turns(one, np.exp(values)) for values in (apart, together))]
+    widths = [
+        math.log(high / low)
+        for _, (low, high) in (
+            stats.ratio_in_turns(one, np.exp(values)) for values in (apart, together)
+        )
+    ]
     assert widths[1] > 1.5 * widths[0]
     few = stats.compare_in_turns([([1.0] * 9, [2.0] * 9)])[0]
     assert few.change is stats.Change.UNSURE and "9 rounds are too few" in few.reason
-    assert stats.compare_in_turns([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[0].change is stats.Change.SLOWER
+    assert (
+        stats.compare_in_turns([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[
+            0
+        ].change
+        is stats.Change.SLOWER
+    )
 
 
 def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
@@ -70,12 +85,16 @@ def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_do
     p = stats.compare_in_turns([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
     alone = paired_test.signed_rank(values)
     assert scipy.stats.norm.isf(alone / 2) > 9
-    assert alone == pytest.approx(scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9)
+    assert alone == pytest.approx(
+        scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9
+    )
     assert p and 1e-15 < p < 1e-3  # about that of 30 rounds
 
 
 def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
-    """Most rounds are of the last load, in which the second build was 4 % slower: where it lay in memory, perhaps."""
+    """Most rounds are of the last load, in which the second build was 4 % slower: where it lay in
+    memory, perhaps.
+    """
     draw = np.random.default_rng(5)
     loads = (12, 12, 300)
     slower = np.repeat([0.0, 0.0, math.log(1.04)], loads) + draw.normal(0, 0.002, sum(loads))
@@ -85,7 +104,9 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     assert once.change is not stats.Change.SLOWER and once.interval and once.interval[0] < 1.002
     assert each.change is stats.Change.SLOWER
     assert stats.compare_in_turns(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
-    assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(once.interval, abs=0.002)
+    assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(
+        once.interval, abs=0.002
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +118,9 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
         (0.01, Until(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
     ],
 )
-def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float, until: Until, loads: list[int]) -> None:
+def test_loads_share_the_time_and_the_rounds_that_are_needed(
+    inference_s: float, until: Until, loads: list[int]
+) -> None:
     draw, now, notes = random.Random(6), 0.0, list[tuple[int, int, float]]()
 
     def block(count: int) -> list[float]:
@@ -107,7 +130,9 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float,
 
     enough = comparing.Enough(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
-        interleaved.in_turns({comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE)
+        interleaved.in_turns(
+            {comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE
+        )
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
     assert [load for load, rounds, _ in notes if not rounds] == list(range(len(loads)))
     assert all(0 <= share <= 1 for _, _, share in notes)
@@ -115,7 +140,10 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(inference_s: float,
 
 def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
     draw = np.random.default_rng(4)
-    pairs = [(np.ones(12).tolist(), np.exp(draw.normal(0.05 if index == 0 else 0, 0.03, 12)).tolist()) for index in range(20)]
+    pairs = [
+        (np.ones(12).tolist(), np.exp(draw.normal(0.05 if index == 0 else 0, 0.03, 12)).tolist())
+        for index in range(20)
+    ]
     alone, among = stats.compare_in_turns(pairs[:1])[0], stats.compare_in_turns(pairs)[0]
     assert alone.p and among.p and among.p > alone.p
     assert alone.interval and among.interval and among.interval[1] > alone.interval[1]
@@ -124,9 +152,13 @@ def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
 def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = Run("one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64)
+    told = Run(
+        "one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64
+    )
     good = Paired((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
-    pairs = comparison.compare_in_turns([(told, told)] * 2, [good, DeviceError("host hangs", "", "")])
+    pairs = comparison.compare_in_turns(
+        [(told, told)] * 2, [good, DeviceError("host hangs", "", "")]
+    )
 
     class Interrupted:
         left: ClassVar = [*pairs]
@@ -144,19 +176,51 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
     monkeypatch.setattr(bench, "__init__", lambda self, *_: setattr(self, "_turns", True))
     monkeypatch.setattr(bench, "_of", lambda *_: told)
     monkeypatch.setattr(bench, "_farm", lambda *_: Interrupted())
-    monkeypatch.setattr(sys, "argv", ["aa-bench", "--in-turns", "--planted", "0", "--json", str(tmp_path / "rows.json")])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["aa-bench", "--in-turns", "--planted", "0", "--json", str(tmp_path / "rows.json")],
+    )
     with pytest.raises(KeyboardInterrupt):
         tool["main"]()
-    assert "the same model: 2 comparisons, 1 slower, 1 failed; ratios in %: +10.9\n" in capsys.readouterr().out
-    assert [row["in_turns"] for row in json.loads((tmp_path / "rows.json").read_text())["the same model"]] == [20, 0]
+    assert (
+        "the same model: 2 comparisons, 1 slower, 1 failed; ratios in %: +10.9\n"
+        in capsys.readouterr().out
+    )
+    assert [
+        row["in_turns"]
+        for row in json.loads((tmp_path / "rows.json").read_text())["the same model"]
+    ] == [20, 0]
 
 
-def test_comparisons_in_turns_give_no_false_alarms_on_noisy_recordings_and_find_a_slowdown() -> None:
+def test_comparisons_in_turns_give_no_false_alarms_on_noisy_recordings_and_find_a_slowdown() -> (
+    None
+):
     """A short form, too. What is found is so where both runs of one recording would be NOISY."""
-    command = [sys.executable, str(ROOT / "tools" / "aa-test"), "--json", "--kinds", "turns", "--comparisons", "40"]
-    rows = {row["recording"]: row for row in json.loads(subprocess.run(command, capture_output=True, check=True, timeout=LIMIT_S).stdout)}
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "aa-test"),
+        "--json",
+        "--kinds",
+        "turns",
+        "--comparisons",
+        "40",
+    ]
+    rows = {
+        row["recording"]: row
+        for row in json.loads(
+            subprocess.run(command, capture_output=True, check=True, timeout=LIMIT_S).stdout
+        )
+    }
     assert len(rows) == 7
     assert [row["alarms"] for row in rows.values()] == [0] * 7
-    assert sum(row["test_alone"] for row in rows.values()) <= 9  # nominal: 1 % of 280, which has fewer than 10 nearly always
-    for name in ("still-mobilenet_v2-1-thread", "quiet-mobilenet_v2-1-thread", "still-resnet18-1-thread", "quiet-resnet18-1-thread"):
+    assert (
+        sum(row["test_alone"] for row in rows.values()) <= 9
+    )  # nominal: 1 % of 280, which has fewer than 10 nearly always
+    for name in (
+        "still-mobilenet_v2-1-thread",
+        "quiet-mobilenet_v2-1-thread",
+        "still-resnet18-1-thread",
+        "quiet-resnet18-1-thread",
+    ):
         assert rows[name]["found"] >= 38  # seeded

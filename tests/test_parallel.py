@@ -34,7 +34,13 @@ def finish(pool: WorkerPool, *slots: str) -> dict[str, Message]:
     ends: dict[str, Message] = {}
 
     def all_ended() -> bool:
-        ends.update({message.slot: message for message in pool.messages(0.1) if message.kind is not Kind.NOTE})
+        ends.update(
+            {
+                message.slot: message
+                for message in pool.messages(0.1)
+                if message.kind is not Kind.NOTE
+            }
+        )
         return set(slots) <= set(ends)
 
     wait_until(all_ended, f"the end of {slots}")
@@ -126,7 +132,9 @@ def alive(process: int) -> bool:
 
 
 def assert_gone(*processes: str | int) -> None:
-    wait_until(lambda: not any(alive(int(process)) for process in processes), f"the end of {processes}")
+    wait_until(
+        lambda: not any(alive(int(process)) for process in processes), f"the end of {processes}"
+    )
 
 
 def read_when_there(path: Path) -> str:
@@ -192,14 +200,18 @@ def test_a_worker_that_crashes_says_how_and_the_lane_gets_another(pool: WorkerPo
 
 
 @pytest.mark.parametrize("crash", [die_in_tvm, die_with_a_stack_of_python])
-def test_a_crash_is_an_error_that_names_the_step_and_shows_no_stack(pool: WorkerPool, crash: Callable[[TaskContext], None]) -> None:
+def test_a_crash_is_an_error_that_names_the_step_and_shows_no_stack(
+    pool: WorkerPool, crash: Callable[[TaskContext], None]
+) -> None:
     pool.assign("a", crash, deadline_s=LIMIT_S, task="importing x")
     error = finish(pool, "a")["a"].value
     assert error.what == "importing x: its process ended with signal 11 (Segmentation fault)"
     assert error.why == "it was checking the import on this machine\nlast words"
 
 
-def test_a_task_past_its_deadline_is_ended_with_all_it_started(pool: WorkerPool, tmp_path: Path) -> None:
+def test_a_task_past_its_deadline_is_ended_with_all_it_started(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
     begin(pool, "a")
     pool.assign("a", spawn_and_hang, tmp_path / "pids", deadline_s=3, task="x on pi3")
     pool.assign("b", add, 1, 2, deadline_s=LIMIT_S, task="b")
@@ -243,16 +255,32 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert_gone(process)
 
 
-def test_quiet_pauses_the_other_lanes_on_this_machine_and_no_remote_one(pool: WorkerPool, tmp_path: Path) -> None:
+def test_quiet_pauses_the_other_lanes_on_this_machine_and_no_remote_one(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
     for slot, here in (("here", True), ("remote", False)):
-        pool.assign(slot, count_up, tmp_path / slot, tmp_path / "enough", deadline_s=LIMIT_S, task=slot, here=here)
+        pool.assign(
+            slot,
+            count_up,
+            tmp_path / slot,
+            tmp_path / "enough",
+            deadline_s=LIMIT_S,
+            task=slot,
+            here=here,
+        )
         read_when_there(tmp_path / slot)
     pool.assign("quiet", quiet_span, 0.8, deadline_s=LIMIT_S, task="quiet")
     first, last = finish(pool, "quiet")["quiet"].value
     (tmp_path / "enough").touch()
     finish(pool, "here", "remote")
-    moments = {slot: [float(line) for line in (tmp_path / slot).read_text().splitlines()] for slot in ("here", "remote")}
-    told = {slot: [moment for moment in those if first < moment < last] for slot, those in moments.items()}
+    moments = {
+        slot: [float(line) for line in (tmp_path / slot).read_text().splitlines()]
+        for slot in ("here", "remote")
+    }
+    told = {
+        slot: [moment for moment in those if first < moment < last]
+        for slot, those in moments.items()
+    }
     assert told["here"] == [] and told["remote"] != []
 
 
@@ -263,7 +291,9 @@ def test_quiet_is_given_to_one_lane_at_a_time_and_all_finish(pool: WorkerPool) -
     assert all(earlier[1] <= later[0] for earlier, later in zip(spans, spans[1:], strict=False))
 
 
-def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(pool: WorkerPool, tmp_path: Path) -> None:
+def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
     begin(pool, "here", "quiet")
     pool.assign("here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=4, task="here")
     read_when_there(tmp_path / "here")
@@ -273,8 +303,12 @@ def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(poo
     assert finish(pool, "here")["here"].kind is Kind.DONE
 
 
-def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(pool: WorkerPool, tmp_path: Path) -> None:
-    pool.assign("here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=LIMIT_S, task="here")
+def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    pool.assign(
+        "here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=LIMIT_S, task="here"
+    )
     read_when_there(tmp_path / "here")
     pool.assign("quiet", die_in_quiet, deadline_s=LIMIT_S, task="quiet")
     assert finish(pool, "quiet")["quiet"].kind is Kind.FAILED
@@ -306,7 +340,9 @@ def test_a_task_for_a_worker_that_stands_still_keeps_nobody_waiting(pool: Worker
     assert isinstance(finish(pool, "frozen")["frozen"].value, DeadlineError)
 
 
-def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(pool: WorkerPool) -> None:
+def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(
+    pool: WorkerPool,
+) -> None:
     pool.assign("quiet", quiet_span, 1.0, deadline_s=LIMIT_S, task="quiet")
     for slot in "abc":  # paused at one point or another of their answers
         pool.assign(slot, large, deadline_s=LIMIT_S, task=slot)
@@ -314,7 +350,9 @@ def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(po
     assert [ends[slot].value == LARGE for slot in "abc"] == [True] * 3
 
 
-def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(pool: WorkerPool) -> None:
+def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(
+    pool: WorkerPool,
+) -> None:
     pool.assign("a", process_id, deadline_s=LIMIT_S, task="first")
     worker = finish(pool, "a")["a"].value
     os.kill(worker, signal.SIGKILL)
@@ -341,7 +379,9 @@ def test_a_lane_that_is_a_thread_works_like_another_in_this_process(pool: Worker
         assert ends["c"].value.parts() == ("what", "why", "fix")
 
 
-def wait_for_a_word(_: TaskContext, peer: socket.socket, begun: threading.Event, ended: threading.Event) -> bytes:
+def wait_for_a_word(
+    _: TaskContext, peer: socket.socket, begun: threading.Event, ended: threading.Event
+) -> bytes:
     with breakable(lambda: peer.shutdown(socket.SHUT_RDWR)):
         begun.set()
         try:
@@ -350,11 +390,15 @@ def wait_for_a_word(_: TaskContext, peer: socket.socket, begun: threading.Event,
             ended.set()
 
 
-def test_a_thread_past_its_deadline_fails_at_once_its_wait_ends_and_the_lane_goes_on(pool: WorkerPool) -> None:
+def test_a_thread_past_its_deadline_fails_at_once_its_wait_ends_and_the_lane_goes_on(
+    pool: WorkerPool,
+) -> None:
     ours, theirs = socket.socketpair()
     begun, ended = threading.Event(), threading.Event()
     with ours, theirs:
-        pool.assign("a", wait_for_a_word, theirs, begun, ended, deadline_s=0.5, task="x on pi3", thread=True)
+        pool.assign(
+            "a", wait_for_a_word, theirs, begun, ended, deadline_s=0.5, task="x on pi3", thread=True
+        )
         error = finish(pool, "a")["a"].value
         assert isinstance(error, DeadlineError) and "x on pi3" in error.what
         assert ended.wait(LIMIT_S)
@@ -367,14 +411,25 @@ def test_leaving_ends_the_waits_of_threads(tmp_path: Path) -> None:
     begun, ended = threading.Event(), threading.Event()
     with ours, theirs:
         with pytest.raises(KeyboardInterrupt), WorkerPool(tmp_path / "scratch") as pool:
-            pool.assign("a", wait_for_a_word, theirs, begun, ended, deadline_s=LIMIT_S, task="a", thread=True)
+            pool.assign(
+                "a",
+                wait_for_a_word,
+                theirs,
+                begun,
+                ended,
+                deadline_s=LIMIT_S,
+                task="a",
+                thread=True,
+            )
             assert begun.wait(LIMIT_S)
             raise KeyboardInterrupt
         assert ended.wait(LIMIT_S)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def wait_twice(_: TaskContext, begun: threading.Event, going: threading.Event, told: list[str]) -> None:
+def wait_twice(
+    _: TaskContext, begun: threading.Event, going: threading.Event, told: list[str]
+) -> None:
     begun.set()
     assert going.wait(LIMIT_S)
     try:

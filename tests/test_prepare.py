@@ -1,4 +1,6 @@
-"""A model is imported and checked once, found again as long as nothing of it changes, and never kept when it is wrong."""
+"""A model is imported and checked once, found again as long as nothing of it changes, and never
+kept when it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,14 @@ def run(tmp_path: Path, cache: Path):
 def classifier(path: Path, factor: float = 1.0, dtype: str = "float32") -> Path:
     """y = x @ w, with the identity times a factor for w: the largest input is the class."""
     specs = {"inputs": {"x": (dtype, [1, CLASSES])}, "outputs": {"y": (dtype, [1, CLASSES])}}
-    return save(path, graph([node("MatMul", ["x", "w"], ["y"])], **specs, weights={"w": (factor * np.eye(CLASSES)).astype(dtype)}))
+    return save(
+        path,
+        graph(
+            [node("MatMul", ["x", "w"], ["y"])],
+            **specs,
+            weights={"w": (factor * np.eye(CLASSES)).astype(dtype)},
+        ),
+    )
 
 
 @pytest.fixture
@@ -79,13 +88,21 @@ def kept(cache: Path) -> list[Path]:
 
 def test_a_prepared_model_says_what_it_takes_gives_and_how_well_it_agrees(run, model):
     prepared = run(model)
-    assert [(spec.name, spec.shape, spec.dtype) for spec in (*prepared.inputs, *prepared.outputs)] == [
+    assert [
+        (spec.name, spec.shape, spec.dtype) for spec in (*prepared.inputs, *prepared.outputs)
+    ] == [
         ("x", (1, CLASSES), "float32"),
         ("y", (1, CLASSES), "float32"),
     ]
     assert prepared.engine.startswith("onnxruntime ")
-    assert prepared.check.right and prepared.check.max_abs <= 1e-4 and prepared.precision == "float32"
-    assert (prepared.reference_correct, prepared.reference_total, prepared.cached) == (None, None, False)
+    assert (
+        prepared.check.right and prepared.check.max_abs <= 1e-4 and prepared.precision == "float32"
+    )
+    assert (prepared.reference_correct, prepared.reference_total, prepared.cached) == (
+        None,
+        None,
+        False,
+    )
     assert set(prepared.seconds) == {"import", "reference", "check"}
 
 
@@ -116,13 +133,21 @@ def test_a_changed_file_is_prepared_anew(run, model, cache):
 
 
 def test_other_shapes_are_another_model(run, tmp_path):
-    path = save(tmp_path / "open.onnx", graph([node("Relu", ["x"], ["y"])], {"x": ["n", 5]}, {"y": ["n", 5]}))
-    shapes = [run(Model("model", str(path), shapes=shapes)).inputs[0].shape for shapes in ({}, {"x": (4, 5)})]
+    path = save(
+        tmp_path / "open.onnx",
+        graph([node("Relu", ["x"], ["y"])], {"x": ["n", 5]}, {"y": ["n", 5]}),
+    )
+    shapes = [
+        run(Model("model", str(path), shapes=shapes)).inputs[0].shape
+        for shapes in ({}, {"x": (4, 5)})
+    ]
     assert shapes == [(1, 5), (4, 5)]
 
 
 def test_what_is_judged_and_fed_is_part_of_what_is_kept(run, model, tmp_path):
-    np.savez(tmp_path / "set.npz", inputs=np.eye(CLASSES, dtype=np.float32), labels=np.arange(CLASSES))
+    np.savez(
+        tmp_path / "set.npz", inputs=np.eye(CLASSES, dtype=np.float32), labels=np.arange(CLASSES)
+    )
     (tmp_path / "labels.txt").write_text("\n".join("abcdefgh"))
     (tmp_path / "other.txt").write_text("\n".join("hgfedcba"))
     asked = replace(model, dataset=tmp_path / "set.npz", labels=tmp_path / "labels.txt")
@@ -130,17 +155,24 @@ def test_what_is_judged_and_fed_is_part_of_what_is_kept(run, model, tmp_path):
     changed = [
         replace(asked, preprocess=Preprocess(mean=(0.5,))),
         replace(asked, labels=tmp_path / "other.txt"),
-        replace(asked, limits={name: replace(limits, max_abs=0.5) for name, limits in LIMITS.items()}),
+        replace(
+            asked, limits={name: replace(limits, max_abs=0.5) for name, limits in LIMITS.items()}
+        ),
         replace(asked, dataset=None),
     ]
     prepared = [run(one) for one in changed]
-    assert not any(one.cached for one in prepared) and len({one.digest for one in [first, *prepared]}) == 5
+    assert (
+        not any(one.cached for one in prepared)
+        and len({one.digest for one in [first, *prepared]}) == 5
+    )
     assert run(asked) == replace(first, cached=True)
     (tmp_path / "labels.txt").write_text("\n".join("abcdefgi"))
     assert not run(asked).cached
 
 
-def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(run, tmp_path, monkeypatch):
+def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(
+    run, tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     source = "import torch\n\n\ndef build():\n    return torch.nn.ReLU(), (torch.ones(2, 5),)\n"
     (tmp_path / "prepared_source.py").write_text(source)
@@ -159,7 +191,9 @@ def test_an_import_that_another_compiler_passed_is_checked_again(run, model, mon
     assert run(model) == replace(first, cached=True)
 
 
-def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(run, model, cache, monkeypatch):
+def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(
+    run, model, cache, monkeypatch
+):
     right = conv_dense.dense
     monkeypatch.setattr(conv_dense, "dense", lambda *given: topi.add(right(*given), 1e-3))
     with pytest.raises(WrongAnswer) as caught:
@@ -172,7 +206,12 @@ def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kep
 def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
     monkeypatch.delitem(converters._OURS, "OneHot")  # TVM's importer makes float64 of it
     nodes = [node("OneHot", ["x", "d", "v"], ["y"])]
-    body = graph(nodes, {"x": ("int64", [4])}, {"y": [4, 5]}, {"d": np.int64(5), "v": np.array([0, 1], "float32")})
+    body = graph(
+        nodes,
+        {"x": ("int64", [4])},
+        {"y": [4, 5]},
+        {"d": np.int64(5), "v": np.array([0, 1], "float32")},
+    )
     with pytest.raises(WrongAnswer) as caught:
         run(Model("model", str(save(tmp_path / "model.onnx", body))))
     assert "output 'y' is float64 [4, 5] instead of float32 [4, 5]" in caught.value.why
@@ -180,7 +219,8 @@ def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
 
 def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, cache, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    body = "class Cosh(torch.nn.Module):\n    def forward(self, x):\n        return torch.cosh(x)\n"  # TVM has no code for it on a CPU
+    # TVM has no code for it on a CPU
+    body = "class Cosh(torch.nn.Module):\n    def forward(self, x):\n        return torch.cosh(x)\n"
     source = f"import torch\n\n\n{body}\n\ndef build():\n    return Cosh(), (torch.ones(3),)\n"
     (tmp_path / "without_code.py").write_text(source)
     with pytest.raises(BuildError, match="does not compile"):
@@ -189,19 +229,44 @@ def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, c
 
 
 def test_half_precision_is_judged_by_what_it_can_hold(run, tmp_path):
-    assert run(Model("half", str(classifier(tmp_path / "half.onnx", dtype="float16")))).precision == "float16"
-    assert run(Model("double", str(classifier(tmp_path / "double.onnx", dtype="float64")))).precision == "float32"
-    within = [node("Cast", ["x"], ["h"], to=10), node("Exp", ["h"], ["e"]), node("Cast", ["e"], ["y"], to=1)]
-    mixed = run(Model("mixed", str(save(tmp_path / "mixed.onnx", graph(within, {"x": [64]}, {"y": [64]})))))
+    assert (
+        run(Model("half", str(classifier(tmp_path / "half.onnx", dtype="float16")))).precision
+        == "float16"
+    )
+    assert (
+        run(Model("double", str(classifier(tmp_path / "double.onnx", dtype="float64")))).precision
+        == "float32"
+    )
+    within = [
+        node("Cast", ["x"], ["h"], to=10),
+        node("Exp", ["h"], ["e"]),
+        node("Cast", ["e"], ["y"], to=1),
+    ]
+    mixed = run(
+        Model("mixed", str(save(tmp_path / "mixed.onnx", graph(within, {"x": [64]}, {"y": [64]}))))
+    )
     assert (mixed.precision, mixed.outputs[0].dtype) == ("float16", "float32")
 
 
 def test_quantized_arithmetic_is_judged_by_other_limits_and_bytes_alone_are_not(run, tmp_path):
     scale = {"s": np.float32(0.1), "z": np.uint8(0)}
-    rounds = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
-    assert run(Model("int8", str(save(tmp_path / "int8.onnx", graph(rounds, {"x": [64]}, {"y": [64]}, scale))))).precision == "int8"
+    rounds = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    assert (
+        run(
+            Model(
+                "int8",
+                str(save(tmp_path / "int8.onnx", graph(rounds, {"x": [64]}, {"y": [64]}, scale))),
+            )
+        ).precision
+        == "int8"
+    )
     whole = [node("Abs", ["x"], ["a"]), node("Cast", ["a"], ["y"], to=2)]
-    cast = Model("cast", str(save(tmp_path / "cast.onnx", graph(whole, {"x": [64]}, {"y": ("uint8", [64])}))))
+    cast = Model(
+        "cast", str(save(tmp_path / "cast.onnx", graph(whole, {"x": [64]}, {"y": ("uint8", [64])})))
+    )
     assert run(cast).precision == "float32"
 
 
@@ -251,7 +316,9 @@ def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, c
     for name, max_abs in (("first", 0.1), ("second", 0.5)):
         Path(name).write_text("2.0")
         monkeypatch.setenv("CHOSEN", name)
-        limits = {precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()}
+        limits = {
+            precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()
+        }
         assert not prepare.prepare(context, replace(model, limits=limits), HOST, cache).cached
     assert len(kept(cache)) == 2
 

@@ -15,12 +15,16 @@ def test_each_path_of_the_quick_tier_is_a_file_of_tests() -> None:
 
 
 def test_a_file_is_chosen_with_its_folders_and_no_file_beside_it() -> None:
-    assert all(is_quick(parent) for parent in (TESTS, TESTS / "config", TESTS / "config" / "test_fleet.py"))
+    assert all(
+        is_quick(parent) for parent in (TESTS, TESTS / "config", TESTS / "config" / "test_fleet.py")
+    )
     assert not is_quick(TESTS / "compiler") and not is_quick(TESTS / "test_wheel.py")
 
 
 def test_an_import_of_tvm_fails_in_the_quick_tier() -> None:
     code = "import quick_tier; quick_tier.refuse_tvm(); import tvm"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert "TvmRefused: a test of the quick tier imports tvm" in done.stderr

@@ -17,7 +17,10 @@ MS = 1_000_000
 def recording(names: list[str], *records: tuple[int, int, int, int]) -> bytes:
     """As the agent sends it; milliseconds for nanoseconds."""
     head = "".join(f"{name}\n" for name in names) + "\n"
-    return head.encode() + b"".join(struct.pack("<IIqq", one, depth, begin * MS, length * MS) for one, depth, begin, length in records)
+    return head.encode() + b"".join(
+        struct.pack("<IIqq", one, depth, begin * MS, length * MS)
+        for one, depth, begin, length in records
+    )
 
 
 def inference(**seconds: float) -> Inference:
@@ -29,10 +32,21 @@ def inference(**seconds: float) -> Inference:
 
 
 def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
-    content = recording(["inner", "outer"], (PLAIN, 0, 0, 9), (0, 1, 11, 2), (0, 1, 14, 3), (1, 0, 10, 8), (RECORDED, 0, 10, 10))
+    content = recording(
+        ["inner", "outer"],
+        (PLAIN, 0, 0, 9),
+        (0, 1, 11, 2),
+        (0, 1, 14, 3),
+        (1, 0, 10, 8),
+        (RECORDED, 0, 10, 10),
+    )
     plain, (found,) = parsed(content)
     assert plain == [pytest.approx(9e-3)] and found.seconds == pytest.approx(10e-3)
-    assert [(span.name, span.depth) for span in found.spans] == [("outer", 0), ("inner", 1), ("inner", 1)]
+    assert [(span.name, span.depth) for span in found.spans] == [
+        ("outer", 0),
+        ("inner", 1),
+        ("inner", 1),
+    ]
     assert found.own_s == pytest.approx((3e-3, 2e-3, 3e-3))
     assert [span.begin_s for span in found.spans] == pytest.approx([0, 1e-3, 4e-3])
 
@@ -92,7 +106,10 @@ def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> Non
 
 def test_a_roof_bounds_by_arithmetic_or_by_memory() -> None:
     roof = Roof(gflops=10, gbytes_s=1, source="")
-    heavy, light = Step("heavy", 2e-9 * 10, operations=100, nbytes=1), Step("light", 8e-9, operations=10, nbytes=4)
+    heavy, light = (
+        Step("heavy", 2e-9 * 10, operations=100, nbytes=1),
+        Step("light", 8e-9, operations=10, nbytes=4),
+    )
     assert roof.share(heavy) == pytest.approx(0.5) and not roof.is_bound_by_memory(heavy)
     assert roof.share(light) == pytest.approx(0.5) and roof.is_bound_by_memory(light)
     assert roof.share(Step("unknown", 1.0)) is None

@@ -24,7 +24,9 @@ SPECS = [TensorSpec("x", (1, 3, 4, 4), "float32")]
 READERS: dict[str, Callable[[Path], object]] = {
     "net.onnx": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
     "net.pt2": lambda path: importers.check_source(Model("m", str(path))),
-    "net.pt": lambda path: capability_of(Model("m", str(path))) or importers.check_source(Model("m", str(path))),
+    "net.pt": lambda path: (
+        capability_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
+    ),
     "net.tflite": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
     "net.int8": recipe.read,
     "devices.toml": config.load,
@@ -36,12 +38,16 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(READERS.keys() - {"x.npy", "x.npz", "x.png"}))  # an input may come from a pipe
+@pytest.mark.parametrize(
+    "name", sorted(READERS.keys() - {"x.npy", "x.npz", "x.png"})
+)  # an input may come from a pipe
 def test_a_named_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(FarmError) as raised:
         READERS[name](tmp_path / name)
-    assert isinstance(raised.value, (ModelError, ConfigError)) and "a named pipe" in raised.value.why
+    assert (
+        isinstance(raised.value, (ModelError, ConfigError)) and "a named pipe" in raised.value.why
+    )
 
 
 def test_a_configuration_that_the_shell_passes_as_a_pipe_is_read() -> None:
@@ -83,10 +89,14 @@ def test_an_array_of_a_terabyte_is_one_error(tmp_path: Path) -> None:
             read.read_inputs(tmp_path / name, SPECS, Preprocess())
 
 
-def test_an_archive_that_unpacks_to_more_than_the_memory_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((64, 1 << 18), "float32"))
     assert (tmp_path / "bomb.npz").stat().st_size < 1 << 20
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 14}[name])
+    monkeypatch.setattr(
+        os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 14}[name]
+    )
     with pytest.raises(ModelError) as raised:
         read.read_inputs(tmp_path / "bomb.npz", SPECS, Preprocess())
     assert "more than half of this machine's memory" in raised.value.why

@@ -1,4 +1,6 @@
-"""What a report says of runs, its charts, and the command that writes it. How the page looks in a browser is in test_report_page."""
+"""What a report says of runs, its charts, and the command that writes it. How the page looks in a
+browser is in test_report_page.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ POSITIVE = st.floats(1e-6, 1e6)
 
 def report(runs: list[Run] | None = None, before: list[Run] | None = None) -> Report:
     return gather(
-        many() if runs is None else runs, title="Nightly", made_at="2026-03-20T01:02:03+00:00", baseline="release", before=before or []
+        many() if runs is None else runs,
+        title="Nightly",
+        made_at="2026-03-20T01:02:03+00:00",
+        baseline="release",
+        before=before or [],
     )
 
 
@@ -57,12 +63,18 @@ def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
     [pair] = found.pairs
     assert pair.found.change is Change.SLOWER
     text = html.page(found)
-    assert text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')
+    assert (
+        text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')
+    )
 
 
 def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
     run = timed("pi3", "net", 1, 431.7, "qemu:")
-    for text in (html.page(report([run])), markdown.document(report([run])), json.dumps(report([run]).as_json())):
+    for text in (
+        html.page(report([run])),
+        markdown.document(report([run])),
+        json.dumps(report([run]).as_json()),
+    ):
         assert "EMULATED" in text
         assert re.search(r"43[12]", text.rpartition("</style>")[2]) is None
 
@@ -80,11 +92,15 @@ def test_nothing_in_a_cell_of_markdown_ends_the_cell_or_the_row() -> None:
     evil = "a|b\r\n| c `d` \\| <i>e</i> [f](g)"
     before = timed(evil, evil, 1, versions={"farm": evil})
     after = dataclasses.replace(timed(evil, evil, 2, 20.0), reason=evil, versions={"farm": "2"})
-    text = markdown.document(report([after, dataclasses.replace(failed("pi5", evil, 3), reason=evil)], before=[before]))
+    text = markdown.document(
+        report([after, dataclasses.replace(failed("pi5", evil, 3), reason=evil)], before=[before])
+    )
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         rows = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in table.splitlines()]
         assert len(set(rows)) == 1 and len(rows) >= 3, table
-    assert len(re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)) == 2, "one of the devices, one of what is compared"
+    assert len(re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)) == 2, (
+        "one of the devices, one of what is compared"
+    )
     assert "<i>" not in text.replace("\\<i", "") and "](g)" not in text.replace("\\](g)", "")
 
 
@@ -109,9 +125,13 @@ def test_a_page_of_no_runs_says_so() -> None:
 def test_a_run_of_one_sample_and_one_of_zeros_can_be_shown() -> None:
     single = timed("a", "net", 1)
     assert single.samples and single.latency
-    single = dataclasses.replace(single, samples=dataclasses.replace(single.samples, seconds=(0.01,)))
+    single = dataclasses.replace(
+        single, samples=dataclasses.replace(single.samples, seconds=(0.01,))
+    )
     zeros = dataclasses.replace(single.samples, seconds=(0.0,) * 20)
-    coarse = dataclasses.replace(single, device="b", samples=zeros, latency=dataclasses.replace(single.latency, p50_ms=0.0))
+    coarse = dataclasses.replace(
+        single, device="b", samples=zeros, latency=dataclasses.replace(single.latency, p50_ms=0.0)
+    )
     assert "net" in html.page(report([single, coarse]))
 
 
@@ -133,7 +153,12 @@ def drawing(svg: str) -> ET.Element:
 
 def numbers(svg: str) -> list[float]:
     """All coordinates of a chart."""
-    texts = [value for node in drawing(svg).iter() for name, value in node.attrib.items() if name in ("points", "d", "x", "width", "y")]
+    texts = [
+        value
+        for node in drawing(svg).iter()
+        for name, value in node.attrib.items()
+        if name in ("points", "d", "x", "width", "y")
+    ]
     return [float(number) for text in texts for number in re.findall(r"-?\d+(?:\.\d+)?", text)]
 
 
@@ -141,7 +166,11 @@ def numbers(svg: str) -> list[float]:
 def test_a_chart_stays_within_its_box(values: list[float]) -> None:
     intervals = [(value * 0.9, value * 1.1) for value in values]
     scale = charts.Scale.over([1e3 * value for value in values])
-    for svg in (charts.spark(values), charts.history(values, intervals, [0]), charts.distribution(values, scale)):
+    for svg in (
+        charts.spark(values),
+        charts.history(values, intervals, [0]),
+        charts.distribution(values, scale),
+    ):
         assert all(-charts.WIDTH <= number <= charts.WIDTH for number in numbers(svg))
 
 
@@ -156,7 +185,11 @@ def test_the_ticks_of_a_scale_are_few_and_on_it(low: float, factor: float) -> No
 
 def test_a_distribution_puts_its_median_where_the_scale_says() -> None:
     scale = charts.Scale(1.0, 100.0)
-    marks = [node.attrib["d"] for node in drawing(charts.distribution([0.01] * 9, scale)).iter() if node.get("class") == "c-mark"]
+    marks = [
+        node.attrib["d"]
+        for node in drawing(charts.distribution([0.01] * 9, scale)).iter()
+        if node.get("class") == "c-mark"
+    ]
     assert marks == [f"M{charts.WIDTH / 2:.0f} 0V{charts.STRIP_HEIGHT}"]
 
 
@@ -173,7 +206,9 @@ def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
     run = timed("a", "net", 1)
     assert run.samples
     parts = {f"part {number}": 0.5 + number for number in range(15)}
-    made = html.ledger(report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))]))
+    made = html.ledger(
+        report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))])
+    )
     [(_, values, total)] = made.rows
     assert len(made.parts) == len(values) == 10
     assert math.isclose(sum(values), total)
@@ -205,7 +240,10 @@ def test_the_command_writes_the_page_whole_and_leaves_nothing_beside_it(tmp_path
 @pytest.mark.usefixtures("kept")
 def test_the_command_keeps_to_the_models_and_devices_named() -> None:
     body = json.loads(said("resnet18", "--device", "host", "--device", "pi5", "--json"))
-    assert [(run["device"], run["model"]) for run in body["newest"]] == [("host", "resnet18"), ("pi5", "resnet18")]
+    assert [(run["device"], run["model"]) for run in body["newest"]] == [
+        ("host", "resnet18"),
+        ("pi5", "resnet18"),
+    ]
     assert (body["schema"], len(body["steps"])) == ("farm/report/1", 1)
 
 
@@ -222,7 +260,10 @@ def test_a_page_that_cannot_be_written_is_an_error_that_says_why() -> None:
 
 def test_of_older_runs_the_record_gives_no_samples_and_of_the_newest_all(kept: RunStore) -> None:
     runs = kept.newest(2, ["resnet18"], ["pi5"])
-    assert [(run.id, len(run.samples.seconds) if run.samples else 0) for run in runs] == [("pi5-resnet18-11", 100), ("pi5-resnet18-10", 0)]
+    assert [(run.id, len(run.samples.seconds) if run.samples else 0) for run in runs] == [
+        ("pi5-resnet18-11", 100),
+        ("pi5-resnet18-10", 0),
+    ]
     kept.add([timed("pi5", "resnet18", 12, threads=2), failed("pi5", "resnet18", 13)])
     runs = kept.newest(4, ["resnet18"], ["pi5"])
     assert [len(run.samples.seconds) if run.samples else None for run in runs] == [None, 100, 0, 0]
@@ -246,15 +287,25 @@ def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Pa
     assert "&lt;b&gt;conv1" in page
 
 
-def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(tmp_path: Path) -> None:
-    assert "<td" in (page := html.page(gather([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])))
+def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
+    tmp_path: Path,
+) -> None:
+    assert "<td" in (
+        page := html.page(
+            gather([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])
+        )
+    )
     assert "kernels below a roof" not in page
-    emulated = html.page(gather([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)]))
+    emulated = html.page(
+        gather([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)])
+    )
     assert "its times are no benchmark" in emulated
     assert "conv1" not in emulated
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "farm/run/1"}', json.dumps({**PROFILE, "steps": [{}]})])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "farm/run/1"}', json.dumps({**PROFILE, "steps": [{}]})]
+)
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile.json").write_text(text)
     with pytest.raises(UsageError, match="is no profile"):

@@ -17,7 +17,9 @@ from farm.views.report import gather
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +34,20 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path, profile = (tmp_path_factory.mktemp("report") / name for name in ("report.html", "profile.json"))
+    path, profile = (
+        tmp_path_factory.mktemp("report") / name for name in ("report.html", "profile.json")
+    )
     profile.write_text(json.dumps(PROFILE))
     before = [timed("pi5", "resnet18", 1), timed("host", "resnet18", 0, 3.0)]
     rooflines = [roofline.read(profile)]
-    found = gather(many(), title="Nightly", made_at="2026-03-20T01:02", baseline="release", before=before, rooflines=rooflines)
+    found = gather(
+        many(),
+        title="Nightly",
+        made_at="2026-03-20T01:02",
+        baseline="release",
+        before=before,
+        rooflines=rooflines,
+    )
     path.write_text(html.page(found), "utf-8")
     return path.as_uri()
 
@@ -65,14 +76,18 @@ def shown(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_accessibility_checker_finds_nothing(shown: Callable[..., Any], scheme: str, size: dict[str, int]) -> None:
+def test_the_accessibility_checker_finds_nothing(
+    shown: Callable[..., Any], scheme: str, size: dict[str, int]
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     page = shown(viewport=size, color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     found = Axe().run(page).response
     assert len(found["passes"]) > 20
-    assert [(one["impact"], one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert [
+        (one["impact"], one["id"], one["nodes"][0]["html"]) for one in found["violations"]
+    ] == []
 
 
 def test_names_that_mean_harm_are_shown_and_do_none(shown: Callable[..., Any]) -> None:
@@ -89,7 +104,9 @@ def test_on_a_phone_only_tables_scroll_sideways(shown: Callable[..., Any], fragm
 
 def test_every_link_leads_to_something(shown: Callable[..., Any]) -> None:
     page = shown()
-    targets = page.eval_on_selector_all("a[href]", "found => found.map(one => one.getAttribute('href'))")
+    targets = page.eval_on_selector_all(
+        "a[href]", "found => found.map(one => one.getAttribute('href'))"
+    )
     assert len(targets) > 10
     assert [target for target in targets if not page.query_selector(target)] == []
 
@@ -112,7 +129,9 @@ def test_the_first_tab_offers_to_skip_to_the_content(shown: Callable[..., Any]) 
     page.wait_for_function("document.activeElement.id === 'content'")
 
 
-def test_the_theme_is_the_systems_until_the_button_says_otherwise(shown: Callable[..., Any]) -> None:
+def test_the_theme_is_the_systems_until_the_button_says_otherwise(
+    shown: Callable[..., Any],
+) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     light, page = shown(color_scheme="light").evaluate(ground), shown(color_scheme="dark")
     dark = page.evaluate(ground)
@@ -141,7 +160,10 @@ def test_charts_fill_their_cells(shown: Callable[..., Any]) -> None:
 
 def test_a_record_of_many_runs_makes_a_page_of_a_sensible_size(tmp_path: Path) -> None:
     runs = [
-        timed(f"board{device}", f"model{model}", number, 1.0 + device) for device in range(4) for model in range(3) for number in range(20)
+        timed(f"board{device}", f"model{model}", number, 1.0 + device)
+        for device in range(4)
+        for model in range(3)
+        for number in range(20)
     ]
     text = html.page(gather(runs, title="", made_at=""))
     assert len(text.encode()) < 3e6 * len(runs) / 20_000 + 60_000

@@ -1,4 +1,6 @@
-"""tools/requirements.lock has every package that the set-up needs, with hashes; only torch comes without."""
+"""tools/requirements.lock has every package that the set-up needs, with hashes; only torch comes
+without.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_HASHES = {"torch"}  # and what its build for CUDA brings
-ENTRY = re.compile(r"^(?P<requirement>\S.*?) \\\n(?P<hashes>(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)*)", re.MULTILINE)
+ENTRY = re.compile(
+    r"^(?P<requirement>\S.*?) \\\n(?P<hashes>(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)*)",
+    re.MULTILINE,
+)
 
 
 def locked() -> dict[str, list[str]]:
@@ -31,7 +36,10 @@ def locked() -> dict[str, list[str]]:
 def asked() -> dict[str, Requirement]:
     """What pyproject.toml asks for, with what the extra `dev` brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name: list(map(Requirement, lines)) for name, lines in project["optional-dependencies"].items()}
+    extras = {
+        name: list(map(Requirement, lines))
+        for name, lines in project["optional-dependencies"].items()
+    }
     waiting, found = [*map(Requirement, project["dependencies"]), *extras["dev"]], {}
     while waiting:
         one = waiting.pop()
@@ -52,8 +60,13 @@ def test_all_that_the_set_up_asks_for_is_locked_in_a_version_that_it_takes() -> 
 
 def test_the_lock_has_the_versions_of_the_constraints() -> None:
     lock = locked()
-    lines = [line.split("#")[0].strip() for line in (ROOT / "tools" / "constraints.txt").read_text().splitlines()]
+    lines = [
+        line.split("#")[0].strip()
+        for line in (ROOT / "tools" / "constraints.txt").read_text().splitlines()
+    ]
     for constraint in map(Requirement, filter(None, lines)):
         name = canonicalize_name(constraint.name)
         if name not in WITHOUT_HASHES:
-            assert all(constraint.specifier.contains(version) for version in lock[name]), f"{name}: run tools/lock"
+            assert all(constraint.specifier.contains(version) for version in lock[name]), (
+                f"{name}: run tools/lock"
+            )

@@ -1,4 +1,6 @@
-"""The models of a device take turns, each with its share of the measurement, and are one run each in the end."""
+"""The models of a device take turns, each with its share of the measurement, and are one run each
+in the end.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,37 @@ def job(model: str, device: Device = HOST, plan: Plan = PLAN) -> Job:
 
 def samples(*seconds: float, right: bool = True, **changes: object) -> Samples:
     agreement = Agreement(1e-6 if right else 1.0, 100.0, None, right)
-    made = Samples(seconds, 0.1, agreement, 9, 10, {"a": "first"}, {"a": "last"}, {"compute": sum(seconds)}, 5, measured_s=2.0, wall_s=3.0)
+    made = Samples(
+        seconds,
+        0.1,
+        agreement,
+        9,
+        10,
+        {"a": "first"},
+        {"a": "last"},
+        {"compute": sum(seconds)},
+        5,
+        measured_s=2.0,
+        wall_s=3.0,
+    )
     return replace(made, **changes)
 
 
 def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
-    jobs = interleaved([job("a"), job("b"), job("a", BOARD), job("b", BOARD), job("a", replace(HOST, name="other"))])
+    jobs = interleaved(
+        [
+            job("a"),
+            job("b"),
+            job("a", BOARD),
+            job("b", BOARD),
+            job("a", replace(HOST, name="other")),
+        ]
+    )
     assert [one.plan.rounds for one in jobs] == [4, 4, 1, 1, 1]
-    assert [one.plan.rounds for one in interleaved([job("a", plan=Plan.once()), job("b", plan=Plan.once())])] == [1, 1]
+    assert [
+        one.plan.rounds
+        for one in interleaved([job("a", plan=Plan.once()), job("b", plan=Plan.once())])
+    ] == [1, 1]
 
 
 def test_nobody_begins_a_round_before_the_others_of_the_device_are_as_far() -> None:
@@ -42,7 +67,12 @@ def test_nobody_begins_a_round_before_the_others_of_the_device_are_as_far() -> N
 def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_once() -> None:
     turns, one = Turns(), job("a")
     first = turns.plan_of(one)
-    assert (first.count, first.minimum_s, first.maximum_s, first.precision) == (25, 1.5, 15.0, pytest.approx(0.008))
+    assert (first.count, first.minimum_s, first.maximum_s, first.precision) == (
+        25,
+        1.5,
+        15.0,
+        pytest.approx(0.008),
+    )
     assert first.install and first.dataset_limit is None and first.block == 0
     turns.take(one, samples(1.0, block=7))
     later = turns.plan_of(one)
@@ -50,15 +80,25 @@ def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_o
 
 
 def test_rounds_are_one_measurement_in_the_end() -> None:
-    parts = [samples(1.0, 2.0, held_up=0.1), samples(3.0, held_up=0.3, memory_peak_bytes=7, correct=None, total=None, warm=False)]
+    parts = [
+        samples(1.0, 2.0, held_up=0.1),
+        samples(3.0, held_up=0.3, memory_peak_bytes=7, correct=None, total=None, warm=False),
+    ]
     one = merged(parts)
     assert one.seconds == (1.0, 2.0, 3.0) and one.ledger == {"compute": 6.0} and one.uploaded == 10
     assert (one.measured_s, one.wall_s, one.memory_peak_bytes) == (4.0, 6.0, 7)
     assert one.held_up == pytest.approx(0.2) and (one.correct, one.total) == (9, 10)
     assert (one.facts_before, one.facts_after) == ({"a": "first"}, {"a": "last"})
     assert one.energy_j is None
-    assert merged([replace(part, energy_j=energy) for part, energy in zip(parts, (3.0, 4.0), strict=True)]).energy_j == 7.0
-    assert merged([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None  # of which part would it be?
+    assert (
+        merged(
+            [replace(part, energy_j=energy) for part, energy in zip(parts, (3.0, 4.0), strict=True)]
+        ).energy_j
+        == 7.0
+    )
+    assert (
+        merged([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None
+    )  # of which part would it be?
 
 
 def test_a_wrong_answer_in_any_round_ends_the_job_and_is_its_answer() -> None:

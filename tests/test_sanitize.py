@@ -50,7 +50,11 @@ def test_a_line_is_safe_whatever_it_was(text: str) -> None:
 def test_lines_end_where_the_text_says_and_are_safe(text: str) -> None:
     found = sanitize.lines(text)
     assert all(map(sanitize.is_safe, found))
-    assert len(found) == (len(text.rstrip("\r\n").replace("\r\n", "\n").replace("\r", "\n").split("\n")) if text else 0)
+    assert len(found) == (
+        len(text.rstrip("\r\n").replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+        if text
+        else 0
+    )
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S"])).filter(sanitize.is_safe))
@@ -61,5 +65,7 @@ def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
 @given(ANY.filter(bool), ANY)
 def test_no_line_of_an_error_passes_for_another_part(what: str, why: str) -> None:
     parts = [label for label, text in (("error", what), ("why", why)) if text]
-    at_the_margin = [line for line in str(FarmError(what, why)).split("\n") if not line.startswith(" ")]
+    at_the_margin = [
+        line for line in str(FarmError(what, why)).split("\n") if not line.startswith(" ")
+    ]
     assert [line.partition(": ")[0] for line in at_the_margin] == parts

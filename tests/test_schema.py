@@ -1,4 +1,5 @@
-"""The published schemas: every document that is written has one, and what is really written is valid by it. Those of commands that need a
+"""The published schemas: every document that is written has one, and what is really written is
+valid by it. Those of commands that need a
 device are met in cli/output/test_published.py."""
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ def valid(body: Any) -> str:
 
 def test_every_document_that_farm_writes_has_a_schema() -> None:
     sources = "".join(path.read_text("utf-8") for path in Path(farm.__file__).parent.rglob("*.py"))
-    written = set(re.findall(r'\bdocument\(\s*"(\w+)"', sources)) | set(re.findall(r'"farm/(\w+)/\d+"', sources))
-    assert set(NAMES) == written - set(QUANTIZED)  # what recipe files of farm quantize have, for farm alone
+    written = set(re.findall(r'\bdocument\(\s*"(\w+)"', sources)) | set(
+        re.findall(r'"farm/(\w+)/\d+"', sources)
+    )
+    assert set(NAMES) == written - set(
+        QUANTIZED
+    )  # what recipe files of farm quantize have, for farm alone
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +48,12 @@ def test_every_kind_of_run_is_valid_and_a_damaged_one_is_not() -> None:
     for run in many():
         assert valid(json.loads(json.dumps(run_to_json(run)))) == "run"
     body = json.loads(json.dumps(run_to_json(timed("a", "b", 1))))
-    for damage in ({"verdict": "GOOD"}, {"samples": {}}, {"schema": "farm/run/2"}, {"started_at": 5}):
+    for damage in (
+        {"verdict": "GOOD"},
+        {"samples": {}},
+        {"schema": "farm/run/2"},
+        {"started_at": 5},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.Draft202012Validator(schema("run")).validate({**body, **damage})
 

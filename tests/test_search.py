@@ -1,4 +1,6 @@
-"""What the search for better choices tries next, and what it takes for a gain: pure functions of measurements."""
+"""What the search for better choices tries next, and what it takes for a gain: pure functions of
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,33 @@ from farm.types import Batch, Candidate, Model, Paired, Proposals, Task, Variant
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
-    return Candidate({"method": "direct", "tile": [pixels, 1, 16], "order": "pixels"}, f"direct {pixels}", predicted)
+    return Candidate(
+        {"method": "direct", "tile": [pixels, 1, 16], "order": "pixels"},
+        f"direct {pixels}",
+        predicted,
+    )
 
 
 def search(**counts: int) -> Search:
     """Kernels by name with so many candidates, of which the first is the default."""
-    tasks = [Task(name, 1, tuple(candidate(number, number) for number in range(1, count + 1)), candidate(1), candidate(1))
+    tasks = [Task(name, 1, tuple(candidate(number, number) for number in range(1, count + 1)), candidate(1), candidate(1))  # noqa: E501
              for name, count in counts.items()]  # fmt: skip
     return Search([Kernel(task) for task in tasks])
 
 
 def batch(wanted: tuple[tuple[str, Candidate], ...]) -> Batch:
-    variants = tuple(Variant(key, one, f"variant_{index}", ()) for index, (key, one) in enumerate(wanted))
+    variants = tuple(
+        Variant(key, one, f"variant_{index}", ()) for index, (key, one) in enumerate(wanted)
+    )
     return Batch(Path("library.so"), Path("arrays.npz"), variants)
 
 
 def measure(work: Search, seconds: dict[tuple[str, str], float], rounds: int = 10) -> list[str]:
     """One batch measured without any noise; the names of its kernels."""
     wanted = work.next()
-    one = {index: seconds.get((key, choice.words), 1.0) for index, (key, choice) in enumerate(wanted)}
+    one = {
+        index: seconds.get((key, choice.words), 1.0) for index, (key, choice) in enumerate(wanted)
+    }
     work.take(batch(wanted), [one] * rounds, {})
     return list(dict.fromkeys(key for key, _ in wanted))
 
@@ -66,25 +76,43 @@ def steps(number: int) -> Candidate:
 
 
 def search_open(*names: str) -> Search:
-    return Search([Kernel(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names])
+    return Search(
+        [Kernel(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names]
+    )
 
 
 def measure_open(work: Search, seconds: dict[str, float]) -> Proposals | None:
-    """One batch in which what is proposed is as named in `seconds`, by choice; what was asked for."""
+    """One batch in which what is proposed is as named in `seconds`, by choice; what was asked
+    for.
+    """
     wanted = work.next()
     asked = next((one for _, one in wanted if isinstance(one, Proposals)), None)
     key, built = wanted[0][0], [one for _, one in wanted if isinstance(one, Candidate)]
-    made = tuple((key, one) for one in [*built, *(steps(number) for number in range(100) if f"steps {number}" in seconds)])
-    work.take(batch(made), [{index: seconds.get(one.words, 1.0) for index, (_, one) in enumerate(made)}] * 10, {})
+    made = tuple(
+        (key, one)
+        for one in [
+            *built,
+            *(steps(number) for number in range(100) if f"steps {number}" in seconds),
+        ]
+    )
+    work.take(
+        batch(made),
+        [{index: seconds.get(one.words, 1.0) for index, (_, one) in enumerate(made)}] * 10,
+        {},
+    )
     return asked
 
 
 def test_an_open_task_is_asked_for_proposals_and_these_are_told_what_was_found():
     work = search_open("one")
     assert measure_open(work, {}) is None
-    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == Proposals(7, (), frozenset({"general"}), 1)
+    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == Proposals(
+        7, (), frozenset({"general"}), 1
+    )
     asked = measure_open(work, {"steps 1": 0.5, "steps 3": 0.25})
-    assert asked == Proposals(7, ((steps(1), 0.5), (steps(2), 2.0)), frozenset({"general", "steps 1", "steps 2"}), 3)
+    assert asked == Proposals(
+        7, ((steps(1), 0.5), (steps(2), 2.0)), frozenset({"general", "steps 1", "steps 2"}), 3
+    )
     (kernel,) = work.kernels
     assert (kernel.best.words, kernel.speedup, kernel.progress) == ("steps 3", 4.0, "4")
 
@@ -114,7 +142,9 @@ def test_less_than_the_noise_is_no_gain_and_a_kernel_without_gains_is_left():
     work = search(one=60)
     measure(work, {})
     for _ in range(3):
-        assert measure(work, {("one", f"direct {number}"): 0.99 for number in range(2, 61)}) == ["one"]
+        assert measure(work, {("one", f"direct {number}"): 0.99 for number in range(2, 61)}) == [
+            "one"
+        ]
     assert work.next() == ()
     assert work.kernels[0].best.words == "direct 1"
 
@@ -154,19 +184,38 @@ def test_a_model_that_is_slower_as_a_whole_is_told_from_one_that_is_not(artifact
 
 def test_the_interval_of_a_median_lies_between_order_statistics():
     values = [float(number) for number in range(1, 22)]
-    assert stats.median_interval(values) == (6.0, 16.0)  # ranks 6 and 16 of 21: the tables' for 95 %
+    assert stats.median_interval(values) == (
+        6.0,
+        16.0,
+    )  # ranks 6 and 16 of 21: the tables' for 95 %
     assert stats.median_interval([1.0, 2.0]) == (1.0, 2.0)
     with pytest.raises(ValueError, match="no values"):
         stats.median_interval([])
 
 
 def shown(width: int, height: int) -> list[str]:
-    """The lines of the live table on a screen, of a search of 30 kernels of which the first is known."""
+    """The lines of the live table on a screen, of a search of 30 kernels of which the first is
+    known.
+    """
     name = "convolution 1x112x112x{} 3x3x64x256 s1,1 p1,1,1,1 d1,1 g1"
-    work = Tuning(Model("net", "net.onnx"), (), None, None, search(**{name.format(index): 150 for index in range(30)}))  # type: ignore[arg-type]
+    work = Tuning(
+        Model("net", "net.onnx"),
+        (),
+        None,
+        None,
+        search(**{name.format(index): 150 for index in range(30)}),
+    )  # type: ignore[arg-type]
     work.search.kernels[0].default_s, work.search.kernels[0].best_s = 2468e-6, 1234e-6
     console = Console(width=width, height=height, file=io.StringIO())
-    console.print(tuning.render(work, "12s of 10 min", f"{name}: direct 7x2x16 by pixels, 1234.5 us, 2.00x", width, height))
+    console.print(
+        tuning.render(
+            work,
+            "12s of 10 min",
+            f"{name}: direct 7x2x16 by pixels, 1234.5 us, 2.00x",
+            width,
+            height,
+        )
+    )
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -174,6 +223,8 @@ def shown(width: int, height: int) -> list[str]:
 def test_the_live_table_fits_the_screen_with_its_figures_whole(width: int, height: int):
     lines = shown(width, height)
     assert len(lines) <= height and max(map(len, lines)) <= width
-    assert re.search(r"p1,(1,1,1|…) +100\.0 +1234 +2\.00x +0/150", lines[4]) and "s1,1" not in lines[4]
+    assert (
+        re.search(r"p1,(1,1,1|…) +100\.0 +1234 +2\.00x +0/150", lines[4]) and "s1,1" not in lines[4]
+    )
     assert ("direct 1" in lines[4]) == (width > 100)
     assert "more kernels" in lines[-1] if height < 30 else "more" not in lines[-1]

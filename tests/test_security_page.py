@@ -74,13 +74,17 @@ def test_a_command_of_the_page_is_there(line: str) -> None:
 
 @pytest.mark.parametrize("option", [code for code in CODE if code.startswith("--")])
 def test_an_option_of_the_page_is_one_of_a_command(option: str) -> None:
-    assert any(option in parameter.opts for command in [cli, *commands()] for parameter in command.params)
+    assert any(
+        option in parameter.opts for command in [cli, *commands()] for parameter in command.params
+    )
 
 
 @pytest.mark.parametrize("name", [code for code in CODE if code.startswith("$")])
 def test_a_variable_of_the_page_is_read(name: str) -> None:
     trees = (ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py"))
-    assert name.lstrip("$") in {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert name.lstrip("$") in {
+        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)
+    }
 
 
 @pytest.mark.parametrize("scheme", [code for code in CODE if code.endswith(":")])
@@ -88,7 +92,9 @@ def test_a_kind_of_url_of_the_page_is_one(scheme: str) -> None:
     assert scheme in {*(f"{name}:" for name in transports._TRANSPORTS), "python:"}
 
 
-@pytest.mark.parametrize("key", [code for code in CODE if re.fullmatch(r"[a-z]+", code) and code != "farm"])
+@pytest.mark.parametrize(
+    "key", [code for code in CODE if re.fullmatch(r"[a-z]+", code) and code != "farm"]
+)
 def test_a_key_of_devices_toml_is_one(key: str) -> None:
     tables = [table for table in vars(schema).values() if hasattr(table, "model_fields")]
     assert any(key in table.model_fields for table in tables)
@@ -97,5 +103,7 @@ def test_a_key_of_devices_toml_is_one(key: str) -> None:
 @pytest.mark.parametrize("suffix", [code for code in CODE if re.fullmatch(r"\.\w+", code)])
 def test_a_format_of_the_page_is_one_that_farm_reads(suffix: str) -> None:
     folders = [PACKAGE / "importers", PACKAGE / "inputs"]
-    readers = "".join(path.read_text("utf-8") for folder in folders for path in folder.rglob("*.py"))
+    readers = "".join(
+        path.read_text("utf-8") for folder in folders for path in folder.rglob("*.py")
+    )
     assert f'"{suffix}"' in readers

@@ -1,4 +1,6 @@
-"""A change of farm's own sources changes the digests under which results are kept, wherever in a room it is made."""
+"""A change of farm's own sources changes the digests under which results are kept, wherever in a
+room it is made.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +66,15 @@ def test_a_module_added_anywhere_in_the_compiler_changes_what_is_built(sources_i
     changes_with_each_folder(compiled, sources_in / "compiler")
 
 
-def test_a_module_added_anywhere_in_the_importers_changes_what_is_imported(sources_in: Path) -> None:
+def test_a_module_added_anywhere_in_the_importers_changes_what_is_imported(
+    sources_in: Path,
+) -> None:
     changes_with_each_folder(imported, sources_in / "importers")
 
 
-def test_a_module_added_anywhere_in_quantize_changes_what_is_quantized(sources_in: Path, tmp_path: Path) -> None:
+def test_a_module_added_anywhere_in_quantize_changes_what_is_quantized(
+    sources_in: Path, tmp_path: Path
+) -> None:
     (tmp_path / "m.tflite").write_bytes(b"model")
     model = Model("m", str(tmp_path / "m.tflite"), quantize=Quantize(dtype="float16"))
 
@@ -81,7 +87,9 @@ def test_a_module_added_anywhere_in_quantize_changes_what_is_quantized(sources_i
 
 
 @pytest.mark.parametrize("digest", [compiled, imported])
-def test_how_layers_are_named_belongs_to_both_digests(digest: Callable[[], str], sources_in: Path) -> None:
+def test_how_layers_are_named_belongs_to_both_digests(
+    digest: Callable[[], str], sources_in: Path
+) -> None:
     before = digest()
     with (sources_in / "types" / "layers.py").open("a") as file:
         file.write("# another way to name them\n")
@@ -92,7 +100,9 @@ def test_how_layers_are_named_belongs_to_both_digests(digest: Callable[[], str],
 def test_a_source_added_anywhere_in_the_agent_makes_another_agent(
     arch: str, left_out: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shutil.copytree(recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt", "__pycache__"))
+    shutil.copytree(
+        recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt", "__pycache__")
+    )
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
     before = recipe.digest(arch)
     for folder in [path for path in (tmp_path / "agent").rglob("*") if path.is_dir()]:

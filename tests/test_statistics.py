@@ -1,4 +1,6 @@
-"""Intervals, tests and estimates against SciPy's and MLPerf's own; comparisons and steps on series that are known."""
+"""Intervals, tests and estimates against SciPy's and MLPerf's own; comparisons and steps on series
+that are known.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,22 @@ VALUES = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=15)
 
 @given(st.floats(1e-6, 1 - 1e-6), st.floats(0.5, 2000), st.floats(0.5, 2000))
 def test_the_beta_function_is_scipys(x: float, a: float, b: float) -> None:
-    assert distributions.beta_regularized(x, a, b) == pytest.approx(scipy.special.betainc(a, b, x), rel=1e-8, abs=1e-12)
+    assert distributions.beta_regularized(x, a, b) == pytest.approx(
+        scipy.special.betainc(a, b, x), rel=1e-8, abs=1e-12
+    )
 
 
 @given(st.floats(0.51, 0.9999), st.integers(1, 200))
 def test_students_quantile_is_scipys(probability: float, freedom: int) -> None:
-    assert distributions.student_quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-7)
+    assert distributions.student_quantile(probability, freedom) == pytest.approx(
+        scipy.stats.t.ppf(probability, freedom), rel=1e-7
+    )
 
 
 @given(SAMPLES, st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.sampled_from([0.9, 0.95, 0.99]))
-def test_intervals_of_percentiles_are_scipys(samples: list[float], q: float, confidence: float) -> None:
+def test_intervals_of_percentiles_are_scipys(
+    samples: list[float], q: float, confidence: float
+) -> None:
     wanted = scipy.stats.quantile_test(samples, q=0, p=q).confidence_interval(confidence)
     got = quantiles.quantile_interval(sorted(samples), q, confidence)
     if math.isnan(wanted.low) or math.isnan(wanted.high):
@@ -51,11 +59,19 @@ def test_intervals_of_percentiles_are_scipys(samples: list[float], q: float, con
 
 @pytest.mark.parametrize("n", [64, 130, 662])
 def test_a_percentile_that_is_stated_has_an_interval(n: int) -> None:
-    got = stats.latency([1e-3 + 1e-6 * value for value in random.Random(n).sample(range(10_000), n)])
-    for ms, interval in ((got.p90_ms, got.p90_interval_ms), (got.p95_ms, got.p95_interval_ms), (got.p99_ms, got.p99_interval_ms)):
+    got = stats.latency(
+        [1e-3 + 1e-6 * value for value in random.Random(n).sample(range(10_000), n)]
+    )
+    for ms, interval in (
+        (got.p90_ms, got.p90_interval_ms),
+        (got.p95_ms, got.p95_interval_ms),
+        (got.p99_ms, got.p99_interval_ms),
+    ):
         assert (ms is None) == (interval is None)
         assert ms is None or (interval is not None and interval[0] <= ms <= interval[1])
-    assert [n >= 64, n >= 130, n >= 662] == [ms is not None for ms in (got.p90_ms, got.p95_ms, got.p99_ms)]
+    assert [n >= 64, n >= 130, n >= 662] == [
+        ms is not None for ms in (got.p90_ms, got.p95_ms, got.p99_ms)
+    ]
 
 
 def test_samples_that_follow_each_other_closely_count_less() -> None:
@@ -64,13 +80,21 @@ def test_samples_that_follow_each_other_closely_count_less() -> None:
     walk = 10 + np.cumsum(draw.normal(0, 0.05, 1000))
     assert quantiles.effective_count(list(independent)) > 300
     assert quantiles.effective_count(list(walk)) < 50
-    wide, narrow = (stats.latency(list(np.abs(values))).p50_interval_ms for values in (walk, independent))
+    wide, narrow = (
+        stats.latency(list(np.abs(values))).p50_interval_ms for values in (walk, independent)
+    )
     assert wide and narrow and wide[1] - wide[0] > narrow[1] - narrow[0]
 
 
 def test_means_of_blocks_state_no_percentile_but_the_median() -> None:
     got = stats.latency([1e-5 + 1e-9 * value for value in range(1000)], block=100)
-    assert (got.block, got.p90_ms, got.p95_ms, got.p99_ms, got.p90_early_ms) == (100, None, None, None, None)
+    assert (got.block, got.p90_ms, got.p95_ms, got.p99_ms, got.p90_early_ms) == (
+        100,
+        None,
+        None,
+        None,
+        None,
+    )
     assert got.p50_interval_ms is not None
 
 
@@ -80,7 +104,9 @@ def test_mann_whitney_is_scipys(first: list[float], second: list[float]) -> None
     if len(set(first + second)) == 1:
         assert compare_runs.mann_whitney(first, second) == 1.0
         return
-    wanted = scipy.stats.mannwhitneyu(first, second, method="exact" if exact else "asymptotic").pvalue
+    wanted = scipy.stats.mannwhitneyu(
+        first, second, method="exact" if exact else "asymptotic"
+    ).pvalue
     assert compare_runs.mann_whitney(first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
@@ -91,27 +117,54 @@ def test_holm_is_the_textbooks() -> None:
     assert compare_runs.holm([]) == []
 
 
-@given(st.lists(st.lists(st.sampled_from([0.01, 0.02, 0.03]) | st.floats(1e-6, 1.0), min_size=1, max_size=9), min_size=2, max_size=10))
-def test_the_median_of_a_resample_is_that_of_its_samples_written_out(parts: list[list[float]]) -> None:
-    drawn = np.random.default_rng(1).multinomial(len(parts), [1 / len(parts)] * len(parts), size=20).T.astype(np.int32)
-    written = [[value for part, count in zip(parts, counts, strict=True) for value in part * int(count)] for counts in drawn.T]
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([0.01, 0.02, 0.03]) | st.floats(1e-6, 1.0), min_size=1, max_size=9
+        ),
+        min_size=2,
+        max_size=10,
+    )
+)
+def test_the_median_of_a_resample_is_that_of_its_samples_written_out(
+    parts: list[list[float]],
+) -> None:
+    drawn = (
+        np.random.default_rng(1)
+        .multinomial(len(parts), [1 / len(parts)] * len(parts), size=20)
+        .T.astype(np.int32)
+    )
+    written = [
+        [value for part, count in zip(parts, counts, strict=True) for value in part * int(count)]
+        for counts in drawn.T
+    ]
     assert compare_runs._medians(parts, drawn).tolist() == list(map(statistics.median, written))
 
 
 def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
-    """With every round a copy of one sample, rounds are samples, and the interval is scipy's but for its expansion."""
+    """With every round a copy of one sample, rounds are samples, and the interval is scipy's but
+    for its expansion.
+    """
     draw = np.random.default_rng(3)
     a, b = draw.lognormal(0, 0.02, 10), draw.lognormal(0.1, 0.02, 10)
     wanted = scipy.stats.bootstrap(
-        (a, b), lambda x, y, axis: np.median(y, axis=axis) / np.median(x, axis=axis), method="percentile", confidence_level=0.95, rng=1
+        (a, b),
+        lambda x, y, axis: np.median(y, axis=axis) / np.median(x, axis=axis),
+        method="percentile",
+        confidence_level=0.95,
+        rng=1,
     ).confidence_interval
-    low, high = compare_runs.ratio_interval(np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95)
+    low, high = compare_runs.ratio_interval(
+        np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95
+    )
     assert low < wanted.low < wanted.high < high
     assert math.log(high / low) < 2 * math.log(wanted.high / wanted.low)
 
 
 def loadgens_discarded(n: int, q: float, confidence: float) -> int:
-    """How many samples MLPerf's loadgen leaves above its estimate, by SciPy's beta function and the search of its results.cc."""
+    """How many samples MLPerf's loadgen leaves above its estimate, by SciPy's beta function and the
+    search of its results.cc.
+    """
     t = 1
     while t + 1 <= n and scipy.special.betainc(n - t - 1, t + 2, q) < 1 - confidence:
         t += 1
@@ -129,7 +182,9 @@ def test_early_stopping_leaves_above_it_what_mlperfs_rule_leaves(q: float) -> No
 
 
 def test_the_least_queries_are_those_of_mlperfs_rules() -> None:
-    """The table of the inference rules: 64 queries for the 90th percentile, 130 for the 95th, 219 for the 97th, 662 for the 99th."""
+    """The table of the inference rules: 64 queries for the 90th percentile, 130 for the 95th, 219
+    for the 97th, 662 for the 99th.
+    """
     assert [quantiles.least_queries(1, q) for q in (0.90, 0.95, 0.97, 0.99)] == [64, 130, 219, 662]
 
 
@@ -149,18 +204,37 @@ logs.log_output = output
 logs.enable_trace = True
 sut, qsl = lg.ConstructSUT(issue, lambda: None), lg.ConstructQSL(10, 10, lambda _: None, lambda _: None)
 lg.StartTestWithLogSettings(sut, qsl, settings, logs)
-"""
+"""  # noqa: E501
 
 
 def test_early_stopping_is_mlperfs_own(tmp_path: Path) -> None:
-    """The loadgen measures 700 empty queries and states its estimates; ours of the latencies in its trace are the same."""
+    """The loadgen measures 700 empty queries and states its estimates; ours of the latencies in its
+    trace are the same.
+    """
     pytest.importorskip("mlperf_loadgen")
-    subprocess.run([sys.executable, "-c", LOADGEN, str(tmp_path)], check=True, timeout=LIMIT_S, capture_output=True)
-    latencies = sorted(int(ns) for ns in re.findall(r'"complete_ns":(\d+)', (tmp_path / "mlperf_log_trace.json").read_text()))
-    said = dict(re.findall(r'"key": "(early_stopping_latency_\w+)", "value": (\d+)', (tmp_path / "mlperf_log_detail.txt").read_text()))
+    subprocess.run(
+        [sys.executable, "-c", LOADGEN, str(tmp_path)],
+        check=True,
+        timeout=LIMIT_S,
+        capture_output=True,
+    )
+    latencies = sorted(
+        int(ns)
+        for ns in re.findall(
+            r'"complete_ns":(\d+)', (tmp_path / "mlperf_log_trace.json").read_text()
+        )
+    )
+    said = dict(
+        re.findall(
+            r'"key": "(early_stopping_latency_\w+)", "value": (\d+)',
+            (tmp_path / "mlperf_log_detail.txt").read_text(),
+        )
+    )
     assert len(latencies) == 700
     ours = {"early_stopping_latency_ss": 0.90, "early_stopping_latency_ms": 0.99}
-    assert {name: quantiles.early_stopping(latencies, q) for name, q in ours.items()} == {name: int(ns) for name, ns in said.items()}
+    assert {name: quantiles.early_stopping(latencies, q) for name, q in ours.items()} == {
+        name: int(ns) for name, ns in said.items()
+    }
 
 
 def rounds_of(centre: float, spread: float, seed: int, count: int = 400) -> list[float]:
@@ -175,7 +249,11 @@ def rounds_of(centre: float, spread: float, seed: int, count: int = 400) -> list
 
 
 def test_a_run_is_not_different_from_one_of_the_same_kind_and_is_from_a_slower_one() -> None:
-    first, same, slower = rounds_of(0.01, 0.005, 1), rounds_of(0.01, 0.005, 2), rounds_of(0.0106, 0.005, 3)
+    first, same, slower = (
+        rounds_of(0.01, 0.005, 1),
+        rounds_of(0.01, 0.005, 2),
+        rounds_of(0.0106, 0.005, 3),
+    )
     alike, apart, back = stats.compare([(first, same), (first, slower), (slower, first)])
     assert alike.change is stats.Change.SAME
     assert (apart.change, back.change) == (stats.Change.SLOWER, stats.Change.FASTER)
@@ -197,15 +275,25 @@ def test_too_few_samples_are_not_compared() -> None:
 
 def test_one_of_many_comparisons_needs_more_evidence() -> None:
     pair = (rounds_of(0.01, 0.012, 1), rounds_of(0.0106, 0.012, 3))
-    same = [(rounds_of(0.01, 0.012, seed), rounds_of(0.01, 0.012, seed + 100)) for seed in range(10, 30)]
+    same = [
+        (rounds_of(0.01, 0.012, seed), rounds_of(0.01, 0.012, seed + 100)) for seed in range(10, 30)
+    ]
     alone, among = stats.compare([pair])[0], stats.compare([pair, *same])[0]
     assert alone.p and among.p and among.p > alone.p
-    assert alone.interval and among.interval and among.interval[1] - among.interval[0] > alone.interval[1] - alone.interval[0]
+    assert (
+        alone.interval
+        and among.interval
+        and among.interval[1] - among.interval[0] > alone.interval[1] - alone.interval[0]
+    )
 
 
 def test_steps_are_found_where_they_are() -> None:
     draw = random.Random(5)
-    series = [draw.gauss(10, 0.1) for _ in range(20)] + [draw.gauss(12, 0.1) for _ in range(15)] + [draw.gauss(9, 0.1) for _ in range(10)]
+    series = (
+        [draw.gauss(10, 0.1) for _ in range(20)]
+        + [draw.gauss(12, 0.1) for _ in range(15)]
+        + [draw.gauss(9, 0.1) for _ in range(10)]
+    )
     found = steps(series)
     assert [step.index for step in found] == [20, 35]
     assert [round(step.ratio, 2) for step in found] == pytest.approx([1.2, 0.75], abs=0.02)
@@ -235,18 +323,41 @@ def test_steps_are_the_cheapest_cuts(values: list[float]) -> None:
         parts = [logs[a:b] for a, b in itertools.pairwise((0, *cuts, len(logs)))]
         if min(map(len, parts)) < 2:
             return math.inf
-        return sum(float(np.abs(np.array(part) - np.median(part)).sum()) / noise + 3 * math.log(len(logs)) for part in parts)
+        return sum(
+            float(np.abs(np.array(part) - np.median(part)).sum()) / noise + 3 * math.log(len(logs))
+            for part in parts
+        )
 
-    ways = itertools.chain.from_iterable(itertools.combinations(range(1, len(logs)), number) for number in range(len(logs) // 2))
-    assert cost(tuple(step.index for step in steps(values))) == pytest.approx(min(map(cost, ways)), abs=1e-6)
+    ways = itertools.chain.from_iterable(
+        itertools.combinations(range(1, len(logs)), number) for number in range(len(logs) // 2)
+    )
+    assert cost(tuple(step.index for step in steps(values))) == pytest.approx(
+        min(map(cost, ways)), abs=1e-6
+    )
 
 
 def test_comparisons_of_recorded_runs_give_no_false_alarms_and_find_a_slowdown() -> None:
     """A short form of what tools/aa-test does at length."""
-    command = [sys.executable, str(ROOT / "tools" / "aa-test"), "--json", "--kinds", "pieces", "--comparisons"]
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "aa-test"),
+        "--json",
+        "--kinds",
+        "pieces",
+        "--comparisons",
+    ]
     quiet = json.loads(
-        subprocess.run([*command, "20", "--only", "still-resnet18"], capture_output=True, check=True, timeout=LIMIT_S).stdout
+        subprocess.run(
+            [*command, "20", "--only", "still-resnet18"],
+            capture_output=True,
+            check=True,
+            timeout=LIMIT_S,
+        ).stdout
     )
-    noisy = json.loads(subprocess.run([*command, "10", "--only", "noisy"], capture_output=True, check=True, timeout=LIMIT_S).stdout)
+    noisy = json.loads(
+        subprocess.run(
+            [*command, "10", "--only", "noisy"], capture_output=True, check=True, timeout=LIMIT_S
+        ).stdout
+    )
     assert [row["alarms"] for row in (*quiet, *noisy)] == [0] * 3
     assert quiet[0]["found"] >= 17  # seeded: not a matter of luck

@@ -40,8 +40,13 @@ def test_the_least_counts_are_the_first_with_99_percent_confidence(p: float, cou
     assert doubt(count) <= 0.01 < doubt(count - 1)
 
 
-@pytest.mark.parametrize(("count", "p90", "p99"), [(63, False, False), (64, True, False), (661, True, False), (662, True, True)])
-def test_a_percentile_is_stated_only_where_the_count_supports_it(count: int, p90: bool, p99: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "p90", "p99"),
+    [(63, False, False), (64, True, False), (661, True, False), (662, True, True)],
+)
+def test_a_percentile_is_stated_only_where_the_count_supports_it(
+    count: int, p90: bool, p99: bool
+) -> None:
     got = stats.latency([0.001 * i for i in range(count)])
     assert (got.p90_ms is not None, got.p99_ms is not None) == (p90, p99)
     if got.p99_ms is not None:
@@ -56,7 +61,9 @@ def test_times_that_no_clock_gives_are_the_devices_error(seconds: list[float]) -
 
 def test_equal_outputs_agree_without_noise() -> None:
     scores = np.array([[0.1, 0.9]], np.float32)
-    assert stats.agreement([scores], [scores.copy()], ABSOLUTE) == Agreement(0.0, math.inf, True, True, 0.0, 1.0, 1.0, 1.0)
+    assert stats.agreement([scores], [scores.copy()], ABSOLUTE) == Agreement(
+        0.0, math.inf, True, True, 0.0, 1.0, 1.0, 1.0
+    )
 
 
 def test_small_values_are_compared_absolutely() -> None:
@@ -106,7 +113,9 @@ def test_what_is_not_finite_in_the_reference_must_be_the_same(value: float) -> N
     reference = np.array([1.0, value])
     assert stats.agreement([reference.copy()], [reference], ABSOLUTE).right
     assert not stats.agreement([np.array([1.0, 2.0])], [reference], ABSOLUTE).right
-    assert not stats.agreement([np.array([1.0, -np.inf if value == np.inf else np.inf])], [reference], ABSOLUTE).right
+    assert not stats.agreement(
+        [np.array([1.0, -np.inf if value == np.inf else np.inf])], [reference], ABSOLUTE
+    ).right
 
 
 def test_infinity_in_the_reference_does_not_loosen_the_bar() -> None:
@@ -125,7 +134,10 @@ def test_integers_at_the_ends_of_their_range_neither_wrap_nor_round_away() -> No
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     assert stats.agreement([np.array([low])], [np.array([high])], ABSOLUTE).max_abs == 2.0**64
     assert stats.agreement([np.array([high])], [np.array([high - 1])], ABSOLUTE).max_abs == 1.0
-    assert stats.agreement([np.array([-128], np.int8)], [np.array([127], np.int8)], ABSOLUTE).max_abs == 255.0
+    assert (
+        stats.agreement([np.array([-128], np.int8)], [np.array([127], np.int8)], ABSOLUTE).max_abs
+        == 255.0
+    )
 
 
 def test_outputs_that_are_no_numbers_must_be_equal() -> None:
@@ -139,24 +151,34 @@ def test_complex_numbers_differ_in_their_imaginary_part_too() -> None:
 
 
 def test_an_empty_output_is_right_when_it_should_be_empty() -> None:
-    assert stats.agreement([np.zeros((0, 4))], [np.zeros((0, 4))], ABSOLUTE) == Agreement(0.0, math.inf, None, True, 0.0, 1.0)
+    assert stats.agreement([np.zeros((0, 4))], [np.zeros((0, 4))], ABSOLUTE) == Agreement(
+        0.0, math.inf, None, True, 0.0, 1.0
+    )
 
 
 def test_the_largest_element_is_compared_row_by_row() -> None:
     reference = np.array([[0.1, 0.9], [0.8, 0.2]])
     assert stats.agreement([reference[:, ::-1]], [reference], Limits(1.0)).same_top1 is False
-    assert stats.agreement([np.array([[0.15, 0.9], [0.85, 0.2]])], [reference], Limits(1.0)).same_top1 is True
+    assert (
+        stats.agreement([np.array([[0.15, 0.9], [0.85, 0.2]])], [reference], Limits(1.0)).same_top1
+        is True
+    )
 
 
 def test_what_is_no_vector_of_scores_has_no_largest_element() -> None:
     image = np.zeros((1, 3, 4, 4))
-    assert stats.agreement([image, np.zeros((2, 1))], [image, np.zeros((2, 1))], Limits(1.0)).same_top1 is None
+    assert (
+        stats.agreement([image, np.zeros((2, 1))], [image, np.zeros((2, 1))], Limits(1.0)).same_top1
+        is None
+    )
 
 
 def test_the_signal_to_noise_ratio_survives_extreme_scales() -> None:
     for scale in (1e-200, 1.0, 1e200):
         reference = np.full(100, scale)
-        assert stats.agreement([reference * 1.001], [reference], Limits(1.0)).snr_db == pytest.approx(60, abs=0.1)
+        assert stats.agreement(
+            [reference * 1.001], [reference], Limits(1.0)
+        ).snr_db == pytest.approx(60, abs=0.1)
 
 
 ANY_ARRAYS = st.lists(
@@ -170,7 +192,9 @@ ANY_ARRAYS = st.lists(
 
 @given(ANY_ARRAYS, ANY_ARRAYS)
 @pytest.mark.filterwarnings("error")
-def test_agreement_never_raises_and_equal_bits_are_always_right(outputs: list[np.ndarray], reference: list[np.ndarray]) -> None:
+def test_agreement_never_raises_and_equal_bits_are_always_right(
+    outputs: list[np.ndarray], reference: list[np.ndarray]
+) -> None:
     stats.agreement(outputs, reference, ABSOLUTE)
     if reference:
         assert stats.agreement([array.copy() for array in reference], reference, Limits(0.0)).right
@@ -180,11 +204,19 @@ def test_a_wrong_answer_outweighs_everything() -> None:
     verdict, reason = stats.verdict(True, Agreement(0.25, 3.0, True, False), measured(50, 2.0, 1.0))
     assert verdict is Verdict.WRONG
     assert "0.25" in reason
-    assert "NaN" in stats.verdict(False, Agreement(math.inf, -math.inf, None, False), measured(50, 2.0, 0.0))[1]
+    assert (
+        "NaN"
+        in stats.verdict(
+            False, Agreement(math.inf, -math.inf, None, False), measured(50, 2.0, 0.0)
+        )[1]
+    )
 
 
 def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
-    assert stats.verdict(True, RIGHT, measured(50, 2.0, 0.0)) == (Verdict.EMULATED, "latency under emulation is no benchmark")
+    assert stats.verdict(True, RIGHT, measured(50, 2.0, 0.0)) == (
+        Verdict.EMULATED,
+        "latency under emulation is no benchmark",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,26 +226,47 @@ def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
         (measured(1, 2.0, 0.0), Verdict.NOISY, "1 sample: an answer, not a benchmark"),
         (measured(9, 2.0, 0.0), Verdict.NOISY, "9 samples: too few to judge, 10 are needed"),
         (measured(10, 2.0, 0.2), Verdict.STABLE, "IQR 10.0 % of the median, 10 samples"),
-        (measured(10, 2.0, 0.25), Verdict.NOISY, "IQR 12.5 % of the median, above 10 %, 10 samples"),
-        (measured(50, 0.0, 0.0), Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"),
+        (
+            measured(10, 2.0, 0.25),
+            Verdict.NOISY,
+            "IQR 12.5 % of the median, above 10 %, 10 samples",
+        ),
+        (
+            measured(50, 0.0, 0.0),
+            Verdict.NOISY,
+            "the median is 0 ms: the device's clock is too coarse for this model",
+        ),
     ],
 )
-def test_the_verdict_of_a_right_answer_rests_on_count_and_spread(latency: Latency | None, verdict: Verdict, reason: str) -> None:
+def test_the_verdict_of_a_right_answer_rests_on_count_and_spread(
+    latency: Latency | None, verdict: Verdict, reason: str
+) -> None:
     assert stats.verdict(False, RIGHT, latency) == (verdict, reason)
 
 
 def test_steady_numbers_beside_steady_other_work_are_not_called_stable() -> None:
     steady = measured(50, 2.0, 0.0)
     assert stats.verdict(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
-    assert stats.verdict(False, RIGHT, steady, 0.23) == (Verdict.NOISY, "other work had the CPU for 23 % of the time")
+    assert stats.verdict(False, RIGHT, steady, 0.23) == (
+        Verdict.NOISY,
+        "other work had the CPU for 23 % of the time",
+    )
 
 
 @pytest.mark.parametrize(
     ("correct", "total", "low", "high"),
-    # Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17 (1998), table I, method 3
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    # Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine
+    # 17 (1998), table I, method 3
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
 )
-def test_the_interval_of_a_proportion_is_wilsons(correct: int, total: int, low: float, high: float) -> None:
+def test_the_interval_of_a_proportion_is_wilsons(
+    correct: int, total: int, low: float, high: float
+) -> None:
     assert stats.wilson_interval(correct, total, 1.959964) == pytest.approx((low, high), abs=1e-4)
 
 

@@ -26,6 +26,11 @@ print(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[0])
 
 def test_an_orphan_that_has_ended_and_is_not_reaped_is_not_waited_for(tmp_path):
     grace_s, begin = 60, time.monotonic()
-    done = subprocess.run([sys.executable, "-c", _INIT, str(tmp_path / "log"), str(grace_s)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _INIT, str(tmp_path / "log"), str(grace_s)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == ["Z"]
     assert time.monotonic() - begin < grace_s

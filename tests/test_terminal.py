@@ -52,7 +52,9 @@ Said = Callable[..., str]
 
 def clean(text: str, escapes: bool = True) -> None:
     """Assert that a text says what is evil, and that none of it acts, or begins a line."""
-    assert not (wrong := sorted({char for char in text if not is_safe(char) and char not in "\n\u202f"})), wrong
+    assert not (
+        wrong := sorted({char for char in text if not is_safe(char) and char not in "\n\u202f"})
+    ), wrong
     assert not re.search(r"^error: forged", text, re.MULTILINE)
     if escapes:
         assert r"EVIL\x1b]0;PWNED\x07" in re.sub(r"\s*\n\s*", "", text)
@@ -86,7 +88,9 @@ def said(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
 def examples() -> Iterator[str]:
     """A command line of each command's help, of every subcommand's where it has some."""
     for command in cli.cli.commands.values():
-        lines = re.findall(r"^\s*(farm .*?)(?:  +.*| > .*)?$", command.help or "", re.MULTILINE) or [f"farm {command.name}"]
+        lines = re.findall(
+            r"^\s*(farm .*?)(?:  +.*| > .*)?$", command.help or "", re.MULTILINE
+        ) or [f"farm {command.name}"]
         yield from lines[: None if isinstance(command, click.Group) else 1]
 
 
@@ -109,13 +113,17 @@ def test_the_examples_are_of_all_commands() -> None:
     assert {shlex.split(line)[1] for line in examples()} == set(cli.cli.commands)
 
 
-@pytest.mark.parametrize("arguments", [[EVIL], ["schema", EVIL], ["compile", EVIL], ["check", f"{EVIL}.onnx"]])
+@pytest.mark.parametrize(
+    "arguments", [[EVIL], ["schema", EVIL], ["compile", EVIL], ["check", f"{EVIL}.onnx"]]
+)
 def test_names_that_are_not_known_are_cleaned(arguments: list[str], said: Said) -> None:
     assert "EVIL" in said(*arguments)
     clean(said(*arguments), escapes=False)
 
 
-def test_variables_of_the_environment_are_cleaned(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_environment_are_cleaned(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FARM_CONFIG", f"/nowhere/{EVIL}.toml")
     clean(said("devices"))
 
@@ -137,7 +145,9 @@ def record(folder: Path) -> list[str]:
         )
         assert run.samples
         facts = dict.fromkeys(("cpu", "governor", EVIL), f"{EVIL}{number}")
-        samples = dataclasses.replace(run.samples, facts_before=facts, facts_after=facts, ledger={"build": 1.0, EVIL: 2.0})
+        samples = dataclasses.replace(
+            run.samples, facts_before=facts, facts_after=facts, ledger={"build": 1.0, EVIL: 2.0}
+        )
         kept.append(
             dataclasses.replace(
                 run,
@@ -200,7 +210,9 @@ def test_a_record_of_others_is_shown_clean(
     clean(COLOURS.sub("", text), escapes=False)
 
 
-def test_the_page_of_a_report_holds_nothing_that_acts(said: Said, record: list[str], folder: Path) -> None:
+def test_the_page_of_a_report_holds_nothing_that_acts(
+    said: Said, record: list[str], folder: Path
+) -> None:
     said("report", "--output", "report.html", *record, "--title", f"{EVIL}<b>")
     page = (folder / "report.html").read_text("utf-8")
     assert r"EVIL\x1b]0;PWNED" in page and "<b>EVIL" not in page
@@ -244,8 +256,12 @@ def hostile_board() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", ["deployments", "doctor"])
-def test_messages_of_a_board_are_shown_clean(command: str, said: Said, folder: Path, hostile_board: str) -> None:
-    (folder / "devices.toml").write_text(f'[devices.evil]\nprofile = "x86"\nurl = "{hostile_board}"\n')
+def test_messages_of_a_board_are_shown_clean(
+    command: str, said: Said, folder: Path, hostile_board: str
+) -> None:
+    (folder / "devices.toml").write_text(
+        f'[devices.evil]\nprofile = "x86"\nurl = "{hostile_board}"\n'
+    )
     text = said(command, "--device", "evil")
     assert "fix: " in text
     clean(text)
@@ -253,11 +269,15 @@ def test_messages_of_a_board_are_shown_clean(command: str, said: Said, folder: P
 
 def hostile_model(path: Path, operator: str = "Add") -> Path:
     """A model whose every name is evil."""
-    x, y = (helper.make_tensor_value_info(f"{EVIL}{name}", TensorProto.FLOAT, [1, 4]) for name in "xy")
+    x, y = (
+        helper.make_tensor_value_info(f"{EVIL}{name}", TensorProto.FLOAT, [1, 4]) for name in "xy"
+    )
     weights = helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0] * 4)
     node = helper.make_node(operator, [x.name, "w"], [y.name], name=EVIL)
     graph = helper.make_graph([node], EVIL, [x], [y], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
     return path
 
 
@@ -283,7 +303,10 @@ def test_what_the_doctor_finds_is_shown_clean(capfd: pytest.CaptureFixture[str])
 
 def test_lines_below_a_finding_are_indented() -> None:
     finding = Finding("agent", "", failure=DeviceError("what", "one\ntwo"))
-    assert [line[0] for line in doctor_output.lines(finding)[1:]] == ["      why: one", "           two"]
+    assert [line[0] for line in doctor_output.lines(finding)[1:]] == [
+        "      why: one",
+        "           two",
+    ]
 
 
 def test_an_error_keeps_its_lines_and_they_cannot_pass_for_farms_own(
@@ -300,8 +323,14 @@ def test_an_error_keeps_its_lines_and_they_cannot_pass_for_farms_own(
 
 def test_devices_and_deployments_are_shown_clean(capfd: pytest.CaptureFixture[str]) -> None:
     console = output.console(stderr=False)
-    console.print(views.devices_table([views.DeviceRow(EVIL, EVIL, EVIL, (EVIL,), "ready", EVIL, {EVIL: EVIL})], 300))
-    release = Release(EVIL, 1, True, EVIL, EVIL, {}, (), (), Preprocess(), (EVIL,), EVIL, {"farm": EVIL})
+    console.print(
+        views.devices_table(
+            [views.DeviceRow(EVIL, EVIL, EVIL, (EVIL,), "ready", EVIL, {EVIL: EVIL})], 300
+        )
+    )
+    release = Release(
+        EVIL, 1, True, EVIL, EVIL, {}, (), (), Preprocess(), (EVIL,), EVIL, {"farm": EVIL}
+    )
     console.print(views.deployments_table([(EVIL, release)], 300))
     clean(capfd.readouterr().out)
 
@@ -355,7 +384,9 @@ def test_the_description_of_an_exported_model_is_clean() -> None:
     assert said.count("`") == 2
 
 
-@pytest.mark.parametrize("name", ["net; touch here", "$(touch here)", "`touch here`", "it's", "a && b"])
+@pytest.mark.parametrize(
+    "name", ["net; touch here", "$(touch here)", "`touch here`", "it's", "a && b"]
+)
 def test_a_command_to_copy_has_names_of_others_as_single_words(name: str, folder: Path) -> None:
     run = timed(name, name, 1, id=name, artifact_digest=None)
     with pytest.raises(FarmError) as caught:

@@ -27,14 +27,27 @@ def test_a_model_is_measured_beside_another_engine(tmp_path: Path) -> None:
         "--engines",
         "onnxruntime",
     ]
-    done = subprocess.run([*command, "--json", report], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        [*command, "--json", report], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     [result] = json.loads(report.read_text())
-    assert result["right"] and result["times_ms"]["1"]["onnxruntime"] > 0 and result["ratios"]["1"]["onnxruntime"] > 0
+    assert (
+        result["right"]
+        and result["times_ms"]["1"]["onnxruntime"] > 0
+        and result["ratios"]["1"]["onnxruntime"] > 0
+    )
 
 
 def test_the_fuzzer_of_configurations_finds_nothing_in_a_moment(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "tools" / "fuzz-config", "--runs", "200", "--findings", tmp_path]
+    command = [
+        sys.executable,
+        ROOT / "tools" / "fuzz-config",
+        "--runs",
+        "200",
+        "--findings",
+        tmp_path,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("200 inputs in ") and done.stdout.endswith("0 findings\n")

@@ -19,7 +19,9 @@ BOARD = Profile("board", {"kind": "llvm"}, "aarch64-linux-gnu", agent="aarch64")
         ("local:", "", False),
     ],
 )
-def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(url: str, launcher: str, emulated: bool) -> None:
+def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(
+    url: str, launcher: str, emulated: bool
+) -> None:
     assert Device("d", BOARD, url, options={"launcher": launcher}).emulated is emulated
 
 
@@ -27,7 +29,11 @@ def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(url: str,
 def test_a_variable_tells_its_layer_by_a_name_that_c_allows_behind_the_number(layer):
     name = layers.variable_name(12, layer)
     assert layers.layer_of(name) == layer
-    assert name.partition(":")[0] == "layer12" and name.partition(":")[2].isascii() and name.partition(":")[2].isidentifier()
+    assert (
+        name.partition(":")[0] == "layer12"
+        and name.partition(":")[2].isascii()
+        and name.partition(":")[2].isidentifier()
+    )
 
 
 def test_a_variable_without_a_layer_tells_none():

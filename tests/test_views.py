@@ -16,7 +16,9 @@ from farm import views
 from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
 from farm.views.runs import final_table, history_table
 
-SAMPLES = Samples((0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0)
+SAMPLES = Samples(
+    (0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
+)
 LATENCY = Latency(700, 42.1, 43.7, 43.9, 1.748, 47.5, 51.2)
 STABLE = Run(
     id="1",
@@ -31,9 +33,21 @@ STABLE = Run(
     samples=SAMPLES,
     latency=LATENCY,
 )
-EMULATED = dataclasses.replace(STABLE, device="pi3", url="qemu:", verdict=Verdict.EMULATED, reason="no benchmark")
+EMULATED = dataclasses.replace(
+    STABLE, device="pi3", url="qemu:", verdict=Verdict.EMULATED, reason="no benchmark"
+)
 DIED = Failure("DeviceError", "the agent died\nof \x1b[31msignal 9", "", "", 5)
-FAILED = Run("3", "rk3399", "[b]net[/b]", "rk3399", "ssh://x", "2026-07-01T12:00:00+00:00", Verdict.FAILED, "died", failure=DIED)
+FAILED = Run(
+    "3",
+    "rk3399",
+    "[b]net[/b]",
+    "rk3399",
+    "ssh://x",
+    "2026-07-01T12:00:00+00:00",
+    Verdict.FAILED,
+    "died",
+    failure=DIED,
+)
 
 
 def shown(table: Table | Group, width: int) -> str:
@@ -48,10 +62,17 @@ def row(text: str, name: str) -> str:
 
 
 def test_the_final_table_has_units_in_its_header_and_three_digits_in_its_figures() -> None:
-    text = shown(final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160), 160)
-    header = "device profile model verdict p50 ms IQR % p90 ms p99 ms samples top-1 % ref % max err why"
+    text = shown(
+        final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160),
+        160,
+    )
+    header = (
+        "device profile model verdict p50 ms IQR % p90 ms p99 ms samples top-1 % ref % max err why"
+    )
     assert row(text, "device") == header
-    assert row(text, "host") == "host x86 digits STABLE 43.7 4.0 47.5 51.2 700 97.8 97.6 3.1e-7 steady"
+    assert (
+        row(text, "host") == "host x86 digits STABLE 43.7 4.0 47.5 51.2 700 97.8 97.6 3.1e-7 steady"
+    )
 
 
 def test_at_80_columns_the_verdict_and_the_main_figures_remain_on_one_line() -> None:
@@ -74,8 +95,12 @@ def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() ->
     narrow = shown(final_table([STABLE, FAILED], 80), 80)
     assert row(narrow, "rk3399") == "rk3399 [b]net[/b] FAILED"
     assert r"✗ rk3399 [b]net[/b]: the agent died\nof signal 9" in narrow
-    long = dataclasses.replace(FAILED, failure=dataclasses.replace(FAILED.failure, what=f"{'a ' * 40}long reason"))
-    assert f"✗ rk3399 [b]net[/b]: {'a ' * 40}long reason" in shown(final_table([STABLE, long], 130), 130)
+    long = dataclasses.replace(
+        FAILED, failure=dataclasses.replace(FAILED.failure, what=f"{'a ' * 40}long reason")
+    )
+    assert f"✗ rk3399 [b]net[/b]: {'a ' * 40}long reason" in shown(
+        final_table([STABLE, long], 130), 130
+    )
     wide = shown(final_table([STABLE, FAILED], 160), 160)
     assert row(wide, "rk3399").endswith(r" the agent died\nof signal 9")
     assert "✗" not in wide
@@ -84,9 +109,19 @@ def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() ->
 @pytest.mark.parametrize("width", [100, 120, 150, 180])
 def test_a_long_model_name_is_not_broken_where_other_columns_can_make_room(width: int) -> None:
     name = "a-detector-with-many-words-in-its-name"
-    text = shown(final_table([dataclasses.replace(STABLE, model=name), dataclasses.replace(FAILED, model=name)], width), width)
+    text = shown(
+        final_table(
+            [dataclasses.replace(STABLE, model=name), dataclasses.replace(FAILED, model=name)],
+            width,
+        ),
+        width,
+    )
     lines = text.splitlines()
-    assert sum(name in line and "STABLE" in line for line in lines) == sum(name in line and "FAILED" in line for line in lines) == 1
+    assert (
+        sum(name in line and "STABLE" in line for line in lines)
+        == sum(name in line and "FAILED" in line for line in lines)
+        == 1
+    )
     assert "43.7" in row(text, "host") and r"the agent died\nof signal 9" in text
     assert max(map(cell_len, lines)) <= width
 
@@ -104,11 +139,16 @@ def test_a_column_that_nothing_fills_is_left_out() -> None:
 
 def test_history_shows_when_what_and_which_build() -> None:
     text = shown(history_table([STABLE], 120), 120)
-    assert row(text, "2026-07-01") == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01 1"
+    assert (
+        row(text, "2026-07-01")
+        == "2026-07-01 12:34 host digits STABLE 43.7 4.0 97.8 3.1e-7 abcdef01 1"
+    )
 
 
 @pytest.mark.parametrize("width", range(80, 140, 10))
-def test_history_breaks_no_line_and_always_names_the_run_which_farm_compare_wants(width: int) -> None:
+def test_history_breaks_no_line_and_always_names_the_run_which_farm_compare_wants(
+    width: int,
+) -> None:
     run = dataclasses.replace(EMULATED, id="0123456789ab", model="digits.float16")
     measured = dataclasses.replace(run, url="local:", verdict=Verdict.THROTTLED)
     lines = shown(history_table([run, measured], width), width).splitlines()
@@ -121,7 +161,10 @@ def test_empty_tables_have_their_headers() -> None:
     assert row(shown(views.devices_table([], 100), 100), "device").endswith(" note")
 
 
-LEDGER = {"builds": {"import": 3.214, "compile": 41.2, "link": 0.8}, "host": {"upload": 0.001, "run": 123.4}}
+LEDGER = {
+    "builds": {"import": 3.214, "compile": 41.2, "link": 0.8},
+    "host": {"upload": 0.001, "run": 123.4},
+}
 
 
 def test_the_ledger_adds_up_each_worker() -> None:
@@ -140,7 +183,9 @@ def test_a_narrow_ledger_adds_its_smallest_parts_into_one() -> None:
 @given(
     st.dictionaries(
         st.sampled_from(["host", "pi3", "builds"]),
-        st.dictionaries(st.sampled_from([f"part{'x' * n}" for n in range(12)]), st.floats(0, 99999)),
+        st.dictionaries(
+            st.sampled_from([f"part{'x' * n}" for n in range(12)]), st.floats(0, 99999)
+        ),
     ),
     st.integers(60, 200),
 )
@@ -156,22 +201,35 @@ def test_devices_show_how_they_are_and_their_facts_below_the_note() -> None:
     facts = {"cpu": "Cortex-A72", "memory": "3.8 GB"}
     rows = [
         views.DeviceRow("host", "x86", "local:", state="ready"),
-        views.DeviceRow("[i]lab[/i]", "rk3399", "ssh://lab", ("arm", "ci"), "unavailable", "no route", facts),
+        views.DeviceRow(
+            "[i]lab[/i]", "rk3399", "ssh://lab", ("arm", "ci"), "unavailable", "no route", facts
+        ),
     ]
     text = shown(views.devices_table(rows, 120), 120)
     assert row(text, "host") == "host x86 ready local:"
     assert row(text, "[i]lab[/i]") == "[i]lab[/i] rk3399 unavailable ssh://lab arm, ci no route"
-    assert [line.strip() for line in text.splitlines()[-3:-1]] == ["cpu: Cortex-A72", "memory: 3.8 GB"]
+    assert [line.strip() for line in text.splitlines()[-3:-1]] == [
+        "cpu: Cortex-A72",
+        "memory: 3.8 GB",
+    ]
 
 
 def test_a_document_says_its_schema_first() -> None:
-    assert json.dumps(views.document("bench", {"runs": []})) == '{"schema": "farm/bench/1", "runs": []}'
+    assert (
+        json.dumps(views.document("bench", {"runs": []}))
+        == '{"schema": "farm/bench/1", "runs": []}'
+    )
 
 
 def test_the_largest_scores_come_first_with_their_labels() -> None:
     scores = np.array([[0.1, 0.7, np.nan, 0.7, 0.2]], np.float32)
     found = views.top_k(scores, ["zero", "one", "two"], k=4)
-    assert [(score.index, score.label) for score in found] == [(1, "one"), (3, "3"), (4, "4"), (0, "zero")]
+    assert [(score.index, score.label) for score in found] == [
+        (1, "one"),
+        (3, "3"),
+        (4, "4"),
+        (0, "zero"),
+    ]
     assert found[0].score == pytest.approx(0.7)
     assert [score.index for score in views.top_k(np.array([0, 255, 7], np.uint8))] == [1, 2, 0]
 
@@ -184,13 +242,19 @@ def test_what_is_no_vector_of_scores_has_no_largest_ones() -> None:
 def test_kernels_are_listed_by_their_share_and_what_fell_back_is_said_plainly() -> None:
     kernels = [
         Kernel("add", "general", operations=10),
-        Kernel("conv", "convolution", operations=900, choice="direct 7x32 by pixels", recorded=True),
+        Kernel(
+            "conv", "convolution", operations=900, choice="direct 7x32 by pixels", recorded=True
+        ),
         Kernel("odd", "general", "convolution: ValueError", operations=90),
     ]
     text = shown(views.kernel_table(kernels, 120), 120)
     first = [line.split()[0] for line in text.splitlines() if line.split()]
     assert [word for word in first if word in ("conv", "odd", "add")] == ["conv", "odd", "add"]
-    assert "direct 7x32 by pixels, recorded" in text and "90.0" in text and "convolution: ValueError" in text
+    assert (
+        "direct 7x32 by pixels, recorded" in text
+        and "90.0" in text
+        and "convolution: ValueError" in text
+    )
     assert "1 by the general rule" in text and "1.00 %" in text
     assert "1 fell back, for the reason in the note: 9.00 % of the arithmetic" in text
 

@@ -1,4 +1,6 @@
-"""The wheel that tools/wheel makes: what is in it, and that a farm installed from it finds its agents and devices without compiling."""
+"""The wheel that tools/wheel makes: what is in it, and that a farm installed from it finds its
+agents and devices without compiling.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,16 @@ def note(text, fraction):
     sys.exit(f"it compiles: {text}")
 
 print(json.dumps({arch: str(ensure(arch, Path("cache"), note, Deadline(1))) for arch in sys.argv[1:]}))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
-def making(agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[Path], set[Path]]:
-    """The wheel, with three agents from farm's cache, and what lay in the repository before it was made and after."""
+def making(
+    agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, set[Path], set[Path]]:
+    """The wheel, with three agents from farm's cache, and what lay in the repository before it was
+    made and after.
+    """
     for arch in ARCHITECTURES:
         agents(arch)
     folder = tmp_path_factory.mktemp("wheel")
@@ -53,32 +59,55 @@ def wheel(making: tuple[Path, set[Path], set[Path]]) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the wheel is installed, without what it depends on."""
     folder = tmp_path_factory.mktemp("installed")
-    run(["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder, wheel], folder)
+    run(
+        ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder, wheel],
+        folder,
+    )
     return folder
 
 
 def run(arguments: list[str | Path], cwd: Path, **env: str) -> str:
-    """What Python prints with these arguments, run in a folder, without any configuration of this machine's."""
+    """What Python prints with these arguments, run in a folder, without any configuration of this
+    machine's.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "FARM_CONFIG"}
-    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, env={**kept, **env}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def lying_about() -> set[Path]:
     """Where a build might leave something."""
-    return {path for path in [*ROOT.glob("*"), *(ROOT / "farm").rglob("*")] if "__pycache__" not in path.parts}
+    return {
+        path
+        for path in [*ROOT.glob("*"), *(ROOT / "farm").rglob("*")]
+        if "__pycache__" not in path.parts
+    }
 
 
 def shipped() -> set[str]:
     """The files of the package as they lie in the repository."""
     package = ROOT / "farm"
-    files = {path for path in package.rglob("*") if path.is_file() and not NOT_SHIPPED.intersection(path.parts)}
+    files = {
+        path
+        for path in package.rglob("*")
+        if path.is_file() and not NOT_SHIPPED.intersection(path.parts)
+    }
     return {path.relative_to(ROOT).as_posix() for path in files}
 
 
 def test_the_wheel_holds_the_whole_package_and_the_agents_and_nothing_else(wheel: Path) -> None:
-    agents = {f"farm/agent/prebuilt/farm-agent-{arch}{suffix}" for arch in ARCHITECTURES for suffix in ("", ".digest")}
+    agents = {
+        f"farm/agent/prebuilt/farm-agent-{arch}{suffix}"
+        for arch in ARCHITECTURES
+        for suffix in ("", ".digest")
+    }
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert inside == shipped() | agents
@@ -89,7 +118,9 @@ def test_making_it_leaves_the_sources_alone(making: tuple[Path, set[Path], set[P
     assert after == before
 
 
-def test_an_installed_farm_has_its_agents_without_compiling(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_farm_has_its_agents_without_compiling(
+    installed: Path, tmp_path: Path
+) -> None:
     found = json.loads(run(["-c", ENSURE, *ARCHITECTURES], tmp_path, PYTHONPATH=str(installed)))
     for arch, path in found.items():
         assert Path(path).parent == installed / "farm" / "agent" / "prebuilt"
@@ -99,14 +130,26 @@ def test_an_installed_farm_has_its_agents_without_compiling(installed: Path, tmp
 
 
 def test_an_agent_of_the_wheel_runs(installed: Path) -> None:
-    done = subprocess.run([installed / "farm" / "agent" / "prebuilt" / "farm-agent-x86_64", "--version"], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [installed / "farm" / "agent" / "prebuilt" / "farm-agent-x86_64", "--version"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert done.returncode == 0
     assert farm.__version__ in done.stdout
 
 
 def test_an_installed_farm_brings_its_devices(installed: Path, tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": str(installed), "XDG_CONFIG_HOME": str(tmp_path / "config"), "FARM_CACHE": str(tmp_path / "cache")}
+    environment = {
+        "PYTHONPATH": str(installed),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "FARM_CACHE": str(tmp_path / "cache"),
+    }
     where = run(["-c", "import farm; print(farm.__file__)"], tmp_path, **environment)
     listed = json.loads(run(["-m", "farm", "devices", "--json"], tmp_path, **environment))
     assert Path(where.strip()) == installed / "farm" / "__init__.py"
-    assert [(device["name"], device["url"]) for device in listed["devices"]] == [("host", "local:"), ("pi3", "qemu:"), ("rk3399", "qemu:")]
+    assert [(device["name"], device["url"]) for device in listed["devices"]] == [
+        ("host", "local:"),
+        ("pi3", "qemu:"),
+        ("rk3399", "qemu:"),
+    ]

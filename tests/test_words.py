@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from farm import formatting
 from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
 
-RUN = Run("1", "host", "digits", "x86", "local:", "2026-07-01T12:00:00+00:00", Verdict.STABLE, "IQR 4.0 % of the median, 20 samples")
+RUN = Run(
+    "1",
+    "host",
+    "digits",
+    "x86",
+    "local:",
+    "2026-07-01T12:00:00+00:00",
+    Verdict.STABLE,
+    "IQR 4.0 % of the median, 20 samples",
+)
 TIMED = dataclasses.replace(RUN, latency=Latency(20, 2.31, 2.31, 2.31, 0.0924, None, None))
 
 
@@ -43,14 +52,22 @@ def test_a_figure_is_right_to_its_last_digit(value: float) -> None:
     assert float(formatting.digits(value)) == pytest.approx(value, rel=0.00501)
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0s"), (9.99, "9.9s"), (10.2, "10s"), (59.9, "59s"), (60, "1:00"), (7384, "2:03:04")])
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0.0s"), (9.99, "9.9s"), (10.2, "10s"), (59.9, "59s"), (60, "1:00"), (7384, "2:03:04")],
+)
 def test_times_are_as_short_as_they_can_be(seconds: float, shown: str) -> None:
     assert formatting.elapsed(seconds) == shown
 
 
 def test_a_latency_has_its_spread_where_there_are_samples_enough() -> None:
     assert formatting.latency(TIMED) == "2.31 ms ±4 %"
-    assert formatting.latency(dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))) == "2.31 ms"
+    assert (
+        formatting.latency(
+            dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))
+        )
+        == "2.31 ms"
+    )
     assert formatting.latency(RUN) == ""
 
 
@@ -64,22 +81,47 @@ def test_an_answer_is_said_from_the_longest_way_to_the_shortest() -> None:
         "top-1 97.8 % (ref 97.6 %)",
         "top-1 97.8 %",
     ]
-    assert formatting.answers(answered(450, 460)) == ["top-1 97.8 %, max err 3.0e-7", "top-1 97.8 %"]
-    assert formatting.answers(answered(None, None)) == formatting.answers(answered(0, 0)) == ["max err 3.0e-7"]
+    assert formatting.answers(answered(450, 460)) == [
+        "top-1 97.8 %, max err 3.0e-7",
+        "top-1 97.8 %",
+    ]
+    assert (
+        formatting.answers(answered(None, None))
+        == formatting.answers(answered(0, 0))
+        == ["max err 3.0e-7"]
+    )
     assert formatting.answers(RUN) == [""]
 
 
 def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable() -> None:
-    failure = Failure("DeviceError", "pi3 is unavailable", "qemu-arm is not installed", "apt-get install qemu-user", 5)
+    failure = Failure(
+        "DeviceError",
+        "pi3 is unavailable",
+        "qemu-arm is not installed",
+        "apt-get install qemu-user",
+        5,
+    )
     assert formatting.why(RUN) == RUN.reason
-    assert formatting.why(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure)) == "pi3 is unavailable"
+    assert (
+        formatting.why(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure))
+        == "pi3 is unavailable"
+    )
     unavailable = dataclasses.replace(RUN, verdict=Verdict.UNAVAILABLE, failure=failure)
     assert formatting.why(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
 
 
 def test_complaints_of_a_device_that_are_alike_are_one() -> None:
-    errors = [("pi3", "a", "gone"), ("pi3", "b", "slow"), ("host", "a", "gone"), ("pi3", "c", "gone")]
-    assert formatting.complaints(errors) == [("pi3 b", "slow"), ("host a", "gone"), ("pi3 a, c", "gone")]
+    errors = [
+        ("pi3", "a", "gone"),
+        ("pi3", "b", "slow"),
+        ("host", "a", "gone"),
+        ("pi3", "c", "gone"),
+    ]
+    assert formatting.complaints(errors) == [
+        ("pi3 b", "slow"),
+        ("host a", "gone"),
+        ("pi3 a, c", "gone"),
+    ]
 
 
 @given(st.text() | st.text("\x1b[]0;m\x07\\"))

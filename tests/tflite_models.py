@@ -10,7 +10,15 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-_TYPES = {"float32": "FLOAT32", "float16": "FLOAT16", "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOL"}
+_TYPES = {
+    "float32": "FLOAT32",
+    "float16": "FLOAT16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "bool": "BOOL",
+}
 
 
 class Graph:
@@ -32,14 +40,24 @@ class Graph:
         axis: int = 0,
         open_to: Any = None,
     ) -> int:
-        """A tensor that is fed or computed. `scale` is one number or one for each of an axis; `open_to` has -1 for open extents."""
+        """A tensor that is fed or computed. `scale` is one number or one for each of an axis;
+        `open_to` has -1 for open extents.
+        """
         made = schema.TensorT()
-        made.name, made.shape, made.type, made.buffer = name, list(shape), getattr(schema.TensorType, _TYPES[dtype]), 0
+        made.name, made.shape, made.type, made.buffer = (
+            name,
+            list(shape),
+            getattr(schema.TensorType, _TYPES[dtype]),
+            0,
+        )
         made.shapeSignature = open_to
         if scale is not None:
             numbers = np.atleast_1d(np.asarray(scale, np.float32))
             made.quantization = schema.QuantizationParametersT()
-            made.quantization.scale, made.quantization.zeroPoint = numbers.tolist(), [zero] * numbers.size
+            made.quantization.scale, made.quantization.zeroPoint = (
+                numbers.tolist(),
+                [zero] * numbers.size,
+            )
             made.quantization.quantizedDimension = axis
         self._tensors.append(made)
         return len(self._tensors) - 1
@@ -53,14 +71,30 @@ class Graph:
         self._buffers.append(buffer)
         return index
 
-    def op(self, name: str, inputs: Sequence[int], outputs: Sequence[int], options: str = "", custom: str = "", **fields: Any) -> None:
+    def op(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: str = "",
+        custom: str = "",
+        **fields: Any,
+    ) -> None:
         """An operator; `options` is the table of the schema that has the fields."""
         code = schema.OperatorCodeT()
         code.builtinCode = getattr(schema.BuiltinOperator, name)
-        code.deprecatedBuiltinCode, code.version, code.customCode = min(code.builtinCode, 127), fields.pop("version", 1), custom or None
+        code.deprecatedBuiltinCode, code.version, code.customCode = (
+            min(code.builtinCode, 127),
+            fields.pop("version", 1),
+            custom or None,
+        )
         self._codes.append(code)
         made = schema.OperatorT()
-        made.opcodeIndex, made.inputs, made.outputs = len(self._codes) - 1, list(inputs), list(outputs)
+        made.opcodeIndex, made.inputs, made.outputs = (
+            len(self._codes) - 1,
+            list(inputs),
+            list(outputs),
+        )
         if options:
             made.builtinOptionsType = getattr(schema.BuiltinOptions, options)
             made.builtinOptions = getattr(schema, f"{options}T")()
@@ -71,8 +105,18 @@ class Graph:
 
     def save(self, path: Path, inputs: Sequence[int], outputs: Sequence[int]) -> Path:
         graph, model = schema.SubGraphT(), schema.ModelT()
-        graph.tensors, graph.operators, graph.inputs, graph.outputs = self._tensors, self._operators, list(inputs), list(outputs)
-        model.version, model.subgraphs, model.operatorCodes, model.buffers = 3, [graph], self._codes, self._buffers
+        graph.tensors, graph.operators, graph.inputs, graph.outputs = (
+            self._tensors,
+            self._operators,
+            list(inputs),
+            list(outputs),
+        )
+        model.version, model.subgraphs, model.operatorCodes, model.buffers = (
+            3,
+            [graph],
+            self._codes,
+            self._buffers,
+        )
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         path.write_bytes(builder.Output())

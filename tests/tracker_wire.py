@@ -47,16 +47,28 @@ class Running:
 
 
 @contextlib.contextmanager
-def tracker(folder: Path, *options: str, reference: bool = False, words: Sequence[str] = ("tracker",)) -> Iterator[Running]:
+def tracker(
+    folder: Path, *options: str, reference: bool = False, words: Sequence[str] = ("tracker",)
+) -> Iterator[Running]:
     """farm's tracker, or TVM's, for as long as the block lasts."""
     log = folder / f"tracker-{len(list(folder.glob('tracker-*')))}.log"
     program = ["-c", REFERENCE] if reference else ["-m", "farm", *words, "--port", "0", *options]
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [sys.executable, *program], stdin=subprocess.DEVNULL, stderr=output, cwd=folder, env={**os.environ, "FARM_DATA": str(folder)}
+            [sys.executable, *program],
+            stdin=subprocess.DEVNULL,
+            stderr=output,
+            cwd=folder,
+            env={**os.environ, "FARM_DATA": str(folder)},
         )
     try:
-        found = wait_until(lambda: re.search(r"(?:tracker|lab) on \S+:(\d+)", log.read_text()) or child.poll() is not None, "the tracker")
+        found = wait_until(
+            lambda: (
+                re.search(r"(?:tracker|lab) on \S+:(\d+)", log.read_text())
+                or child.poll() is not None
+            ),
+            "the tracker",
+        )
         assert found is not True, log.read_text()
         yield Running(int(found[1]), child, log)
     finally:
@@ -68,7 +80,9 @@ class Wire:
     """A connection to a tracker, after the greeting."""
 
     def __init__(self, port: int, greet: bool = True, origin: str = HOST) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=LIMIT_S, source_address=(origin, 0))
+        self.socket = socket.create_connection(
+            (HOST, port), timeout=LIMIT_S, source_address=(origin, 0)
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if greet:
             self.socket.sendall(MAGIC)
@@ -133,7 +147,11 @@ def queue(port: int, key: str) -> tuple[int, int]:
 
 def memory_mb(pid: int) -> float:
     """The resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / (1 << 20)
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGESIZE")
+        / (1 << 20)
+    )
 
 
 def timed_ms(action: Any) -> float:
@@ -144,10 +162,27 @@ def timed_ms(action: Any) -> float:
 
 @contextlib.contextmanager
 def tvm_server(port: int) -> Iterator[int]:
-    """TVM's own server, registered with a tracker; gives the number of the process that offers it."""
-    words = ["-m", "tvm.exec.rpc_server", "--host", HOST, "--port", "29090", "--port-end", "29990", "--silent"]
+    """TVM's own server, registered with a tracker; gives the number of the process that
+    offers it.
+    """
+    words = [
+        "-m",
+        "tvm.exec.rpc_server",
+        "--host",
+        HOST,
+        "--port",
+        "29090",
+        "--port-end",
+        "29990",
+        "--silent",
+    ]
     words += ["--tracker", f"{HOST}:{port}", "--key", "x86"]
-    child = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         wait_until(lambda: queue(port, "x86")[0] == 1, "TVM's server registers")
         yield child.pid

@@ -1,4 +1,6 @@
-"""TVM's own clients of a tracker, each a function to be run as a program: PORT NAME. Prints JSON."""
+"""TVM's own clients of a tracker, each a function to be run as a program: PORT NAME. Prints
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def sessions(port: int) -> Any:
     tracker = rpc.connect_tracker(HOST, port)
 
     def total(session: Any) -> float:
-        return float(tvm.runtime.tensor(np.arange(6, dtype="float32"), session.cpu(0)).numpy().sum())
+        return float(
+            tvm.runtime.tensor(np.arange(6, dtype="float32"), session.cpu(0)).numpy().sum()
+        )
 
     first = total(tracker.request(KEY, session_timeout=60))
     return [first, tracker.request_and_run(KEY, total, session_timeout=60), tracker.text_summary()]
@@ -38,20 +42,33 @@ def runner(port: int) -> Any:
 
     count = 1 << 10
     data = te.placeholder((count,), name="data")
-    more = te.create_prim_func([data, te.compute((count,), lambda i: data[i] + 1.0)]).with_attr("global_symbol", "main")
+    more = te.create_prim_func([data, te.compute((count,), lambda i: data[i] + 1.0)]).with_attr(
+        "global_symbol", "main"
+    )
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "more.so")  # noqa: PTH118
-        tvm.compile(more, target="llvm").export_library(library, fcompile=linker(Profile("here", {"kind": "llvm"}, "")))
+        tvm.compile(more, target="llvm").export_library(
+            library, fcompile=linker(Profile("here", {"kind": "llvm"}, ""))
+        )
         config = ms.runner.RPCConfig(HOST, port, KEY, session_timeout_sec=100)
         assert config.count_num_servers() == 1
-        running = ms.runner.RPCRunner(config, ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=1))
+        running = ms.runner.RPCRunner(
+            config, ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=1)
+        )
         shape = ms.arg_info.TensorInfo("float32", [count])
-        results = [one.result() for one in running.run([ms.runner.RunnerInput(library, "cpu", [shape, shape]) for _ in range(3)])]
+        results = [
+            one.result()
+            for one in running.run(
+                [ms.runner.RunnerInput(library, "cpu", [shape, shape]) for _ in range(3)]
+            )
+        ]
     return [str(result.error_msg or "") for result in results]
 
 
 def latency(port: int) -> Any:
-    """Milliseconds of a request that can be served at once: on an open connection, and on its own; the least of twenty."""
+    """Milliseconds of a request that can be served at once: on an open connection, and on its own;
+    the least of twenty.
+    """
 
     def ask(sock: Any, value: Any) -> Any:
         base.sendjson(sock, value)
@@ -62,7 +79,9 @@ def latency(port: int) -> Any:
         return tracker, tracker._sock
 
     _board, board = connected()
-    assert ask(board, [base.TrackerCode.UPDATE_INFO, {"key": "server:fake", "addr": [None, 1]}]) == 0
+    assert (
+        ask(board, [base.TrackerCode.UPDATE_INFO, {"key": "server:fake", "addr": [None, 1]}]) == 0
+    )
     kept = connected()
     found: dict[str, list[float]] = {"open": [], "anew": []}
     for how in [*found] * 20:

@@ -12,7 +12,9 @@ from typing import Any
 from farm.deadline import Deadline
 
 LIMIT_S = 300.0  # for what comes by itself on any machine: only a test that fails waits so long
-_QUIET_S = 4.0  # what `import tvm` takes, from its sources, on a core of today that has nothing else to do
+_QUIET_S = (
+    4.0  # what `import tvm` takes, from its sources, on a core of today that has nothing else to do
+)
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = LIMIT_S) -> Any:
@@ -25,7 +27,9 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = LIMIT_S
 
 
 def patient(seconds: float) -> float:
-    """Whole seconds for a deadline beside which healthy work has to be done: more on a machine that is slow, or busy with other tests."""
+    """Whole seconds for a deadline beside which healthy work has to be done: more on a machine that
+    is slow, or busy with other tests.
+    """
     return float(round(seconds * _slowness()))
 
 

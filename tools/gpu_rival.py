@@ -1,4 +1,6 @@
-"""PyTorch beside farm, for tools/bench-gpu: its times on a GPU, and how far off its own float16 is. In a process of its own."""
+"""PyTorch beside farm, for tools/bench-gpu: its times on a GPU, and how far off its own float16 is.
+In a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def repeated(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
 
 
 def times(name: str, batch: int, precision: str) -> dict[str, Any]:
-    """Milliseconds by CUDA events of PyTorch, eager and compiled, in float32 (TF32 off) or float16, in a process of its own; `missing` says
+    """Milliseconds by CUDA events of PyTorch, eager and compiled, in float32 (TF32 off) or float16,
+    in a process of its own; `missing` says
     why there are none."""
     try:
         return _apart("--time", name, str(batch), precision)
@@ -29,7 +32,9 @@ def times(name: str, batch: int, precision: str) -> dict[str, Any]:
 
 
 def halves(name: str) -> dict[str, float]:
-    """The largest value that a model gives in float32, and how far off PyTorch's own float16 is, on this machine's CPU. Raises OSError."""
+    """The largest value that a model gives in float32, and how far off PyTorch's own float16 is, on
+    this machine's CPU. Raises OSError.
+    """
     return _apart("--halves", name)
 
 
@@ -37,7 +42,9 @@ def _apart(*words: str) -> dict[str, Any]:
     """What this file, as a program, says in one line of JSON. Raises OSError."""
     command = [sys.executable, __file__, *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tools", timeout=_LIMIT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT / "tools", timeout=_LIMIT_S
+        )
     except subprocess.TimeoutExpired as error:
         raise OSError(f"no end after {_LIMIT_S:.0f} s") from error
     if done.returncode:
@@ -62,11 +69,19 @@ def _times(name: str, batch: int, precision: str) -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        return {"missing": f"torch {torch.__version__} has no CUDA here: pip install torch, in another environment"}
+        return {
+            "missing": (
+                f"torch {torch.__version__} has no CUDA here: pip install torch, in another "
+                "environment"
+            )
+        }
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     network, inputs = models.build(name)
     dtype = getattr(torch, precision)
-    given = tuple(one.to("cuda", dtype if one.is_floating_point() else None) for one in repeated(inputs, batch))
+    given = tuple(
+        one.to("cuda", dtype if one.is_floating_point() else None)
+        for one in repeated(inputs, batch)
+    )
     network = network.to("cuda", dtype).eval()
 
     def median_ms(run: Any) -> float:
@@ -75,7 +90,10 @@ def _times(name: str, batch: int, precision: str) -> dict[str, Any]:
                 run(*given)
             times = []
             for _ in range(100):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin, end = (
+                    torch.cuda.Event(enable_timing=True),
+                    torch.cuda.Event(enable_timing=True),
+                )
                 begin.record()
                 run(*given)
                 end.record()

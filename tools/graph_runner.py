@@ -1,6 +1,8 @@
-"""Run generated graphs one after the other, for tools/fuzz-graphs: graph_runner.py CPU FOLDER SEED...
+"""Run generated graphs one after the other, for tools/fuzz-graphs: graph_runner.py CPU FOLDER
+SEED...
 
-Prints a line of JSON for each. Memory is not planned: each intermediate result is a tensor of its own.
+Prints a line of JSON for each. Memory is not planned: each intermediate result is a tensor of its
+own.
 """
 
 from __future__ import annotations
@@ -39,12 +41,19 @@ def compiled(imported: Any, cpu: str) -> Any:
     lowered = lower(imported.module, imported.weights, target, {})
     passes = [one for one in codegen_executable._PIPELINE.passes if one.info.name not in _PLANNING]
     pipeline = tvm.transform.Sequential(passes)
-    executable = tvm.compile(lowered.module, target=target, relax_pipeline=pipeline, tir_pipeline=with_tiles_on_stack())
+    executable = tvm.compile(
+        lowered.module, target=target, relax_pipeline=pipeline, tir_pipeline=with_tiles_on_stack()
+    )
     machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
-    parameters = [tvm.runtime.tensor(value) for value in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)]
+    parameters = [
+        tvm.runtime.tensor(value)
+        for value in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)
+    ]
 
     def run(inputs: list[Any]) -> list[Any]:
-        answer = machine["main"](*map(tvm.runtime.tensor, inputs), *([parameters] if parameters else []))
+        answer = machine["main"](
+            *map(tvm.runtime.tensor, inputs), *([parameters] if parameters else [])
+        )
         return [one.numpy() for one in answer] if not hasattr(answer, "numpy") else [answer.numpy()]
 
     return run
@@ -67,12 +76,21 @@ def check(path: Path, cpu: str) -> tuple[str, str]:
         answers = run(inputs)
         for ours, theirs in zip(answers, expected, strict=True):
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-                return "wrong", f"{ours.dtype} {ours.shape} instead of {theirs.dtype} {theirs.shape}"
+                return (
+                    "wrong",
+                    f"{ours.dtype} {ours.shape} instead of {theirs.dtype} {theirs.shape}",
+                )
             scale = max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0)))
             if not np.allclose(ours, theirs, rtol=_RIGHT, atol=_RIGHT * scale, equal_nan=True):
-                return "wrong", f"by {np.abs(ours.astype('float64') - theirs).max():.3g}, {threads} threads"
+                return (
+                    "wrong",
+                    f"by {np.abs(ours.astype('float64') - theirs).max():.3g}, {threads} threads",
+                )
         first = answers if first is None else first
-        if not all(np.array_equal(one, other, equal_nan=True) for one, other in zip(answers, first, strict=True)):
+        if not all(
+            np.array_equal(one, other, equal_nan=True)
+            for one, other in zip(answers, first, strict=True)
+        ):
             return "threads", f"other bits with {threads} threads than with 1"
     return "right", ""
 

@@ -59,27 +59,50 @@ def generated(seed: int) -> onnx.ModelProto:
     graph = Graph(np.random.default_rng(seed))
     images = seed % 3 == 2
     if images:
-        last = graph.input((graph.one_of([1, 1, 2]), graph.one_of([1, 2, 3, 8, 17, 32]), graph.whole(3, 24), graph.whole(3, 24)))
+        last = graph.input(
+            (
+                graph.one_of([1, 1, 2]),
+                graph.one_of([1, 2, 3, 8, 17, 32]),
+                graph.whole(3, 24),
+                graph.whole(3, 24),
+            )
+        )
     else:
-        last = graph.input(tuple(graph.whole(1, 40) for _ in range(graph.whole(1, 4)))[: graph.whole(1, 4)])
+        last = graph.input(
+            tuple(graph.whole(1, 40) for _ in range(graph.whole(1, 4)))[: graph.whole(1, 4)]
+        )
     while np.prod(graph.values[last]) > _LARGEST:
         last = graph.input(tuple(max(1, extent // 2) for extent in graph.values[last]))
     for _ in range(graph.whole(*_STEPS)):
-        step = graph.one_of(_IMAGE_STEPS if images and len(graph.values[last]) == 4 else _STEPS_OF_VIEWS)
+        step = graph.one_of(
+            _IMAGE_STEPS if images and len(graph.values[last]) == 4 else _STEPS_OF_VIEWS
+        )
         last = step(graph, last) or last
     if not graph.nodes:
         last = graph.emit("Relu", [last], graph.values[last])
     used = {name for node in graph.nodes for name in node.input}
     ends = [name for name in graph.values if name not in used and name not in graph.inputs]
-    tensors = [numpy_helper.from_array(value, name) for name, value in graph.constants.items() if name in used]
-    body = helper.make_graph(graph.nodes, "g", _infos(graph, [n for n in graph.inputs if n in used]), _infos(graph, ends), tensors)
+    tensors = [
+        numpy_helper.from_array(value, name)
+        for name, value in graph.constants.items()
+        if name in used
+    ]
+    body = helper.make_graph(
+        graph.nodes,
+        "g",
+        _infos(graph, [n for n in graph.inputs if n in used]),
+        _infos(graph, ends),
+        tensors,
+    )
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.checker.check_model(model)
     return model
 
 
 def _infos(graph: Graph, names: list[str]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, graph.values[name]) for name in names]
+    return [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, graph.values[name]) for name in names
+    ]
 
 
 def _unary(graph: Graph, name: str) -> str:
@@ -91,7 +114,9 @@ def _binary(graph: Graph, name: str) -> str:
     same = [other for other, of in graph.values.items() if of == shape]
     kept = tuple(extent if graph.whole(0, 1) else 1 for extent in shape)
     other = graph.one_of(same) if graph.whole(0, 2) == 0 else graph.normal(*kept)
-    return graph.emit(graph.one_of(_BINARY), [name, other] if graph.whole(0, 1) else [other, name], shape)
+    return graph.emit(
+        graph.one_of(_BINARY), [name, other] if graph.whole(0, 1) else [other, name], shape
+    )
 
 
 def _repeat(graph: Graph, name: str) -> str | None:
@@ -165,8 +190,15 @@ def _split(graph: Graph, name: str) -> str | None:
     first = graph.whole(1, shape[axis] - 1)
     sizes = (first, shape[axis] - first)
     names = [f"v{len(graph.nodes)}", f"v{len(graph.nodes)}b"]
-    graph.nodes.append(helper.make_node("Split", [name, graph.constant(np.array(sizes))], names, axis=axis))
-    graph.values.update({part: (*shape[:axis], size, *shape[axis + 1 :]) for part, size in zip(names, sizes, strict=True)})
+    graph.nodes.append(
+        helper.make_node("Split", [name, graph.constant(np.array(sizes))], names, axis=axis)
+    )
+    graph.values.update(
+        {
+            part: (*shape[:axis], size, *shape[axis + 1 :])
+            for part, size in zip(names, sizes, strict=True)
+        }
+    )
     return names[graph.whole(0, 1)]
 
 
@@ -174,23 +206,37 @@ def _gather(graph: Graph, name: str) -> str:
     shape = graph.values[name]
     axis = graph.whole(0, len(shape) - 1)
     indices = graph.random.integers(-shape[axis], shape[axis], graph.whole(1, 5))
-    return graph.emit("Gather", [name, graph.constant(indices)], (*shape[:axis], len(indices), *shape[axis + 1 :]), axis=axis)
+    return graph.emit(
+        "Gather",
+        [name, graph.constant(indices)],
+        (*shape[:axis], len(indices), *shape[axis + 1 :]),
+        axis=axis,
+    )
 
 
 def _reduce(graph: Graph, name: str) -> str:
     shape = graph.values[name]
     axis, keep = graph.whole(0, len(shape) - 1), 1 if len(shape) == 1 else graph.whole(0, 1)
     left = (*shape[:axis], *([1] if keep else []), *shape[axis + 1 :])
-    return graph.emit(graph.one_of(_REDUCTIONS), [name, graph.constant(np.array([axis]))], left, keepdims=keep)
+    return graph.emit(
+        graph.one_of(_REDUCTIONS), [name, graph.constant(np.array([axis]))], left, keepdims=keep
+    )
 
 
 def _softmax(graph: Graph, name: str) -> str:
-    return graph.emit("Softmax", [name], graph.values[name], axis=graph.whole(0, len(graph.values[name]) - 1))
+    return graph.emit(
+        "Softmax", [name], graph.values[name], axis=graph.whole(0, len(graph.values[name]) - 1)
+    )
 
 
 def _norm(graph: Graph, name: str) -> str:
     channels = graph.values[name][-1]
-    return graph.emit("LayerNormalization", [name, graph.normal(channels), graph.normal(channels)], graph.values[name], axis=-1)
+    return graph.emit(
+        "LayerNormalization",
+        [name, graph.normal(channels), graph.normal(channels)],
+        graph.values[name],
+        axis=-1,
+    )
 
 
 def _matmul(graph: Graph, name: str) -> str | None:
@@ -201,10 +247,19 @@ def _matmul(graph: Graph, name: str) -> str | None:
 
 
 def _windows(graph: Graph, shape: Shape) -> tuple[dict[str, Any], tuple[int, int]] | None:
-    kernel, strides = [graph.one_of([1, 2, 3, 3, 5]) for _ in "hw"], [graph.one_of([1, 1, 2]) for _ in "hw"]
+    kernel, strides = (
+        [graph.one_of([1, 2, 3, 3, 5]) for _ in "hw"],
+        [graph.one_of([1, 1, 2]) for _ in "hw"],
+    )
     pads = [graph.whole(0, kernel[at % 2] // 2) for at in range(4)]
-    size = [(shape[2 + at] + pads[at] + pads[2 + at] - kernel[at]) // strides[at] + 1 for at in (0, 1)]
-    return ({"kernel_shape": kernel, "strides": strides, "pads": pads}, (size[0], size[1])) if min(size) > 0 else None
+    size = [
+        (shape[2 + at] + pads[at] + pads[2 + at] - kernel[at]) // strides[at] + 1 for at in (0, 1)
+    ]
+    return (
+        ({"kernel_shape": kernel, "strides": strides, "pads": pads}, (size[0], size[1]))
+        if min(size) > 0
+        else None
+    )
 
 
 def _conv(graph: Graph, name: str) -> str | None:
@@ -226,7 +281,9 @@ def _pool(graph: Graph, name: str) -> str | None:
     shape = graph.values[name]
     if (found := _windows(graph, shape)) is None:
         return None
-    return graph.emit(graph.one_of(["MaxPool", "AveragePool"]), [name], (*shape[:2], *found[1]), **found[0])
+    return graph.emit(
+        graph.one_of(["MaxPool", "AveragePool"]), [name], (*shape[:2], *found[1]), **found[0]
+    )
 
 
 def _transposed(graph: Graph, name: str) -> str | None:

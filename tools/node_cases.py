@@ -1,4 +1,6 @@
-"""The node tests that ship with onnx, as models, inputs and expected outputs; and how farm runs one of them."""
+"""The node tests that ship with onnx, as models, inputs and expected outputs; and how farm runs one
+of them.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ from farm.types import Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 LATE = 5  # the exit code of a device's error: too late to say that a model cannot be computed
-_HALF_RTOL = 5e-3  # of answers in half precision: the tests' 1e-3 is the distance of two neighbouring numbers
+# of answers in half precision: the tests' 1e-3 is the distance of two neighbouring numbers
+_HALF_RTOL = 5e-3
 _SUMS = (
     "DFT",
     "STFT",
-)  # whose expected zeros are what numpy's rounding leaves of sums: as far from 0 as the last bit of the largest number
+)  # whose expected zeros are what numpy's rounding leaves of sums: as far from 0 as the last bit of the largest number  # noqa: E501
 Array = np.ndarray[Any, Any]
 RunOn = Callable[[Any, list[Array]], list[Array]]  # (an import, its inputs in order) -> outputs
 
@@ -41,13 +44,19 @@ def cases(folder: Path) -> list[Case]:
     """All of them, written into a folder: the model of each, and its inputs and outputs."""
     from onnx.backend.test.loader import load_model_tests
 
-    return [_written(case, folder / case.name) for case in load_model_tests(kind="node") if case.model is not None]
+    return [
+        _written(case, folder / case.name)
+        for case in load_model_tests(kind="node")
+        if case.model is not None
+    ]
 
 
 def _written(case: Any, folder: Path) -> Case:
     folder.mkdir()
     onnx.save(case.model, folder / "model.onnx")
-    (folder / "data.pickle").write_bytes(pickle.dumps([[_array(value) for value in values] for values in case.data_sets[0]]))
+    (folder / "data.pickle").write_bytes(
+        pickle.dumps([[_array(value) for value in values] for values in case.data_sets[0]])
+    )
     nodes = case.model.graph.node
     operator = str(nodes[0].op_type) if len(nodes) == 1 else f"({nodes[0].op_type} and others)"
     return Case(case.name, operator, folder, case.rtol, case.atol)
@@ -59,9 +68,11 @@ def _array(value: Any) -> Any:
 
 
 def check(case: Case, run_on: RunOn) -> bool:
-    """Run a case with all inputs fed; where that is refused, with all but the first as constants, as models have shapes and axes.
+    """Run a case with all inputs fed; where that is refused, with all but the first as constants,
+    as models have shapes and axes.
 
-    Returns whether it took the constants. Raises AssertionError for a wrong answer, FarmError for a refusal.
+    Returns whether it took the constants. Raises AssertionError for a wrong answer, FarmError for a
+    refusal.
     """
     try:
         _check(case, run_on, constants=False)
@@ -85,7 +96,9 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
     path = case.folder / "model.onnx"
     if constants:
         model.graph.initializer.extend(
-            numpy_helper.from_array(inputs[name], name) for name in fed[1:] if isinstance(inputs[name], np.ndarray)
+            numpy_helper.from_array(inputs[name], name)
+            for name in fed[1:]
+            if isinstance(inputs[name], np.ndarray)
         )
         path = case.folder / "constants.onnx"
         onnx.save(model, path)
@@ -97,7 +110,9 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
     for ours, theirs in zip(answers, expected, strict=True):
         last_bit = float(np.spacing(np.abs(theirs).max())) if case.operator in _SUMS else 0.0
         assert isinstance(theirs, np.ndarray), "a tensor instead of a sequence"
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"{ours.dtype} {ours.shape}, not {theirs.dtype} {theirs.shape}"
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), (
+            f"{ours.dtype} {ours.shape}, not {theirs.dtype} {theirs.shape}"
+        )
         np.testing.assert_allclose(
             ours.astype(_plain(ours)),
             theirs.astype(_plain(theirs)),
@@ -107,7 +122,11 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
 
 
 def _plain(array: Array) -> Any:
-    return np.float32 if array.dtype.kind == "V" or ("float" in array.dtype.name and array.dtype.itemsize < 2) else array.dtype
+    return (
+        np.float32
+        if array.dtype.kind == "V" or ("float" in array.dtype.name and array.dtype.itemsize < 2)
+        else array.dtype
+    )
 
 
 @contextmanager
@@ -124,7 +143,9 @@ def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
 
     executable, parameters = _compiled(imported)
-    return _run(executable, tvm.cpu(), inputs, [tvm.runtime.tensor(parameter) for parameter in parameters])
+    return _run(
+        executable, tvm.cpu(), inputs, [tvm.runtime.tensor(parameter) for parameter in parameters]
+    )
 
 
 def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
@@ -136,7 +157,10 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
     library = folder / "model.so"
     executable.export_library(str(library), fcompile=linker(HOST))
     session.upload(str(library), "model.so")
-    remember, recall = (session.get_function(f"vm.builtin.{name}") for name in ("tensor_cache.update", "param_array_from_cache"))
+    remember, recall = (
+        session.get_function(f"vm.builtin.{name}")
+        for name in ("tensor_cache.update", "param_array_from_cache")
+    )
     for index, parameter in enumerate(parameters):
         remember(f"p_{index}", tvm.runtime.tensor(parameter, device=session.cpu(0)), True)
     kept = recall("p", len(parameters)) if parameters else None
@@ -163,14 +187,18 @@ def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> 
 
     try:
         machine = relax.VirtualMachine(executable, device)
-        arguments: list[Any] = [tvm.runtime.tensor(np.asarray(value, order="C"), device=device) for value in inputs]
+        arguments: list[Any] = [
+            tvm.runtime.tensor(np.asarray(value, order="C"), device=device) for value in inputs
+        ]
         if parameters:
             arguments.append(parameters)
         machine.set_input("main", *arguments)
         machine.invoke_stateful("main")
         return flat(machine.get_outputs("main"))
     except Exception as exc:
-        raise DeviceError("it compiles and does not run", str(exc).splitlines()[-1] if str(exc) else "") from exc
+        raise DeviceError(
+            "it compiles and does not run", str(exc).splitlines()[-1] if str(exc) else ""
+        ) from exc
 
 
 @contextmanager
@@ -188,7 +216,10 @@ def _agent(folder: Path) -> Iterator[Any]:
 
     executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))
     port = folder / "port"
-    child = subprocesses.start([str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")], log=folder / "log")
+    child = subprocesses.start(
+        [str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")],
+        log=folder / "log",
+    )
     try:
         deadline = Deadline(20)
         while not port.exists() and not deadline.expired:

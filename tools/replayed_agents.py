@@ -1,9 +1,9 @@
 """Stand-ins for many agents: one session with a real agent is recorded and replayed, at its pace.
 
-`Recorder` lies between `farm` and a real agent. `Replayer` answers on a port of its own for each device what the
-agent answered: to the next request of the same kind, after the time that the agent took. A timer and a call for
-several inputs answer for as many as they are asked for. What a device costs its controller can be measured so with
-more devices than this machine can compute for.
+`Recorder` lies between `farm` and a real agent. `Replayer` answers on a port of its own for each
+device what the agent answered: to the next request of the same kind, after the time that the agent
+took. A timer and a call for several inputs answer for as many as they are asked for. What a device
+costs its controller can be measured so with more devices than this machine can compute for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ HOST = "127.0.0.1"
 _SHORT_S = 0.001
 _HEAD_BYTES = 8  # of a greeting: magic and length; of a packet: its length
 _TIMER = struct.pack("<Q", 15) + b"invoke_stateful"  # what runtime.RPCTimeEvaluator is to time
-_TIMER_VALUES = struct.Struct("<iqiqiqiq")  # with their types: device, its number, calls a sample, samples
+_TIMER_VALUES = struct.Struct(
+    "<iqiqiqiq"
+)  # with their types: device, its number, calls a sample, samples
 _INPUTS = struct.pack("<Q", 4) + b"main"  # what farm.agent.samples is to run
 _INPUTS_VALUES = struct.Struct("<iqiq")  # with their types: how many of them, arguments of each
 _INT = 1  # the type of an integer
-_KIND = slice(8, 24)  # of a packet: code, function and number of arguments; their content may differ
+_KIND = slice(
+    8, 24
+)  # of a packet: code, function and number of arguments; their content may differ
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,16 @@ class Replayer:
         self.cut = 0
 
     async def serve(self, cut_at: int | None = None) -> int:
-        """Start one device; return its port. It breaks its connection at a request, if one is given."""
+        """Start one device; return its port. It breaks its connection at a request, if one is
+        given.
+        """
         transcripts = itertools.cycle(self._transcripts)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, EOFError):
-                await request(reader, True)  # a connection that only asks whether somebody listens ends here
+                await request(
+                    reader, True
+                )  # a connection that only asks whether somebody listens ends here
                 await self._replay(next(transcripts), reader, writer, cut_at)
             writer.close()
 
@@ -115,7 +123,13 @@ class Replayer:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    async def _replay(self, transcript: Transcript, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut_at: int | None) -> None:
+    async def _replay(
+        self,
+        transcript: Transcript,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        cut_at: int | None,
+    ) -> None:
         exchanges, outputs = transcript.exchanges, itertools.cycle(transcript.outputs())
         writer.write(exchanges[0].answer)
         place, share, samples = 0, 1.0, 0
@@ -150,7 +164,9 @@ class Replayer:
 
 
 def _timed(asked: bytes) -> tuple[int, int] | None:
-    """Return the calls a sample and the samples of a request for a timer, which depend on the client's clock."""
+    """Return the calls a sample and the samples of a request for a timer, which depend on the
+    client's clock.
+    """
     begin = asked.find(_TIMER)
     if begin < 0 or len(asked) < begin + len(_TIMER) + _TIMER_VALUES.size:
         return None
@@ -188,7 +204,9 @@ def _with_samples(answer: bytes, count: int) -> bytes:
 
 
 def _next(exchanges: list[Exchange], place: int, asked: bytes) -> int | None:
-    """Return the exchange of a request: the same one, else one of its kind; later ones come first."""
+    """Return the exchange of a request: the same one, else one of its kind; later ones come
+    first.
+    """
     order = [*range(place + 1, len(exchanges)), *range(place, 0, -1)]
     same = (at for at in order if exchanges[at].request == asked)
     alike = (at for at in order if exchanges[at].request[_KIND] == asked[_KIND])

@@ -45,17 +45,28 @@ def made(name: str, route: str, folder: Path) -> Cell:
         if name == ANY_BATCH:
             model = Model(name, source, shapes={NAMES[route]: tuple(inputs[0].shape)})
         imported = importers.load(model, folder)
-        imported.example.update({spec.name: value.numpy() for spec, value in zip(imported.inputs, inputs, strict=True)})
+        imported.example.update(
+            {spec.name: value.numpy() for spec, value in zip(imported.inputs, inputs, strict=True)}
+        )
         [answers] = _run_here(model, imported, HOST, [imported.example])
     except FarmError as error:
         return Cell(name, route, REFUSED, why=f"{error.what}: {error.why}")
     except torch.onnx.errors.OnnxExporterError as error:
-        return Cell(name, route, REFUSED, why=f"torch cannot export {name} to ONNX: {str(error).splitlines()[0]}")
+        return Cell(
+            name,
+            route,
+            REFUSED,
+            why=f"torch cannot export {name} to ONNX: {str(error).splitlines()[0]}",
+        )
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return Cell(name, route, BROKEN, why=f"{type(error).__name__} in {where.name}: {str(error)[:300]}")
+        return Cell(
+            name, route, BROKEN, why=f"{type(error).__name__} in {where.name}: {str(error)[:300]}"
+        )
     with torch.no_grad():
-        expected = [value.numpy() for value in torch.utils._pytree.tree_flatten(network(*inputs))[0]]
+        expected = [
+            value.numpy() for value in torch.utils._pytree.tree_flatten(network(*inputs))[0]
+        ]
     agreement = stats.agreement(answers, expected, LIMITS["float32"])
     return Cell(name, route, RIGHT if agreement.right else WRONG, agreement.max_abs)
 
@@ -69,7 +80,11 @@ def _onnx(name: str, network: Any, inputs: tuple[Any, ...], folder: Path) -> str
 def _pt2(name: str, network: Any, inputs: tuple[Any, ...], folder: Path) -> str:
     import torch
 
-    open_axes = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=1, max=64)},)} if name == ANY_BATCH else {}
+    open_axes = (
+        {"dynamic_shapes": ({0: torch.export.Dim("batch", min=1, max=64)},)}
+        if name == ANY_BATCH
+        else {}
+    )
     torch.export.save(torch.export.export(network, inputs, **open_axes), folder / f"{name}.pt2")
     return str(folder / f"{name}.pt2")
 
@@ -78,7 +93,9 @@ def _torchscript(name: str, network: Any, inputs: tuple[Any, ...], folder: Path)
     import torch
 
     with torch.no_grad():
-        torch.jit.trace(network, inputs, strict=False, check_trace=False).save(folder / f"{name}.pt")
+        torch.jit.trace(network, inputs, strict=False, check_trace=False).save(
+            folder / f"{name}.pt"
+        )
     return str(folder / f"{name}.pt")
 
 
@@ -86,7 +103,12 @@ def _python(name: str, *_: Any) -> str:
     return f"python:{models.ROUTED[name]}"
 
 
-ROUTES: dict[str, Callable[..., str]] = {"onnx": _onnx, "pt2": _pt2, "torchscript": _torchscript, "python": _python}
+ROUTES: dict[str, Callable[..., str]] = {
+    "onnx": _onnx,
+    "pt2": _pt2,
+    "torchscript": _torchscript,
+    "python": _python,
+}
 NAMES = {"onnx": "input0", "pt2": "x", "torchscript": "x", "python": "x"}  # of the first input
 
 
@@ -105,5 +127,7 @@ def table(cells: Sequence[Cell], routes: Sequence[str]) -> str:
 
     lines = [f"| model | {' | '.join(routes)} |", f"|---|{'---|' * len(routes)}"]
     for name in dict.fromkeys(cell.model for cell in cells):
-        lines.append(f"| {name} | {' | '.join(shown(cell) for cell in cells if cell.model == name)} |")
+        lines.append(
+            f"| {name} | {' | '.join(shown(cell) for cell in cells if cell.model == name)} |"
+        )
     return "\n".join([*lines, "", *(f"{index}. {note}" for index, note in enumerate(notes, 1))])

@@ -1,7 +1,8 @@
 """Generate the reference pages of the documentation from the program, when Sphinx reads them.
 
-A page names what it wants in a line `<!-- generated: NAME -->`; that line is replaced by the Markdown
-that the function of this name in `GENERATORS` returns. Nothing generated is kept in the repository.
+A page names what it wants in a line `<!-- generated: NAME -->`; that line is replaced by the
+Markdown that the function of this name in `GENERATORS` returns. Nothing generated is kept in the
+repository.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def attribute_docstrings() -> dict[tuple[str, str], str]:
 def _type(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Return the type of a field of a JSON Schema in words."""
     if "anyOf" in field:
-        return " or ".join(_type(kind, definitions) for kind in field["anyOf"] if kind.get("type") != "null")
+        return " or ".join(
+            _type(kind, definitions) for kind in field["anyOf"] if kind.get("type") != "null"
+        )
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return next(f"table, see {heading}" for heading, kind in _TABLES.items() if kind == name)
@@ -95,7 +98,13 @@ def _type(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if kind == "object":
         values = field["additionalProperties"]
         words = "" if values is True else _type(values, definitions)
-        return words.replace("table, see", "tables by name, see") if "table, see" in words else f"table of {words}" if words else "table"
+        return (
+            words.replace("table, see", "tables by name, see")
+            if "table, see" in words
+            else f"table of {words}"
+            if words
+            else "table"
+        )
     words = {
         "string": "text",
         "integer": "whole number",
@@ -131,7 +140,7 @@ def profiles() -> str:
         [
             f"`{profile.name}`",
             profile.description,
-            f"`{profile.target.get('mcpu') or profile.target.get('arch') or profile.target['kind']}`",
+            f"`{profile.target.get('mcpu') or profile.target.get('arch') or profile.target['kind']}`",  # noqa: E501
             f"`{profile.agent}`" if profile.agent else "none",
             profile.source,
         ]
@@ -145,10 +154,17 @@ def exit_codes() -> str:
     """Return a table of the exit codes, from the classes of errors."""
     rows = [["0", "", "Everything succeeded."]]
     rows += [
-        [str(code), ", ".join(f"`{kind.__name__}`" for kind in kinds), " ".join(map(summary, kinds))]
+        [
+            str(code),
+            ", ".join(f"`{kind.__name__}`" for kind in kinds),
+            " ".join(map(summary, kinds)),
+        ]
         for code, kinds in sorted(by_exit_code().items())
     ]
-    signals = "Stopped by signal N: 143 for SIGTERM, 129 when the terminal is gone, 141 when the reader of the output closed it."
+    signals = (
+        "Stopped by signal N: 143 for SIGTERM, 129 when the terminal is gone, 141 when the reader "
+        "of the output closed it."
+    )
     return table(["code", "error", "meaning"], [*rows, ["128 + N", "", signals]])
 
 
@@ -172,7 +188,10 @@ def json_documents() -> str:
 
     parts = []
     for name in sorted(NAMES):
-        rows = [[f"`{path}`", kind, "" if required else "may be absent"] for path, kind, required in _keys(schema(name))]
+        rows = [
+            [f"`{path}`", kind, "" if required else "may be absent"]
+            for path, kind, required in _keys(schema(name))
+        ]
         keys = table(["key", "type", ""], rows)
         parts.append(f"### farm/{name}/1\n\nJSON Schema: `farm schema {name}`\n\n{keys}")
     return "\n\n".join(parts)

@@ -112,12 +112,17 @@ class _Work:
         """Run compiler calls, as many at once as there are CPU cores."""
         waiting = list(todo)
         running: list[tuple[Step, Popen[bytes]]] = []
-        env = {"ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(self.scratch / "zig")}
+        env = {
+            "ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache),
+            "ZIG_LOCAL_CACHE_DIR": str(self.scratch / "zig"),
+        }
         try:
             while waiting or running:
                 while waiting and len(running) < (os.cpu_count() or 1):
                     step = waiting.pop(0)
-                    running.append((step, subprocesses.start(step.command, log=self._log(step), env=env)))
+                    running.append(
+                        (step, subprocesses.start(step.command, log=self._log(step), env=env))
+                    )
                 for step, child in [item for item in running if item[1].poll() is not None]:
                     running.remove((step, child))
                     self._finish(step, child)
@@ -143,8 +148,14 @@ class _Work:
 
     def _finish(self, step: Step, child: Popen[bytes]) -> None:
         if child.returncode:
-            why = subprocesses.last_lines(self._log(step).read_text(errors="replace")) or f"exit code {child.returncode}"
-            fix = "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi, if there is room on the disk"
+            why = (
+                subprocesses.last_lines(self._log(step).read_text(errors="replace"))
+                or f"exit code {child.returncode}"
+            )
+            fix = (
+                "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi, if there is "
+                "room on the disk"
+            )
             raise BuildError(f"compiling the agent for {self.arch} failed ({step.name})", why, fix)
         if step.output is not None:
             _copy(step.output, self._kept(step))
@@ -154,11 +165,20 @@ class _Work:
         now = time.monotonic()
         if running and now - self.noted >= _NOTE_EVERY_S:
             self.noted = now
-            self.note(f"compiling the {self.arch} agent: {', '.join(running)} ({now - self.started:.0f} s)", min(self.done, 1.0))
+            self.note(
+                (
+                    f"compiling the {self.arch} agent: {', '.join(running)} "
+                    f"({now - self.started:.0f} s)"
+                ),
+                min(self.done, 1.0),
+            )
         if self.deadline.expired:
             raise DeadlineError(
                 f"compiling the agent for {self.arch}: no end after {self.deadline.seconds:.0f} s",
-                "the first build for an architecture compiles the C++ library too, which takes minutes on a slow or busy machine",
+                (
+                    "the first build for an architecture compiles the C++ library too, which "
+                    "takes minutes on a slow or busy machine"
+                ),
                 f"build it ahead: tools/build-agents {self.arch}",
             )
 
@@ -194,7 +214,13 @@ def _alone(lock: Path, arch: str, note: Note, deadline: Deadline) -> Iterator[No
             except BlockingIOError:
                 note(f"another process compiles the {arch} agent", None)
             if deadline.expired:
-                raise DeadlineError(f"the agent for {arch}: another process compiles it, for more than {deadline.seconds:.0f} s", str(lock))
+                raise DeadlineError(
+                    (
+                        f"the agent for {arch}: another process compiles it, for more than "
+                        f"{deadline.seconds:.0f} s"
+                    ),
+                    str(lock),
+                )
             time.sleep(min(_NOTE_EVERY_S, deadline.remaining))
         yield
 

@@ -58,15 +58,46 @@ _STATIC, _DYNAMIC = ("-static",), ("-ldl", "-lpthread", "-lm")
 # The part of TVM's runtime, and of its FFI, that a device needs: no disco, no GPU, no RPC client,
 # and no sockets but farm's own.
 _TVM_SOURCES = (
-    *("const_loader_module", "cpu_device_api", "device_api", "file_utils", "logging", "module", "static_library", "tensor"),
+    *(
+        "const_loader_module",
+        "cpu_device_api",
+        "device_api",
+        "file_utils",
+        "logging",
+        "module",
+        "static_library",
+        "tensor",
+    ),
     *("thread_pool", "threading_backend", "timer", "workspace_pool", "memory/memory_manager"),
-    *("rpc/rpc_channel", "rpc/rpc_device_api", "rpc/rpc_endpoint", "rpc/rpc_event_impl", "rpc/rpc_local_session"),
+    *(
+        "rpc/rpc_channel",
+        "rpc/rpc_device_api",
+        "rpc/rpc_endpoint",
+        "rpc/rpc_event_impl",
+        "rpc/rpc_local_session",
+    ),
     *("rpc/rpc_module", "rpc/rpc_session"),
     *("vm/vm", "vm/executable", "vm/bytecode", "vm/builtin", "vm/tensor_cache_support"),
 )
 _FFI_SOURCES = (
-    *("backtrace", "object", "error", "function", "tensor", "dtype", "container", "init_once", "custom_allocator"),
-    *("extra/json_parser", "extra/json_writer", "extra/module", "extra/library_module", "extra/library_module_system_lib"),
+    *(
+        "backtrace",
+        "object",
+        "error",
+        "function",
+        "tensor",
+        "dtype",
+        "container",
+        "init_once",
+        "custom_allocator",
+    ),
+    *(
+        "extra/json_parser",
+        "extra/json_writer",
+        "extra/module",
+        "extra/library_module",
+        "extra/library_module_system_lib",
+    ),
     *("extra/env_context", "extra/env_c_api"),
 )
 
@@ -100,7 +131,10 @@ def runtime_digest(arch: str) -> str:
 
     It does not change with farm's own sources.
     """
-    return _digest_of(_compiler_settings(arch), sorted(path for path in (HERE / "shim").rglob("*") if path.is_file()))
+    return _digest_of(
+        _compiler_settings(arch),
+        sorted(path for path in (HERE / "shim").rglob("*") if path.is_file()),
+    )
 
 
 def _compiler_settings(arch: str) -> list[object]:
@@ -122,8 +156,12 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     target, which takes longer than compiling farm's own code. Linking an empty program in parallel
     therefore saves time.
     """
-    (scratch / "empty.cc").write_text("#include <iostream>\nint main() { std::cout << std::endl; }\n")
-    (scratch / "agent.cc").write_text(_includes(path for path in _own_sources(arch) if path.suffix == ".cc"))
+    (scratch / "empty.cc").write_text(
+        "#include <iostream>\nint main() { std::cout << std::endl; }\n"
+    )
+    (scratch / "agent.cc").write_text(
+        _includes(path for path in _own_sources(arch) if path.suffix == ".cc")
+    )
     zig = (sys.executable, "-m", "ziglang", "c++", *zig_flags(arch))
     compiler = (*zig, *flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
@@ -131,8 +169,18 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
     link = _link_flags(arch)
     together = [
         Step("C++ library", (*zig, scratch / "empty.cc", *link, "-o", scratch / "empty"), 0.62),
-        Step("TVM's runtime", (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]), 0.3, objects[0], runtime_digest(arch)),
-        Step("agent", (*compiler, "-iquote", SOURCES, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]), 0.06),
+        Step(
+            "TVM's runtime",
+            (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]),
+            0.3,
+            objects[0],
+            runtime_digest(arch),
+        ),
+        Step(
+            "agent",
+            (*compiler, "-iquote", SOURCES, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]),
+            0.06,
+        ),
     ]
     return together, Step("linking", (*zig, *objects, *link, "-o", executable), 0.02), executable
 
@@ -154,11 +202,19 @@ def copy_runtime(folder: Path) -> None:
     `src/` and `include/` of TVM, and `ffi/`. Raises BuildError if the packages contain no sources.
     """
     ffi = _package("apache-tvm-ffi", "tvm_ffi")
-    paths = [path.relative_to(folder) for path in _copied_sources(folder) if path.parent.name != "rpc"]
+    paths = [
+        path.relative_to(folder) for path in _copied_sources(folder) if path.parent.name != "rpc"
+    ]
     shutil.copytree(ffi / "src" / "ffi", folder / "ffi" / "src" / "ffi")
-    for include in (HERE / "shim" / "include", _package("apache-tvm", "tvm") / "include", ffi / "include"):
+    for include in (
+        HERE / "shim" / "include",
+        _package("apache-tvm", "tvm") / "include",
+        ffi / "include",
+    ):
         shutil.copytree(include, folder / "include", dirs_exist_ok=True)
-    (folder / "tvm.cc").write_text(_includes([*paths, *(Path("ffi") / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES)]))
+    (folder / "tvm.cc").write_text(
+        _includes([*paths, *(Path("ffi") / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES)])
+    )
 
 
 def zig_flags(arch: str) -> tuple[str, ...]:
@@ -190,7 +246,11 @@ def _own_sources(arch: str) -> list[Path]:
     Agents with GPU support have the sources in cuda/, others those in cpu/.
     """
     left_out = HERE / "src" / "execution" / ("cpu" if arch.endswith(GPU) else "cuda")
-    return sorted(path for path in HERE.rglob("*") if path.suffix in (".cc", ".h") and left_out not in path.parents)
+    return sorted(
+        path
+        for path in HERE.rglob("*")
+        if path.suffix in (".cc", ".h") and left_out not in path.parents
+    )
 
 
 def _includes(paths: Iterable[Path]) -> str:
@@ -200,7 +260,9 @@ def _includes(paths: Iterable[Path]) -> str:
 def _tvm_unit(scratch: Path) -> str:
     """Return TVM's runtime as the text of one translation unit."""
     ffi = _package("apache-tvm-ffi", "tvm_ffi")
-    return _includes(_copied_sources(scratch) + [ffi / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES])
+    return _includes(
+        _copied_sources(scratch) + [ffi / "src" / "ffi" / f"{name}.cc" for name in _FFI_SOURCES]
+    )
 
 
 def _copied_sources(folder: Path) -> list[Path]:
@@ -210,7 +272,9 @@ def _copied_sources(folder: Path) -> list[Path]:
     """
     sources = folder / "src"
     runtime = _package("apache-tvm", "tvm") / "src" / "runtime"
-    shutil.copytree(runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon"))
+    shutil.copytree(
+        runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon")
+    )
     shutil.copytree(HERE / "shim" / "src" / "support", sources / "support")
     return [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
 
@@ -218,21 +282,38 @@ def _copied_sources(folder: Path) -> list[Path]:
 def _folder_flags(scratch: Path) -> list[str]:
     tvm, ffi = _package("apache-tvm", "tvm"), _package("apache-tvm-ffi", "tvm_ffi")
     sources = scratch / "src"
-    foreign = [tvm / "include", ffi / "include", sources, sources / "runtime" / "rpc", ffi / "src" / "ffi" / "extra"]
-    flags = ["-isystem", str(HERE / "shim" / "include")] + [word for folder in foreign for word in ("-isystem", str(folder))]
+    foreign = [
+        tvm / "include",
+        ffi / "include",
+        sources,
+        sources / "runtime" / "rpc",
+        ffi / "src" / "ffi" / "extra",
+    ]
+    flags = ["-isystem", str(HERE / "shim" / "include")] + [
+        word for folder in foreign for word in ("-isystem", str(folder))
+    ]
     # Keep this machine's folders and its user's name out of the executable.
-    return flags + [f"-ffile-prefix-map={folder}=." for folder in (scratch, HERE, tvm.parent, ffi.parent)]
+    return flags + [
+        f"-ffile-prefix-map={folder}=." for folder in (scratch, HERE, tvm.parent, ffi.parent)
+    ]
 
 
 def _definitions() -> list[str]:
-    return [f'-DFARM_VERSION="{__version__}"', f'-DFARM_TVM_VERSION="{_distribution("apache-tvm").version}"']
+    return [
+        f'-DFARM_VERSION="{__version__}"',
+        f'-DFARM_TVM_VERSION="{_distribution("apache-tvm").version}"',
+    ]
 
 
 def _package(distribution: str, package: str) -> Path:
     path = Path(str(_distribution(distribution).locate_file(package))).resolve()
     if not (path / "src").is_dir():
         why = f"{path / 'src'} is missing"
-        raise BuildError(f"the {distribution} package carries no sources", why, f"pip install --force-reinstall {distribution}")
+        raise BuildError(
+            f"the {distribution} package carries no sources",
+            why,
+            f"pip install --force-reinstall {distribution}",
+        )
     return path
 
 
@@ -241,4 +322,6 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError as exc:
-        raise BuildError(f"{name} is not installed", "the agent is made with it", f"pip install {name}") from exc
+        raise BuildError(
+            f"{name} is not installed", "the agent is made with it", f"pip install {name}"
+        ) from exc

@@ -55,8 +55,8 @@ class Farm:
     """A configuration (devices, models, measurement settings) and the database of runs.
 
     `store` is the URL or path of that database; None uses the configuration's. `kept` is called
-    with each run that `bench` and `deploy` store. `cluster` is the address of the cluster that builds,
-    or "none"; None uses the configuration's.
+    with each run that `bench` and `deploy` store. `cluster` is the address of the cluster that
+    builds, or "none"; None uses the configuration's.
     """
 
     fleet: Fleet
@@ -107,8 +107,8 @@ class Farm:
         """Measure a model on a device, and store the run.
 
         `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is
-        "quick", "standard" or "mlperf". `shapes` are those of inputs that the model leaves open, and
-        `values` the inputs that are constants, by name, as with --value: values={"sr": 16000}.
+        "quick", "standard" or "mlperf". `shapes` are those of inputs that the model leaves open,
+        and `values` the inputs that are constants, by name, as with --value: values={"sr": 16000}.
         `batch` builds the model for that many samples per inference. Further arguments are fields
         of `farm.types.Plan`, such as count=200 or minimum_s=3. A run that is NOISY or THROTTLED is
         measured again, up to `tries` times in all.
@@ -118,13 +118,22 @@ class Farm:
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
         board = with_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
-            raise UsageError(f"batch={batch}: no number of samples", "an inference takes one at the least", "batch=8")
-        chosen, how = of_batch(described(self.fleet.model(str(model)), shapes, values), batch), planned(self.fleet.bench.plan, preset, plan)
+            raise UsageError(
+                f"batch={batch}: no number of samples",
+                "an inference takes one at the least",
+                "batch=8",
+            )
+        chosen, how = (
+            of_batch(described(self.fleet.model(str(model)), shapes, values), batch),
+            planned(self.fleet.bench.plan, preset, plan),
+        )
         for number in range(tries):
             run = self._one(board, chosen, how, show, deadline_asked(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
                 return Result(run)
-        raise UsageError(f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1")
+        raise UsageError(
+            f"tries={tries}: no number of tries", "it is measured once at the least", "tries=1"
+        )
 
     def deploy(
         self,
@@ -137,13 +146,21 @@ class Farm:
     ) -> Result:
         """Build a model for a device, push it, run it once, and install it if its answer is right.
 
-        `shapes` and `values` are as for `bench`. The installed model becomes the current release of its name on the device. Raises
-        WrongAnswer if the answer is wrong, FarmError if the run fails.
+        `shapes` and `values` are as for `bench`. The installed model becomes the current release of
+        its name on the device. Raises WrongAnswer if the answer is wrong, FarmError if the run
+        fails.
         """
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
-        run = self._one(self.fleet.device(device), described(self.fleet.model(str(model)), shapes, values), how, show)
+        run = self._one(
+            self.fleet.device(device),
+            described(self.fleet.model(str(model)), shapes, values),
+            how,
+            show,
+        )
         if run.verdict is Verdict.WRONG:
-            raise WrongAnswer(f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, "")
+            raise WrongAnswer(
+                f"{run.title} on {run.device} answers wrong, and was not installed", run.reason, ""
+            )
         return Result(run)
 
     def run(
@@ -168,13 +185,21 @@ class Farm:
 
             with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
                 np.savez(path := Path(folder) / "inputs.npz", **inputs)  # type: ignore[arg-type]
-                return self.run(model, path, device=device, build=build, shapes=shapes, values=values, show=show)
+                return self.run(
+                    model, path, device=device, build=build, shapes=shapes, values=values, show=show
+                )
         chosen = self.fleet.device(device)
         seconds = self.fleet.deadline_s(chosen)
-        asked = described(self.fleet.model(str(model)), shapes, values) if shapes or values else str(model)
+        asked = (
+            described(self.fleet.model(str(model)), shapes, values)
+            if shapes or values
+            else str(model)
+        )
         return self.answer(asked, chosen, Path(inputs), deadline_s=seconds, build=build, show=show)
 
-    def history(self, model: str | None = None, *, device: str | None = None, limit: int | None = 100) -> list[Run]:
+    def history(
+        self, model: str | None = None, *, device: str | None = None, limit: int | None = 100
+    ) -> list[Run]:
         """Return stored runs, including failed ones, the newest first."""
         return self.record.runs(model=model, device=device, limit=limit)
 
@@ -200,9 +225,15 @@ class Farm:
 
         if not in_turns and (until or deadline_s):
             name = "until" if until else "deadline_s"
-            raise UsageError(f"{name}=...: nothing is measured", "kept runs are compared", "in_turns=True")
+            raise UsageError(
+                f"{name}=...: nothing is measured", "kept runs are compared", "in_turns=True"
+            )
         pairs = self.pairs(first, second)
-        return self.in_turns(pairs, until=until, deadline_s=deadline_s, show=show) if in_turns else comparison.compare(pairs)
+        return (
+            self.in_turns(pairs, until=until, deadline_s=deadline_s, show=show)
+            if in_turns
+            else comparison.compare(pairs)
+        )
 
     def pairs(self, first: str | Result | Run, second: str | Result | Run) -> list[tuple[Run, Run]]:
         """Return the pairs of runs that `compare` compares."""
@@ -210,12 +241,22 @@ class Farm:
 
         record = self.record
         sides = [
-            runs_named(record, one) if isinstance(one, str) else [one.run if isinstance(one, Result) else one] for one in (first, second)
+            runs_named(record, one)
+            if isinstance(one, str)
+            else [one.run if isinstance(one, Result) else one]
+            for one in (first, second)
         ]
         pairs = comparison.pair_up(*sides)
         if not pairs:
-            names = [one if isinstance(one, str) else side[0].id for one, side in zip((first, second), sides, strict=True)]
-            raise UsageError(f"{' and '.join(names)} have nothing in common", "no model on a device is in both", "farm baseline list")
+            names = [
+                one if isinstance(one, str) else side[0].id
+                for one, side in zip((first, second), sides, strict=True)
+            ]
+            raise UsageError(
+                f"{' and '.join(names)} have nothing in common",
+                "no model on a device is in both",
+                "farm baseline list",
+            )
         return pairs
 
     def in_turns(
@@ -248,7 +289,9 @@ class Farm:
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
 
-        measured = pipeline_compare.measure(contests, length, limit_s, store=store, show=show or (lambda _: None))
+        measured = pipeline_compare.measure(
+            contests, length, limit_s, store=store, show=show or (lambda _: None)
+        )
         return comparison.compare_in_turns(pairs, measured, sure)
 
     def execute(
@@ -304,17 +347,30 @@ class Farm:
 
         store, said = open_store(self.fleet.cache), show or (lambda _: None)
         if isinstance(model, str) and not (build or self.fleet.names_source(model)):
-            found = pipeline.infer_deployed(model, device, source, store=store, deadline_s=deadline_s, show=said)
+            found = pipeline.infer_deployed(
+                model, device, source, store=store, deadline_s=deadline_s, show=said
+            )
             if found:
                 release, outputs, words = found
-                return Answer(model, release.outputs, tuple(outputs), release.labels, release, tuple(words))
+                return Answer(
+                    model, release.outputs, tuple(outputs), release.labels, release, tuple(words)
+                )
         chosen = self.fleet.model(model) if isinstance(model, str) else model
         host = host_profile(self.fleet)
-        specs, outputs, words = pipeline.infer(chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said)
+        specs, outputs, words = pipeline.infer(
+            chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said
+        )
         labels = tuple(read.read_labels(chosen.labels)) if chosen.labels else ()
         return Answer(chosen.name, tuple(specs), tuple(outputs), labels, converted=tuple(words))
 
-    def _one(self, device: Device, model: Model, plan: Plan, show: Callable[[Event], None] | None, deadline_s: float | None = None) -> Run:
+    def _one(
+        self,
+        device: Device,
+        model: Model,
+        plan: Plan,
+        show: Callable[[Event], None] | None,
+        deadline_s: float | None = None,
+    ) -> Run:
         from farm.pipeline import expand
 
         (run,) = self.execute(expand([device], [model], plan, deadline_s), show=show).runs

@@ -40,10 +40,16 @@ def of_batch(model: Model, batch: int | None) -> Model:
     Its latencies are those of a different model, hence the name. The labelled dataset is removed,
     because its samples come one at a time.
     """
-    return model if batch is None else replace(model, name=f"{model.name}.batch{batch}", batch=batch, dataset=None)
+    return (
+        model
+        if batch is None
+        else replace(model, name=f"{model.name}.batch{batch}", batch=batch, dataset=None)
+    )
 
 
-def described(model: Model, shapes: Mapping[str, Sequence[int]] | None, values: Mapping[str, Value] | None) -> Model:
+def described(
+    model: Model, shapes: Mapping[str, Sequence[int]] | None, values: Mapping[str, Value] | None
+) -> Model:
     """Return a model with these shapes and constants of inputs added.
 
     Arrays of numpy are values, too. Raises UsageError for a value that is none.
@@ -64,7 +70,11 @@ def with_options(device: Device, options: Mapping[str, str | int | bool | None])
 
 def is_value(value: object) -> bool:
     """Return whether this is a value that an input can have: see VALUES."""
-    return all(map(is_value, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
+    return (
+        all(map(is_value, value))
+        if isinstance(value, list)
+        else isinstance(value, bool | int | float)
+    )
 
 
 def _as_lists(value: Any) -> Any:
@@ -94,9 +104,15 @@ def runs_named(record: RunStore, name: str) -> list[Run]:
     if len(found) == 1:
         return found
     if found:
-        raise UsageError(f"{len(found)} runs begin with {name}", ", ".join(run.id for run in found[:5]), "give more letters of the id")
+        raise UsageError(
+            f"{len(found)} runs begin with {name}",
+            ", ".join(run.id for run in found[:5]),
+            "give more letters of the id",
+        )
     raise UsageError(
-        f"there is no baseline and no run {name!r}", did_you_mean(name, record.baselines()), "farm baseline list, or: farm history"
+        f"there is no baseline and no run {name!r}",
+        did_you_mean(name, record.baselines()),
+        "farm baseline list, or: farm history",
     )
 
 
@@ -122,7 +138,9 @@ def cluster_address(asked: str | None, configured: str | None) -> str | None:
     try:
         return None if asked == "none" else check_cluster(asked)
     except ValueError as exc:
-        raise UsageError(f"{asked} names no cluster", str(exc), "--cluster tcp://HOST:8786") from exc
+        raise UsageError(
+            f"{asked} names no cluster", str(exc), "--cluster tcp://HOST:8786"
+        ) from exc
 
 
 def build_slots() -> int:
@@ -130,4 +148,12 @@ def build_slots() -> int:
 
     Each build needs about a gigabyte of memory.
     """
-    return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+    return max(
+        1,
+        min(
+            4,
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+        ),
+    )

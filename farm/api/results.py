@@ -47,7 +47,11 @@ class Result:
         None if the model has no labelled samples.
         """
         samples = self.run.samples
-        return samples.correct / samples.total if samples and samples.total and samples.correct is not None else None
+        return (
+            samples.correct / samples.total
+            if samples and samples.total and samples.correct is not None
+            else None
+        )
 
     @property
     def p50_ms(self) -> float:
@@ -73,11 +77,22 @@ class Result:
         whose, latency = f"{self.run.title} on {self.run.device}", self.run.latency
         if self.verdict is not Verdict.STABLE or latency is None:
             what = f"{whose} is {self.verdict.value}: no {name} to rely on"
-            raise UntrustedNumber(what, self.reason, _ADVICE.get(self.verdict, ""), wrong=self.verdict is Verdict.WRONG)
+            raise UntrustedNumber(
+                what,
+                self.reason,
+                _ADVICE.get(self.verdict, ""),
+                wrong=self.verdict is Verdict.WRONG,
+            )
         value: float | None = getattr(latency, name)
         if value is None:
-            why = f"{latency.count} samples" + (f", each the mean of {latency.block} inferences" if latency.block > 1 else "")
-            raise UntrustedNumber(f"{whose}: no {name}, which so few samples do not support", why, 'measure longer: preset="standard"')
+            why = f"{latency.count} samples" + (
+                f", each the mean of {latency.block} inferences" if latency.block > 1 else ""
+            )
+            raise UntrustedNumber(
+                f"{whose}: no {name}, which so few samples do not support",
+                why,
+                'measure longer: preset="standard"',
+            )
         return value
 
 

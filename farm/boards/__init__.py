@@ -1,6 +1,6 @@
 """What kind of board this is: the profile that fits what a board says about itself.
 
-    evidence    Evidence: architecture, cores, features, memory and GPUs, read from /proc and from facts
+    evidence    Evidence: architecture, cores, features, memory, GPUs, read from /proc and facts
     arm_cores   ARM's part numbers, LLVM's names of the cores, and what each core can do
     choice      choose(): a built-in profile, or a profile of the board's own with its reasons
 

@@ -11,7 +11,14 @@ import enum
 from dataclasses import dataclass, replace
 
 # The name of a feature in /proc/cpuinfo (arch/arm64/kernel/cpuinfo.c), and LLVM's
-EXTENSIONS = {"asimdhp": "fullfp16", "asimddp": "dotprod", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve", "sve2": "sve2"}
+EXTENSIONS = {
+    "asimdhp": "fullfp16",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "bf16": "bf16",
+    "sve": "sve",
+    "sve2": "sve2",
+}
 
 _NONE: tuple[str, ...] = ()
 _HALF = ("fullfp16",)
@@ -63,7 +70,11 @@ class ArmCore:
     def in_32_bit(self) -> ArmCore:
         """Return the core as the target for 32-bit programs knows it, which has no SVE."""
         mcpu = "cortex-a53" if self.mcpu in _ONLY_64_BIT else self.mcpu
-        extensions = () if self.mcpu in _ONLY_64_BIT else tuple(name for name in self.extensions if not name.startswith("sve"))
+        extensions = (
+            ()
+            if self.mcpu in _ONLY_64_BIT
+            else tuple(name for name in self.extensions if not name.startswith("sve"))
+        )
         return replace(self, mcpu=mcpu, extensions=extensions)
 
 
@@ -76,7 +87,16 @@ def _v7(mcpu: str, size: Size) -> ArmCore:
     return ArmCore(mcpu, size, _NONE, 7)
 
 
-_ARM, _CAVIUM, _BROADCOM, _FUJITSU, _HISILICON, _NVIDIA, _QUALCOMM, _AMPERE = 0x41, 0x43, 0x42, 0x46, 0x48, 0x4E, 0x51, 0xC0
+_ARM, _CAVIUM, _BROADCOM, _FUJITSU, _HISILICON, _NVIDIA, _QUALCOMM, _AMPERE = (
+    0x41,
+    0x43,
+    0x42,
+    0x46,
+    0x48,
+    0x4E,
+    0x51,
+    0xC0,
+)
 _CORES = {
     (_ARM, 0xC05): _v7("cortex-a5", Size.LITTLE),
     (_ARM, 0xC07): _v7("cortex-a7", Size.LITTLE),
@@ -119,7 +139,9 @@ _CORES = {
     (_FUJITSU, 0x001): ArmCore("a64fx", Size.BIG, ("fullfp16", "sve")),
     (_HISILICON, 0xD01): ArmCore("tsv110", Size.BIG, _V8_2),
     (_HISILICON, 0xD40): ArmCore("cortex-a76", Size.BIG, _V8_2),
-    (_NVIDIA, 0x003): ArmCore("cortex-a57", Size.BIG, _NONE),  # Denver 2, which LLVM has no name for
+    (_NVIDIA, 0x003): ArmCore(
+        "cortex-a57", Size.BIG, _NONE
+    ),  # Denver 2, which LLVM has no name for
     (_NVIDIA, 0x004): ArmCore("carmel", Size.BIG, _HALF),
     (_QUALCOMM, 0x800): ArmCore("cortex-a73", Size.BIG, _NONE),  # Kryo 2xx Gold
     (_QUALCOMM, 0x801): ArmCore("cortex-a53", Size.LITTLE, _NONE),  # Kryo 2xx Silver

@@ -33,19 +33,34 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A board with a built-in profile, by its device tree or its name; `profiles` are by architecture."""
+    """A board with a built-in profile, by its device tree or its name.
+
+    `profiles` are by architecture.
+    """
 
     compatible: str
     board: re.Pattern[str]
     profiles: Mapping[str, str]
 
 
-# `compatible` is from the Linux kernel's device trees, `board` from their property `model`, or, of a
-# phone, from ro.product.manufacturer and ro.product.model
+# `compatible` is from the Linux kernel's device trees, `board` from their property `model`, or, of
+# a phone, from ro.product.manufacturer and ro.product.model
 _KNOWN = (
-    _Known("brcm,bcm2837", re.compile(r"Raspberry Pi (3|Zero 2|Compute Module 3)"), {"armv7": "rasp3b", "aarch64": "rasp3b-64"}),
-    _Known("brcm,bcm2711", re.compile(r"Raspberry Pi (4|Compute Module 4)"), {"armv7": "rasp4", "aarch64": "rasp4-64"}),
-    _Known("rockchip,rk3399", re.compile(r"RK3399|ROCK Pi 4|ROCKPro64|NanoPi [MT]4|Orange Pi 4\b", re.IGNORECASE), {"aarch64": "rk3399"}),
+    _Known(
+        "brcm,bcm2837",
+        re.compile(r"Raspberry Pi (3|Zero 2|Compute Module 3)"),
+        {"armv7": "rasp3b", "aarch64": "rasp3b-64"},
+    ),
+    _Known(
+        "brcm,bcm2711",
+        re.compile(r"Raspberry Pi (4|Compute Module 4)"),
+        {"armv7": "rasp4", "aarch64": "rasp4-64"},
+    ),
+    _Known(
+        "rockchip,rk3399",
+        re.compile(r"RK3399|ROCK Pi 4|ROCKPro64|NanoPi [MT]4|Orange Pi 4\b", re.IGNORECASE),
+        {"aarch64": "rk3399"},
+    ),
     _Known("xlnx,zynq-7000", re.compile(r"Zynq|PYNQ"), {"armv7": "pynq"}),
     _Known("avnet,ultra96", re.compile(r"Ultra96", re.IGNORECASE), {"aarch64": "ultra96"}),
     _Known("p3701", re.compile(r"Jetson AGX Orin"), {"aarch64": "jetson-agx-orin"}),
@@ -64,7 +79,14 @@ _LIKE_ANDROID = "pixel2"  # of 64-bit programs
 _LIKE = {("aarch64", 8): "rasp4-64", ("armv7", 8): "rasp4", ("armv7", 7): "pynq"}
 
 
-def choose(name: str, evidence: Evidence, profiles: Mapping[str, Table], *, here: bool = False, builds_cuda: bool = False) -> Choice:
+def choose(
+    name: str,
+    evidence: Evidence,
+    profiles: Mapping[str, Table],
+    *,
+    here: bool = False,
+    builds_cuda: bool = False,
+) -> Choice:
     """Return the profile for a board; a profile of its own is called `name`.
 
     `profiles` are the complete tables of the built-in profiles. `here` says that the board is this
@@ -78,16 +100,41 @@ def choose(name: str, evidence: Evidence, profiles: Mapping[str, Table], *, here
             "farm's agent runs on x86_64, aarch64, armv7 with NEON, and riscv64",
             "reach the board by rpc:// with an RPC server of TVM's own, and name a --profile",
         )
-    cpu = Choice("x86", f"it is this machine, {evidence.cpu}") if here and evidence.architecture == "x86_64" else _for_cpu(name, evidence)
-    gpu = next((found for one in evidence.gpus if (found := _of_gpu(evidence, one.architecture, profiles))), None)
-    on_board = cpu.profile if cpu.table is None and profiles[cpu.profile]["target"]["kind"] != "llvm" else None
+    cpu = (
+        Choice("x86", f"it is this machine, {evidence.cpu}")
+        if here and evidence.architecture == "x86_64"
+        else _for_cpu(name, evidence)
+    )
+    gpu = next(
+        (
+            found
+            for one in evidence.gpus
+            if (found := _of_gpu(evidence, one.architecture, profiles))
+        ),
+        None,
+    )
+    on_board = (
+        cpu.profile
+        if cpu.table is None and profiles[cpu.profile]["target"]["kind"] != "llvm"
+        else None
+    )
     wanted = on_board or gpu
     if wanted is None:
-        unused = tuple(f"no profile is for its GPU, {one.name} ({one.architecture})" for one in evidence.gpus)
+        unused = tuple(
+            f"no profile is for its GPU, {one.name} ({one.architecture})" for one in evidence.gpus
+        )
         return Choice(cpu.profile, cpu.reason, cpu.table, (*cpu.notes, *unused))
     if builds_cuda:
-        notes = () if on_board else (f"for its CPU: farm add, under another name, with --profile {cpu.profile}",)
-        return Choice(wanted, f"its GPU is {evidence.gpus[0].name}" if evidence.gpus else cpu.reason, notes=notes)
+        notes = (
+            ()
+            if on_board
+            else (f"for its CPU: farm add, under another name, with --profile {cpu.profile}",)
+        )
+        return Choice(
+            wanted,
+            f"its GPU is {evidence.gpus[0].name}" if evidence.gpus else cpu.reason,
+            notes=notes,
+        )
     host = cpu if on_board is None else _own(name, evidence)
     note = f"for its GPU: pip install 'tvm-farm[cuda]', then farm add with --profile {wanted}"
     return Choice(host.profile, host.reason, host.table, (*host.notes, note))
@@ -97,7 +144,9 @@ def _of_gpu(evidence: Evidence, architecture: str, profiles: Mapping[str, Table]
     """Return the first built-in profile for a GPU whose host is of the board's architecture."""
     agent = f"{evidence.architecture}-cuda"
     fitting = (name for name, table in profiles.items() if table.get("agent") == agent)
-    return next((name for name in fitting if profiles[name]["target"].get("arch") == architecture), None)
+    return next(
+        (name for name in fitting if profiles[name]["target"].get("arch") == architecture), None
+    )
 
 
 def _for_cpu(name: str, evidence: Evidence) -> Choice:
@@ -125,7 +174,9 @@ def _x86(name: str, evidence: Evidence) -> Choice:
     cpu = evidence.cpu or "an x86-64 CPU"
     if not evidence.features:
         note = "whether it has AVX-512 is not known: --profile x86-v4 uses it"
-        return Choice("x86-v3", f"it is {cpu}; AVX2 is assumed, and a model proves it", notes=(note,))
+        return Choice(
+            "x86-v3", f"it is {cpu}; AVX2 is assumed, and a model proves it", notes=(note,)
+        )
     if evidence.features >= _X86_V4:
         return Choice("x86-v4", f"{cpu} has AVX-512")
     if evidence.features >= _X86_V3:
@@ -142,41 +193,74 @@ def _x86(name: str, evidence: Evidence) -> Choice:
 
 def _own(name: str, evidence: Evidence) -> Choice:
     """Return a profile of the board's own, for the largest of its ARM cores."""
-    if evidence.architecture == "armv7" and evidence.features and not evidence.features & {"neon", "asimd"}:
-        raise DeviceError(f"{name} has no NEON unit", "farm's agent for armv7 needs one", "use another board")
+    if (
+        evidence.architecture == "armv7"
+        and evidence.features
+        and not evidence.features & {"neon", "asimd"}
+    ):
+        raise DeviceError(
+            f"{name} has no NEON unit", "farm's agent for armv7 needs one", "use another board"
+        )
     if not evidence.cores:
         raise DeviceError(
             f"what kind of board {name} is cannot be told",
-            f"it calls itself {evidence.board or evidence.cpu or 'nothing'}, and does not say which cores it has",
-            "choose one of the profiles of its architecture: --profile NAME (the reference of profiles lists them)",
+            (
+                f"it calls itself {evidence.board or evidence.cpu or 'nothing'}, and does not say "
+                "which cores it has"
+            ),
+            (
+                "choose one of the profiles of its architecture: --profile NAME (the reference of "
+                "profiles lists them)"
+            ),
         )
     cores = [(core_of(one.implementer, one.part), one) for one in evidence.cores]
     known = [(core, one) for core, one in cores if core is not None]
     title = evidence.board or name
     if not known:
-        parts = ", ".join(f"implementer {one.implementer:#x}, part {one.part:#x}" for one in evidence.cores)
-        note = f"its cores ({parts}) are not known here: it is compiled for generic ones; target.mcpu can say more"
+        parts = ", ".join(
+            f"implementer {one.implementer:#x}, part {one.part:#x}" for one in evidence.cores
+        )
+        note = (
+            f"its cores ({parts}) are not known here: it is compiled for generic ones; "
+            "target.mcpu can say more"
+        )
         generic = ArmCore("generic", Size.LITTLE, ())
-        return Choice(name, "its cores are not known", _table(title, evidence, generic, "cores that are not known"), (note,))
+        return Choice(
+            name,
+            "its cores are not known",
+            _table(title, evidence, generic, "cores that are not known"),
+            (note,),
+        )
     largest = max(known, key=lambda pair: pair[0].size)[0]
-    kinds = " and ".join(f"{one.count}x {_spelled(core.mcpu)}" for core, one in sorted(known, key=lambda pair: -pair[0].size))
+    kinds = " and ".join(
+        f"{one.count}x {_spelled(core.mcpu)}"
+        for core, one in sorted(known, key=lambda pair: -pair[0].size)
+    )
     return Choice(name, f"it has {kinds}", _table(title, evidence, largest, kinds))
 
 
 def _table(title: str, evidence: Evidence, core: ArmCore, kinds: str) -> Table:
     """Return the profile's table for a kind of core; `kinds` names the cores of the board."""
-    # The kernel tells programs only of extensions that all cores have and that it supports: one that
-    # LLVM would enable by -mcpu and that is not among them must not be used.
+    # The kernel tells programs only of extensions that all cores have and that it supports: one
+    # that LLVM would enable by -mcpu and that is not among them must not be used.
     core = core.in_32_bit() if evidence.architecture == "armv7" else core
     there = {EXTENSIONS[name] for name in evidence.features if name in EXTENSIONS}
     if "sve" not in there:
         there.discard("sve2")
     missing = [f"-{name}" for name in core.extensions if name not in there]
-    more = [f"+{name}" for name in ("fullfp16", "dotprod") if name in there and name not in core.extensions]
+    more = [
+        f"+{name}"
+        for name in ("fullfp16", "dotprod")
+        if name in there and name not in core.extensions
+    ]
     count = evidence.core_count or sum(one.count for one in evidence.cores)
-    like = _LIKE[evidence.architecture, core.architecture if evidence.architecture == "armv7" else 8]
+    like = _LIKE[
+        evidence.architecture, core.architecture if evidence.architecture == "armv7" else 8
+    ]
     return {
-        "inherits": _LIKE_ANDROID if evidence.android and evidence.architecture == "aarch64" else like,
+        "inherits": _LIKE_ANDROID
+        if evidence.android and evidence.architecture == "aarch64"
+        else like,
         "description": f"{title}: {kinds}",
         "target": {"mcpu": core.mcpu, "mattr": ["+neon", *more, *missing], "num-cores": count},
         "source": SOURCE,

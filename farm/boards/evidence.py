@@ -40,7 +40,8 @@ class Evidence:
     `architecture` is that of its programs: x86_64, aarch64, armv7 or riscv64; empty for another.
     `machine` is the kernel's name of it. `board` is the name in the device tree, `compatible` the
     device tree's list of what it is compatible with, `cpu` the name of the CPU. `features` are the
-    kernel's names of the CPU's extensions. `android` is the version of Android, if the board has it.
+    kernel's names of the CPU's extensions. `android` is the version of Android, if the board has
+    it.
     """
 
     architecture: str
@@ -78,9 +79,16 @@ def of_report(architecture: str, report: Mapping[str, str]) -> Evidence:
 
 
 def of_facts(facts: Mapping[str, str]) -> Evidence:
-    """Return the evidence in the facts of an agent. They name the board or the CPU, not the cores."""
+    """Return the evidence in the facts of an agent.
+
+    They name the board or the CPU, not the cores.
+    """
     machine, name = facts.get("machine", ""), _text(facts.get("cpu", ""))
-    gpus = (Gpu(_text(facts.get("gpu", "")), _text(facts["gpu_architecture"])),) if "gpu_architecture" in facts else ()
+    gpus = (
+        (Gpu(_text(facts.get("gpu", "")), _text(facts["gpu_architecture"])),)
+        if "gpu_architecture" in facts
+        else ()
+    )
     return Evidence(
         machine,
         machine=_text(machine),
@@ -103,7 +111,11 @@ def _number(text: str, most: int) -> int:
 
 def _core_kinds(text: str) -> list[CoreKind]:
     found = (_CORE.fullmatch(one) for one in text[:4096].split(","))
-    return [CoreKind(int(one[2], 16), int(one[3], 16), _number(one[1], _MOST_CORES)) for one in found if one]
+    return [
+        CoreKind(int(one[2], 16), int(one[3], 16), _number(one[1], _MOST_CORES))
+        for one in found
+        if one
+    ]
 
 
 def _gpus(text: str) -> list[Gpu]:

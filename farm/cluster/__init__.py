@@ -1,11 +1,11 @@
 """Builds on a cluster: an existing engine runs tasks on its workers.
 
-    engine        Engine: what farm asks of a cluster; its tasks go through a concurrent.futures.Executor
+    engine        Engine: what farm asks of a cluster; tasks go through a concurrent.futures.Executor
     dask          DaskEngine: the scheduler and workers of Dask
     environment   the versions that a worker must share with us
 
 An engine moves requests and answers and knows nothing of builds: farm.pipeline.cluster_tasks does.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ class _Line:
     def note(self, progress: Progress) -> None:
         from distributed import get_worker
 
-        get_worker().log_event(self.topic, (self.number, progress.stage.value, progress.note, progress.fraction))
+        get_worker().log_event(
+            self.topic, (self.number, progress.stage.value, progress.note, progress.fraction)
+        )
 
     def wanted(self) -> bool:
         """Return whether the task still runs for somebody: the scheduler has not cancelled it."""
@@ -81,7 +83,11 @@ class DaskEngine(Engine):
     def __init__(self, address: str) -> None:
         super().__init__()
         if importlib.util.find_spec("distributed") is None:
-            raise UsageError("a cluster needs Dask's distributed", f"cluster {address}", "pip install 'tvm-farm[cluster]'")
+            raise UsageError(
+                "a cluster needs Dask's distributed",
+                f"cluster {address}",
+                "pip install 'tvm-farm[cluster]'",
+            )
         self.address = address
         self._topic = f"farm-{secrets.token_hex(8)}"
         self._begun, self._ready, self._ended = Lock(), Event(), Event()
@@ -119,7 +125,9 @@ class DaskEngine(Engine):
         except Exception as exc:
             raise self.lost(number, exc) from exc
 
-    def run(self, work: Work, request: object, note: Callable[[Progress], None], prefer: str = "") -> tuple[str, Any]:
+    def run(
+        self, work: Work, request: object, note: Callable[[Progress], None], prefer: str = ""
+    ) -> tuple[str, Any]:
         """Carry out a request; again, if the workers to which it was restricted are gone."""
         while True:
             with contextlib.suppress(_Stranded):
@@ -138,9 +146,15 @@ class DaskEngine(Engine):
             return self._gone(str(error) or type(error).__name__)
         if type(error).__name__ == "KilledWorker":
             fix = "see the logs of the workers, above all whether they had enough memory"
-            return BuildError("the cluster's workers died at this task, one after the other", str(error)[:600], fix)
+            return BuildError(
+                "the cluster's workers died at this task, one after the other",
+                str(error)[:600],
+                fix,
+            )
         why = f"{type(error).__name__}: {error}"[:600]
-        return BuildError("the cluster could not carry out this task", why, "see the logs of its workers")
+        return BuildError(
+            "the cluster could not carry out this task", why, "see the logs of its workers"
+        )
 
     def close(self) -> None:
         """Close the connection; the scheduler then cancels what we still wait for."""
@@ -171,7 +185,13 @@ class DaskEngine(Engine):
                     seen = time.monotonic()
                     self._ready.set()
                 else:  # a worker that has died may come back
-                    patience_s = _NO_WORKERS_S if self._ready.is_set() else 0.0 if self._refused else _CONNECT_S
+                    patience_s = (
+                        _NO_WORKERS_S
+                        if self._ready.is_set()
+                        else 0.0
+                        if self._refused
+                        else _CONNECT_S
+                    )
                     if time.monotonic() - seen > patience_s:
                         raise self._no_workers()
                 self._ended.wait(_REFRESH_S)
@@ -189,7 +209,9 @@ class DaskEngine(Engine):
     def _open(self) -> None:
         from distributed import Client
 
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # its faults are told in our words
+        logging.getLogger("distributed").setLevel(
+            logging.CRITICAL
+        )  # its faults are told in our words
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._client = Client(self.address, timeout=_CONNECT_S, set_as_default=False)
@@ -202,9 +224,16 @@ class DaskEngine(Engine):
         assert client is not None
         if client.status != "running":
             raise ConnectionError("the connection to it has ended")
-        there = {address: one["nthreads"] for address, one in client.scheduler_info(n_workers=-1)["workers"].items()}
+        there = {
+            address: one["nthreads"]
+            for address, one in client.scheduler_info(n_workers=-1)["workers"].items()
+        }
         self._refused = {address: why for address, why in self._refused.items() if address in there}
-        new = [address for address in there if address not in self._threads and address not in self._refused]
+        new = [
+            address
+            for address in there
+            if address not in self._threads and address not in self._refused
+        ]
         answers = client.run(eval, EXPRESSION, workers=new, on_error="return") if new else {}
         known = set(self._threads)
         for address in new:
@@ -212,11 +241,15 @@ class DaskEngine(Engine):
                 continue  # it has just gone
             if why := difference(answers[address]):
                 self._refused[address] = why
-                logging.getLogger("farm").warning("the worker %s of the cluster is refused: %s", address, why)
+                logging.getLogger("farm").warning(
+                    "the worker %s of the cluster is refused: %s", address, why
+                )
             else:
                 known.add(address)
         self._threads = {address: count for address, count in there.items() if address in known}
-        for number in [number for number, places in self._places.items() if places.isdisjoint(self._threads)]:
+        for number in [
+            number for number, places in self._places.items() if places.isdisjoint(self._threads)
+        ]:
             self._stranded.add(number)
             if self.cancel(number):
                 del self._places[number]
@@ -228,11 +261,17 @@ class DaskEngine(Engine):
 
     def _gone(self, why: str) -> FarmError:
         fix = "see whether it runs, and run the command again: what is built is kept"
-        return BuildError(f"the scheduler of the cluster, {self.address}, is gone or cannot be reached", why, fix)
+        return BuildError(
+            f"the scheduler of the cluster, {self.address}, is gone or cannot be reached", why, fix
+        )
 
     def _no_workers(self) -> FarmError:
         if self._refused:
             why = "\n".join(f"{address}: {why}" for address, why in self._refused.items())
-            return BuildError(f"every worker of the cluster {self.address} is refused", why, "install the same versions on the workers")
+            return BuildError(
+                f"every worker of the cluster {self.address} is refused",
+                why,
+                "install the same versions on the workers",
+            )
         fix = f"start some: dask worker {self.address}"
         return BuildError(f"the cluster {self.address} has no workers", "", fix)

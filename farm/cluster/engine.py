@@ -1,7 +1,7 @@
 """The interface of a cluster: carry out a request on a worker, and report its progress.
 
-Each engine puts tasks into a `concurrent.futures.Executor`. A slot of `workers.WorkerPool` that is a
-thread waits for each of them.
+Each engine puts tasks into a `concurrent.futures.Executor`. A slot of `workers.WorkerPool` that is
+a thread waits for each of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ class Engine(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
         self.cancel_all()
         self.close()
 
@@ -67,7 +72,9 @@ class Engine(ABC):
     def lost(self, number: int, error: BaseException) -> BaseException:
         """Return the error of a task that has no result, in farm's words where they are known."""
 
-    def run(self, work: Work, request: object, note: Callable[[Progress], None], prefer: str = "") -> tuple[str, Any]:
+    def run(
+        self, work: Work, request: object, note: Callable[[Progress], None], prefer: str = ""
+    ) -> tuple[str, Any]:
         """Carry out a request on a worker; return the worker's name and what `work` returned.
 
         It can be called in many threads. Its wait is `breakable`. Raises FarmError.

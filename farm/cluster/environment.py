@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 EXPRESSION = (
     "{'python': '.'.join(__import__('platform').python_version_tuple()[:2]), **{"
-    "name: next((one.version for one in __import__('importlib.metadata').metadata.distributions(name=name)), 'none')"
+    "name: next((one.version for one in "
+    "__import__('importlib.metadata').metadata.distributions(name=name)), 'none')"
     " for name in ('tvm-farm', 'apache-tvm', 'apache-tvm-ffi', 'ziglang')}}"
 )
 
@@ -28,5 +29,9 @@ def difference(theirs: object) -> str:
     """
     if not isinstance(theirs, Mapping):
         return f"it cannot say its versions: {theirs!r:.200}"
-    differing = [f"{name} {theirs.get(name, 'none')}, here {own}" for name, own in versions_here().items() if theirs.get(name) != own]
+    differing = [
+        f"{name} {theirs.get(name, 'none')}, here {own}"
+        for name, own in versions_here().items()
+        if theirs.get(name) != own
+    ]
     return "; ".join(differing)

@@ -28,12 +28,32 @@ if TYPE_CHECKING:
     "path",
     type=click.Path(path_type=Path),
     metavar="DIR|NPZ",
-    help="Images in folders by class, or an .npz with inputs and labels. [default: the model's `dataset`]",
+    help=(
+        "Images in folders by class, or an .npz with inputs and labels. [default: the model's "
+        "`dataset`]"
+    ),
 )
-@click.option("--samples", "count", type=click.IntRange(1), metavar="N", help="The number of samples, spread evenly. [default: all]")
-@click.option("--min-top1", type=Number(0, 100), metavar="PERCENT", help="Exit with 7 if the top-1 of a device is below this.")
+@click.option(
+    "--samples",
+    "count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The number of samples, spread evenly. [default: all]",
+)
+@click.option(
+    "--min-top1",
+    type=Number(0, 100),
+    metavar="PERCENT",
+    help="Exit with 7 if the top-1 of a device is below this.",
+)
 @click.option("--fresh", is_flag=True, help="Start again; discard the answers of an earlier run.")
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest to wait for a device's next answers.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest to wait for a device's next answers.",
+)
 @with_description
 @shared
 def accuracy(
@@ -68,14 +88,33 @@ def accuracy(
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
-    measured = _count(session, chosen, fleet.select_devices(devices, tags, everywhere), _path(chosen, path), count, fresh, deadline_s)
+    measured = _count(
+        session,
+        chosen,
+        fleet.select_devices(devices, tags, everywhere),
+        _path(chosen, path),
+        count,
+        fresh,
+        deadline_s,
+    )
     found = measured.found
     failed = [one for one in found if one.failure]
-    low = [one.name for one in found[:-1] if min_top1 is not None and one.answered and 100 * one.top1 < min_top1 * one.answered]
+    low = [
+        one.name
+        for one in found[:-1]
+        if min_top1 is not None and one.answered and 100 * one.top1 < min_top1 * one.answered
+    ]
     if session.as_json:
         *on_devices, reference = map(as_json, found)
         session.document(
-            "accuracy", {"model": chosen.name, "devices": on_devices, "reference": reference, "note": measured.note, "below": low}
+            "accuracy",
+            {
+                "model": chosen.name,
+                "devices": on_devices,
+                "reference": reference,
+                "note": measured.note,
+                "below": low,
+            },
         )
     else:
         _show(session, measured)
@@ -87,12 +126,22 @@ def _path(model: Model, path: Path | None) -> Path:
 
     if path is None and model.dataset is None:
         why = "it has no `dataset` in devices.toml"
-        raise UsageError(f"there are no data for {model.name}", why, f"farm accuracy {shlex.quote(model.name)} --data DIR")
+        raise UsageError(
+            f"there are no data for {model.name}",
+            why,
+            f"farm accuracy {shlex.quote(model.name)} --data DIR",
+        )
     return path.absolute() if path else model.dataset  # type: ignore[return-value]
 
 
 def _count(
-    session: Session, model: Model, devices: Sequence[Device], path: Path, count: int | None, fresh: bool, deadline_s: float | None
+    session: Session,
+    model: Model,
+    devices: Sequence[Device],
+    path: Path,
+    count: int | None,
+    fresh: bool,
+    deadline_s: float | None,
 ) -> Measured:
     from farm import dashboard, signals
     from farm.pipeline.accuracy import Counting
@@ -101,7 +150,10 @@ def _count(
 
     fleet = session.fleet()
     last: list[Counting] = []
-    with signals.deferred(), dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display:
+    with (
+        signals.deferred(),
+        dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display,
+    ):
 
         def show(counting: Counting) -> None:
             last[:] = [counting]
@@ -115,7 +167,9 @@ def _count(
                 host=host_profile(fleet),
                 store=session.artifacts(),
                 keep=AnswerStore.of_user(),
-                deadlines_s={device.name: fleet.deadline_s(device, deadline_s) for device in devices},
+                deadlines_s={
+                    device.name: fleet.deadline_s(device, deadline_s) for device in devices
+                },
                 count=count,
                 fresh=fresh,
                 told=display.told,
@@ -154,5 +208,11 @@ def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None)
     if failures:
         raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
     if low:
-        show_error(WrongAnswer(f"top-1 is below {min_top1:g} % on {', '.join(low)}", "that is what --min-top1 asks for", ""))
+        show_error(
+            WrongAnswer(
+                f"top-1 is below {min_top1:g} % on {', '.join(low)}",
+                "that is what --min-top1 asks for",
+                "",
+            )
+        )
         raise SystemExit(WrongAnswer.exit_code)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_slots, check_writable, host_profile, shared, write_whole
+from farm.commands.common import (
+    Session,
+    build_slots,
+    check_writable,
+    host_profile,
+    shared,
+    write_whole,
+)
 from farm.commands.options import complete
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean
@@ -43,13 +50,40 @@ class _Place:
 @click.command()
 @click.argument("name", required=False)
 @click.argument("url", required=False)
-@click.option("--profile", metavar="NAME", shell_complete=complete("profiles"), help="The kind of board. [default: found out]")
-@click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="A tag for the device; may be repeated.")
-@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the device; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only look at the board, and print what would be written.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=complete("profiles"),
+    help="The kind of board. [default: found out]",
+)
+@click.option(
+    "-t",
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="A tag for the device; may be repeated.",
+)
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the device; may be repeated.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only look at the board, and print what would be written."
+)
 @shared
 def add(
-    session: Session, name: str | None, url: str | None, profile: str | None, tags: tuple[str, ...], options: tuple[str, ...], dry_run: bool
+    session: Session,
+    name: str | None,
+    url: str | None,
+    profile: str | None,
+    tags: tuple[str, ...],
+    options: tuple[str, ...],
+    dry_run: bool,
 ) -> None:
     """Add a board to devices.toml: find out what it is, and prove that it works.
 
@@ -68,7 +102,11 @@ def add(
     place = _place(session)
     if name is None or url is None:
         if name is not None:
-            raise UsageError(f"farm add {name}: the url is missing", "", f"for example: farm add {name} ssh://pi@raspberrypi.local")
+            raise UsageError(
+                f"farm add {name}: the url is missing",
+                "",
+                f"for example: farm add {name} ssh://pi@raspberrypi.local",
+            )
         _list_candidates(session, place.fleet)
         return
     table = _device_table(name, url, profile, tags, options, place)
@@ -93,7 +131,9 @@ def add(
 
 
 @click.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("devices"))
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("devices")
+)
 @shared
 def remove(session: Session, names: tuple[str, ...]) -> None:
     """Remove boards from devices.toml, and the profiles that farm add wrote for them.
@@ -112,7 +152,9 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     for name in names:
         place.fleet.device(name)
     gone = [("devices", name) for name in dict.fromkeys(names)]
-    left = [device.profile.name for device in place.fleet.devices.values() if device.name not in names]
+    left = [
+        device.profile.name for device in place.fleet.devices.values() if device.name not in names
+    ]
     own = tomllib.loads(place.text).get("profiles", {})
     for name in dict.fromkeys(names):
         used = place.fleet.device(name).profile.name
@@ -122,14 +164,19 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     fleet_of(changed, place.path)
     write_whole(place.path.resolve(), changed)
     if session.as_json:
-        session.document("removal", {"file": str(place.path), "tables": [".".join(one) for one in gone]})
+        session.document(
+            "removal", {"file": str(place.path), "tables": [".".join(one) for one in gone]}
+        )
     elif session.verbosity >= 0:
         for kind, name in gone:
             echo(f"removed [{kind}.{name}] from {place.path}")
 
 
 def _place(session: Session) -> _Place:
-    """Return the configuration file to change: the one in use, or a new one in the working directory."""
+    """Return the configuration file to change.
+
+    The one in use, or a new one in the working directory.
+    """
     from farm import ownership
     from farm.config import fleet_of
     from farm.config.locate import NAME, find, read
@@ -139,7 +186,11 @@ def _place(session: Session) -> _Place:
         path = Path.cwd() / NAME
         if why := ownership.foreign_writer(path):
             fix = "work in a folder of your own, or name the file: --config FILE"
-            raise UsageError(f"a {NAME} in {path.parent} would not be used", f"{why}; it can run any command", fix)
+            raise UsageError(
+                f"a {NAME} in {path.parent} would not be used",
+                f"{why}; it can run any command",
+                fix,
+            )
     if path.is_symlink() or path.exists():
         return _Place(path, read(path), session.fleet())
     fleet = fleet_of("", path)
@@ -148,25 +199,49 @@ def _place(session: Session) -> _Place:
 
 
 def _device_table(
-    name: str, url: str, profile: str | None, tags: tuple[str, ...], options: tuple[str, ...], place: _Place
+    name: str,
+    url: str,
+    profile: str | None,
+    tags: tuple[str, ...],
+    options: tuple[str, ...],
+    place: _Place,
 ) -> dict[str, Any]:
     """Return the table of the device; raise UsageError for what could not be in devices.toml."""
     from farm.config import parse_url
 
     if not _NAME.fullmatch(name):
-        allowed = "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'"
-        raise UsageError(f"{name!r} is no name for a device", allowed, "for example: farm add pi4 URL")
+        allowed = (
+            "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a "
+            "digit or '_'"
+        )
+        raise UsageError(
+            f"{name!r} is no name for a device", allowed, "for example: farm add pi4 URL"
+        )
     if name in place.fleet.devices:
         fix = f"use another name, or remove it first: farm remove {name}"
-        raise UsageError(f"there is a device {name!r} already", f"{place.path} has [devices.{name}]", fix)
+        raise UsageError(
+            f"there is a device {name!r} already", f"{place.path} has [devices.{name}]", fix
+        )
     try:
         scheme = parse_url(url).scheme
     except ValueError as exc:
-        raise UsageError(f"{url!r} is no url of a device", str(exc), "the urls are explained in docs/how-to/devices-toml.md") from exc
+        raise UsageError(
+            f"{url!r} is no url of a device",
+            str(exc),
+            "the urls are explained in docs/how-to/devices-toml.md",
+        ) from exc
     if profile is None and scheme == "qemu":
-        raise UsageError("an emulated board is of any kind", "qemu: does not say which one", "name it, for example: --profile rasp3b")
+        raise UsageError(
+            "an emulated board is of any kind",
+            "qemu: does not say which one",
+            "name it, for example: --profile rasp3b",
+        )
     if profile is not None and profile not in place.fleet.profiles:
-        raise UsageError(f"unknown profile {profile!r}", did_you_mean(profile, place.fleet.profiles), "leave --profile out, to find out")
+        raise UsageError(
+            f"unknown profile {profile!r}",
+            did_you_mean(profile, place.fleet.profiles),
+            "leave --profile out, to find out",
+        )
     table: dict[str, Any] = {"profile": profile, "url": url}
     if tags:
         table["tags"] = list(dict.fromkeys(tags))
@@ -179,7 +254,9 @@ def _option(text: str) -> tuple[str, Any]:
     """Return the key and value of KEY=VALUE. A value that is not TOML is a text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"{text!r} is no option", "an option is KEY=VALUE", "for example: -o threads=4")
+        raise UsageError(
+            f"{text!r} is no option", "an option is KEY=VALUE", "for example: -o threads=4"
+        )
     try:
         parsed = tomllib.loads(f"value = {value}")
     except ValueError:
@@ -196,7 +273,11 @@ def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
         return fleet_of(text, place.path).device(name)
     except ConfigError as error:
         mistakes = re.sub(rf"(?m)^.*?:\d+: devices\.\"?{re.escape(name)}\"?\.", "", error.why)
-        raise UsageError(f"the device {name!r} cannot be as you say", mistakes, "farm add --help; the reference of devices.toml") from error
+        raise UsageError(
+            f"the device {name!r} cannot be as you say",
+            mistakes,
+            "farm add --help; the reference of devices.toml",
+        ) from error
 
 
 def _identified(
@@ -214,9 +295,21 @@ def _identified(
     if table["profile"] is not None:
         return None, boards.Choice(table["profile"], "as you said"), {("devices", name): table}
     evidence = identify(provisional, store=session.artifacts(), show=spinner.show)
-    own = next(word for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100))) if word not in known)
-    choice = boards.choose(own, evidence, profiles.shipped(), here=provisional.scheme == "local", builds_cuda=_builds_cuda())
-    tables: dict[tuple[str, str], Mapping[str, Any]] = {("devices", name): {**table, "profile": choice.profile}}
+    own = next(
+        word
+        for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100)))
+        if word not in known
+    )
+    choice = boards.choose(
+        own,
+        evidence,
+        profiles.shipped(),
+        here=provisional.scheme == "local",
+        builds_cuda=_builds_cuda(),
+    )
+    tables: dict[tuple[str, str], Mapping[str, Any]] = {
+        ("devices", name): {**table, "profile": choice.profile}
+    }
     if choice.table is not None:
         tables["profiles", choice.profile] = choice.table
     return evidence, choice, tables
@@ -235,7 +328,11 @@ def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: Choice) ->
     if evidence is not None:
         spinner.say("  ", good, f" board: {_in_words(evidence)}")
     kind = "a profile of its own" if choice.table is not None else choice.profile
-    spinner.say("  ", good, f" profile: {kind}, because {choice.reason}" if evidence else f" profile: {kind}")
+    spinner.say(
+        "  ",
+        good,
+        f" profile: {kind}, because {choice.reason}" if evidence else f" profile: {kind}",
+    )
     for note in choice.notes:
         spinner.say("  ", Styled("!", "yellow"), f" {note}")
 
@@ -299,8 +396,17 @@ def _report(
     if session.as_json:
         layers = doctor_output.body({name: found})[0]["layers"]
         board = None if evidence is None else _in_words(evidence)
-        body = {"name": name, "file": str(place.path), "written": written, "profile": choice.profile, "reason": choice.reason}
-        session.document("added", {**body, "notes": list(choice.notes), "board": board, "toml": text, "layers": layers})
+        body = {
+            "name": name,
+            "file": str(place.path),
+            "written": written,
+            "profile": choice.profile,
+            "reason": choice.reason,
+        }
+        session.document(
+            "added",
+            {**body, "notes": list(choice.notes), "board": board, "toml": text, "layers": layers},
+        )
         return
     if written or not found:
         echo(f"{'written to' if written else 'would be written to'} {place.path}:")
@@ -318,10 +424,23 @@ def _list_candidates(session: Session, fleet: Fleet) -> None:
 
     found: list[Candidate] = discover(fleet)
     if session.as_json:
-        session.document("candidates", {"candidates": [{"name": one.name, "url": one.url, "source": one.source} for one in found]})
+        session.document(
+            "candidates",
+            {
+                "candidates": [
+                    {"name": one.name, "url": one.url, "source": one.source} for one in found
+                ]
+            },
+        )
         return
     for one in found:
         echo(f"farm add {one.name} {one.url}", f"    # {one.source}")
     if not found:
-        echo("no boards were found in ~/.ssh/config, at the tracker, at a running adb server, or in this machine", err=True)
+        echo(
+            (
+                "no boards were found in ~/.ssh/config, at the tracker, at a running adb server, "
+                "or in this machine"
+            ),
+            err=True,
+        )
         echo("name one: farm add pi4 ssh://pi@raspberrypi.local", err=True)

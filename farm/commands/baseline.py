@@ -29,10 +29,16 @@ def baseline() -> None:
 def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:
     """Name the newest good run of each model on each device."""
     record = session.record()
-    found = [run for model in models or (None,) for run in worth_keeping(record.runs(model=model, device=device))]
+    found = [
+        run
+        for model in models or (None,)
+        for run in worth_keeping(record.runs(model=model, device=device))
+    ]
     newest = {(run.device, run.title): run for run in reversed(found)}
     if not newest:
-        raise UsageError("there is no run to name", "none that was timed, and right, is kept", "farm bench --all")
+        raise UsageError(
+            "there is no run to name", "none that was timed, and right, is kept", "farm bench --all"
+        )
     record.save_baseline(name, newest.values())
     if session.as_json:
         session.document("baseline", {"name": name, "runs": [run.id for run in newest.values()]})
@@ -62,6 +68,10 @@ def remove(session: Session, name: str) -> None:
 
     record = session.record()
     if not record.remove_baseline(name):
-        raise UsageError(f"there is no baseline {name!r}", did_you_mean(name, record.baselines()), "farm baseline list")
+        raise UsageError(
+            f"there is no baseline {name!r}",
+            did_you_mean(name, record.baselines()),
+            "farm baseline list",
+        )
     if session.as_json:
         session.document("baseline", {"name": name, "runs": []})

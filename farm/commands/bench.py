@@ -12,7 +12,14 @@ from farm.commands import comparing
 from farm.commands import engine_option as rivals
 from farm.commands.common import Session, check_writable, shared, write_whole
 from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_cluster, on_devices, whole_numbers, with_gates
+from farm.commands.options import (
+    Number,
+    complete,
+    on_cluster,
+    on_devices,
+    whole_numbers,
+    with_gates,
+)
 from farm.commands.output import echo, show_error
 from farm.commands.thread_options import Asked, settings, with_threads
 from farm.formatting import counted
@@ -28,20 +35,57 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
 @click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
-@click.option("--standard", "preset", flag_value="standard", help="100 samples, 5 s, until the median is precise, at most 60 s.")
-@click.option("--mlperf", "preset", flag_value="mlperf", help="The rules of MLPerf SingleStream: 600 s, p90 by early stopping.")
+@click.option(
+    "--standard",
+    "preset",
+    flag_value="standard",
+    help="100 samples, 5 s, until the median is precise, at most 60 s.",
+)
+@click.option(
+    "--mlperf",
+    "preset",
+    flag_value="mlperf",
+    help="The rules of MLPerf SingleStream: 600 s, p90 by early stopping.",
+)
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
 @comparing.fail_on
 @comparing.in_turns
-@click.option("--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with them.")
-@click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for Prometheus's textfile collector.")
-@click.option("--count", type=click.IntRange(1), help="The least number of samples.")
-@click.option("--minimum", "minimum_s", type=Number(0), metavar="SECONDS", help="The shortest time to take samples.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), metavar="N", help="Interleave a device's models, in N rounds. [default: 1; --standard: 3]"
+    "--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with them."
 )
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
-@click.option("--batch", "batches", metavar="N", default="", help="Samples per inference, or several: 1,8,32; shows inferences/s.")
+@click.option(
+    "--prometheus",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a file for Prometheus's textfile collector.",
+)
+@click.option("--count", type=click.IntRange(1), help="The least number of samples.")
+@click.option(
+    "--minimum",
+    "minimum_s",
+    type=Number(0),
+    metavar="SECONDS",
+    help="The shortest time to take samples.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="Interleave a device's models, in N rounds. [default: 1; --standard: 3]",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest a job may take on a device.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    metavar="N",
+    default="",
+    help="Samples per inference, or several: 1,8,32; shows inferences/s.",
+)
 @rivals.option
 @with_gates
 @with_threads(several=True)
@@ -93,7 +137,11 @@ def bench(
     before = comparing.baseline_named(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
-    chosen = [of_batch(model, batch) for model in named for batch in whole_numbers("--batch", batches) or [None]]
+    chosen = [
+        of_batch(model, batch)
+        for model in named
+        for batch in whole_numbers("--batch", batches) or [None]
+    ]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
     deadline_s = deadline_asked(preset, plan)
     jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_s)
@@ -113,7 +161,9 @@ def bench(
     pairs = comparing.against(session, before, outcome.runs, in_turns, deadline_s)
     if pairs and not session.as_json:
         comparing.show(session, pairs, "the same farm bench with --in-turns")
-    contests = rivals.contests(session, jobs, outcome, against)  # after the table, so that a failure here does not lose it
+    contests = rivals.contests(
+        session, jobs, outcome, against
+    )  # after the table, so that a failure here does not lose it
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
         extra |= {"against": rivals.body(contests)} if against else {}
@@ -130,7 +180,10 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcom
     from farm import dashboard, signals
 
     farm = session.farm()
-    with signals.deferred(), dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show:
+    with (
+        signals.deferred(),
+        dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show,
+    ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
 
@@ -162,9 +215,19 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON."""
     from farm.store import run_to_json
 
-    ledger = {"wall_s": outcome.ledger.wall_s, "builds_s": outcome.ledger.builds_s, "devices_s": dict(outcome.ledger.devices)}
+    ledger = {
+        "wall_s": outcome.ledger.wall_s,
+        "builds_s": outcome.ledger.builds_s,
+        "devices_s": dict(outcome.ledger.devices),
+    }
     builds = [
-        {"model": made.model, "profile": made.profile, "digest": made.digest, "cached": made.cached, "seconds": dict(made.seconds)}
+        {
+            "model": made.model,
+            "profile": made.profile,
+            "digest": made.digest,
+            "cached": made.cached,
+            "seconds": dict(made.seconds),
+        }
         for made in outcome.artifacts
     ]
     return {"runs": [run_to_json(run) for run in outcome.runs], "builds": builds, "ledger": ledger}
@@ -193,14 +256,19 @@ def _show(session: Session, outcome: Outcome) -> None:
     console = session.out()
     console.print(final_table(outcome.runs, console.width))
     if session.verbosity > 0:
-        parts = {f"{run.title} on {run.device}": run.samples.ledger for run in outcome.runs if run.samples}
+        parts = {
+            f"{run.title} on {run.device}": run.samples.ledger
+            for run in outcome.runs
+            if run.samples
+        }
         console.print(views.ledger_table(parts, console.width))
     ledger = outcome.ledger
     slowest = max(ledger.devices.items(), key=lambda item: item[1], default=("no device", 0.0))
     built = sum(not made.cached for made in outcome.artifacts)
     sent = sum(run.samples.uploaded for run in outcome.runs if run.samples)
     echo(
-        f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} new, {len(outcome.artifacts) - built} kept), "
+        f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} new, "
+        f"{len(outcome.artifacts) - built} kept), "
         f"slowest device {slowest[0]} {slowest[1]:.1f} s, {sent / 1e6:.1f} MB uploaded"
     )
     shown: set[tuple[str, str]] = set()

@@ -27,8 +27,19 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="An image, .npy, or .npz with the inputs by name. [default: an example]",
 )
-@click.option("--min-snr", type=AnyNumber(), metavar="DB", help="A layer below this is bad. [default: 60; 30 for float16 and integers]")
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
+@click.option(
+    "--min-snr",
+    type=AnyNumber(),
+    metavar="DB",
+    help="A layer below this is bad. [default: 60; 30 for float16 and integers]",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest it may take on the device.",
+)
 @with_description
 @shared
 def bisect(
@@ -72,7 +83,10 @@ def bisect(
         )
     lines = findings(found.dissection, chosen.name, device.name, str(found.artifact.library.parent))
     if session.as_json:
-        session.document("bisect", {"device": device.name, "model": chosen.name, **_body(found), "findings": lines})
+        session.document(
+            "bisect",
+            {"device": device.name, "model": chosen.name, **_body(found), "findings": lines},
+        )
     else:
         console = session.out()
         console.print(layers_table(found.dissection, console.width))

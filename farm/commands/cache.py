@@ -40,11 +40,22 @@ def cache(session: Session) -> None:
     if session.as_json:
         found = {"here": here, "shared": there}
         places = {"here": str(store.root), "shared": upstream.location.url if upstream else None}
-        session.document("cache", {"places": [{"place": places[name], **_body(found[name])} for name in found if places[name]]})
+        session.document(
+            "cache",
+            {
+                "places": [
+                    {"place": places[name], **_body(found[name])} for name in found if places[name]
+                ]
+            },
+        )
         return
     rows = [(str(store.root), here)] + ([(upstream.location.url, there)] if upstream else [])
     console = session.out()
-    console.print(views.cache_table([views.CacheRow(place, *_totals(entries)) for place, entries in rows], console.width))
+    console.print(
+        views.cache_table(
+            [views.CacheRow(place, *_totals(entries)) for place, entries in rows], console.width
+        )
+    )
 
 
 @cache.command(name="fetch")
@@ -62,25 +73,40 @@ def fetch(session: Session) -> None:
     upstream = _upstream(store)
     if upstream is None:
         fix = 'name a bucket in devices.toml, cache = "s3://BUCKET/PREFIX", or in FARM_SHARED_CACHE'
-        raise UsageError("there is no shared cache", "neither devices.toml nor the environment names one", fix)
+        raise UsageError(
+            "there is no shared cache", "neither devices.toml nor the environment names one", fix
+        )
     here = {(one.kind, one.digest) for one in store.entries()}
     missing = [one for one in upstream.entries() if (one.kind, one.digest) not in here]
     got: list[Entry] = []
     with Spinner(session, "the shared cache") as spinner:
         for number, one in enumerate(missing):
-            spinner.show(Progress(Stage.LOADING, f"{number + 1} of {len(missing)}", number / len(missing)))
+            spinner.show(
+                Progress(Stage.LOADING, f"{number + 1} of {len(missing)}", number / len(missing))
+            )
             got += [one] if store.fetch(one.kind, one.digest) else []
     if session.as_json:
         session.document("fetched", _body(got))
     else:
         echo(f"{_in_words(got)} fetched, {len(here)} were here")
     if len(got) < len(missing):
-        raise UsageError(f"{len(missing) - len(got)} could not be fetched", "see the warning", "run the command again")
+        raise UsageError(
+            f"{len(missing) - len(got)} could not be fetched",
+            "see the warning",
+            "run the command again",
+        )
 
 
 @cache.command(name="prune")
-@click.option("--days", type=Number(0), required=True, help="Remove what was not used for so many days.")
-@click.option("--shared", "in_shared", is_flag=True, help="In the shared cache: what was written so many days ago.")
+@click.option(
+    "--days", type=Number(0), required=True, help="Remove what was not used for so many days."
+)
+@click.option(
+    "--shared",
+    "in_shared",
+    is_flag=True,
+    help="In the shared cache: what was written so many days ago.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @shared
 def prune(session: Session, days: float, in_shared: bool, dry_run: bool) -> None:
@@ -93,7 +119,11 @@ def prune(session: Session, days: float, in_shared: bool, dry_run: bool) -> None
     store = session.artifacts()
     place: Store | SharedCache | None = _upstream(store) if in_shared else store
     if place is None:
-        raise UsageError("there is no shared cache", "neither devices.toml nor the environment names one", "leave --shared out")
+        raise UsageError(
+            "there is no shared cache",
+            "neither devices.toml nor the environment names one",
+            "leave --shared out",
+        )
     limit = datetime.now(UTC) - timedelta(days=days)
     old = [one for one in place.entries() if one.used <= limit]
     if not dry_run:

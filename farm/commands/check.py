@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @click.option(
-    "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
+    "-p",
+    "--profile",
+    "profile_name",
+    default="x86",
+    show_default=True,
+    help="The kind of board.",
+    shell_complete=complete("profiles"),
 )
 @with_description
 @shared
@@ -44,7 +50,10 @@ def check(session: Session, model: str, profile_name: str, described: Described)
         report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
     if session.as_json:
         format_of = None if capability is None else asdict(capability)
-        session.document("check", {"model": chosen.name, "profile": profile.name, "format": format_of, **_body(report)})
+        session.document(
+            "check",
+            {"model": chosen.name, "profile": profile.name, "format": format_of, **_body(report)},
+        )
     else:
         if capability is not None:
             echo(f"format      {capability}")
@@ -77,11 +86,20 @@ def _show(report: Report) -> None:
     if report.batch:
         echo(f"batch       {report.batch}")
     echo(f"parameters  {outline.parameters:,} ({outline.parameter_bytes / 1e6:.1f} MB)")
-    echo("operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items()))
-    if report.operations is not None and report.loaded_bytes is not None and report.working_bytes is not None:
+    echo(
+        "operators   " + ", ".join(f"{name} x{count}" for name, count in outline.operators.items())
+    )
+    if (
+        report.operations is not None
+        and report.loaded_bytes is not None
+        and report.working_bytes is not None
+    ):
         echo(f"arithmetic  {report.operations / 1e9:.3f} GFLOP an inference")
         total = report.working_bytes + report.loaded_bytes
-        echo(f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for intermediate results (estimated)")
+        echo(
+            f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for "
+            "intermediate results (estimated)"
+        )
     for problem in outline.problems:
         echo(f"unsupported {problem.operator}{': ' if problem.what else ''}{problem.what}")
         echo(f"{'':12}at {', '.join(problem.nodes)}")
@@ -97,6 +115,8 @@ def _explain(report: Report, model: str, profile: str) -> None:
     assert report.outline is not None
     problems = report.outline.problems
     named = ", ".join(sorted({problem.operator for problem in problems}))
-    error = ModelError(f"{model} would not build for {profile}", f"not supported: {named}", problems[0].fix)
+    error = ModelError(
+        f"{model} would not build for {profile}", f"not supported: {named}", problems[0].fix
+    )
     show_error(error)
     sys.exit(error.exit_code)

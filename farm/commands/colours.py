@@ -19,4 +19,10 @@ def theme() -> Theme:
     """Return a rich theme with the colours by name, also in bold."""
     from rich.theme import Theme
 
-    return Theme({f"{weight}{name}": f"{weight}color({number})" for name, number in COLOURS.items() for weight in ("", "bold ")})
+    return Theme(
+        {
+            f"{weight}{name}": f"{weight}color({number})"
+            for name, number in COLOURS.items()
+            for weight in ("", "bold ")
+        }
+    )

@@ -83,15 +83,25 @@ class Session:
         output.echo_json(document(kind, body))
 
 
-def _session(config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool) -> Session:
+def _session(
+    config: Path | None, store: str | None, as_json: bool, quiet: bool, verbose: bool
+) -> Session:
     return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
 shared = gathered(
     "session",
     _session,
-    click.option("--config", type=click.Path(path_type=Path), help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]"),
-    click.option("--store", metavar="URL", help="Where runs are stored: a file, or postgresql://... [default: that of devices.toml]"),
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        help="The devices.toml to use. [default: $FARM_CONFIG, or the nearest]",
+    ),
+    click.option(
+        "--store",
+        metavar="URL",
+        help="Where runs are stored: a file, or postgresql://... [default: that of devices.toml]",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
     click.option("-v", "--verbose", is_flag=True, help="Show more detail."),
@@ -116,7 +126,9 @@ def check_writable(path: Path | None) -> None:
     folder = path.absolute().parent if path else None
     if folder and not os.access(folder, os.W_OK | os.X_OK):
         why = f"{folder} is not there, or is not yours to write to"
-        raise UsageError(f"{path} cannot be written", why, "name a file in a folder that you may write to")
+        raise UsageError(
+            f"{path} cannot be written", why, "name a file in a folder that you may write to"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -132,4 +144,8 @@ def write_whole(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as exc:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
+        raise UsageError(
+            f"{path} cannot be written",
+            exc.strerror or str(exc),
+            "name a file in a folder that you may write to",
+        ) from exc

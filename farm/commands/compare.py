@@ -24,7 +24,13 @@ from farm.types import Until
     metavar="S",
     help="With --in-turns, the longest to measure a pair, but at least ten rounds. [default: 20]",
 )
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="S", help="With --in-turns, the longest a pair may take besides that.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="S",
+    help="With --in-turns, the longest a pair may take besides that.",
+)
 @shared
 def compare(
     session: Session,
@@ -51,14 +57,22 @@ def compare(
     farm compare release-1 release-2 --fail-on 5%
     """
     if not in_turns and (seconds or deadline_s):
-        raise UsageError(f"{'--seconds' if seconds else '--deadline'}: nothing is measured", "kept runs are compared", "add --in-turns")
+        raise UsageError(
+            f"{'--seconds' if seconds else '--deadline'}: nothing is measured",
+            "kept runs are compared",
+            "add --in-turns",
+        )
     if in_turns:
         until = Until() if seconds is None else Until(seconds=seconds)
-        pairs = comparing.measured_in_turns(session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s)
+        pairs = comparing.measured_in_turns(
+            session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
+        )
     else:
         pairs = session.farm().compare(first, second)
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:
-        comparing.show(session, pairs, f"farm compare --in-turns {shlex.quote(first)} {shlex.quote(second)}")
+        comparing.show(
+            session, pairs, f"farm compare --in-turns {shlex.quote(first)} {shlex.quote(second)}"
+        )
     comparing.end_of(pairs, fail_on)

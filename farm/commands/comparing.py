@@ -25,7 +25,9 @@ class Percentage(click.ParamType):  # type: ignore[type-arg]
 
     name = "percentage"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """Return the share as a number from 0 up to, but not including, 10."""
         if isinstance(value, float):
             return value
@@ -40,24 +42,41 @@ fail_on = click.option(
     "--fail-on",
     type=Percentage(),
     metavar="SHARE",
-    help="Exit with 8 if a model is significantly slower, and a slowdown of this share (5%) is not ruled out.",
+    help=(
+        "Exit with 8 if a model is significantly slower, and a slowdown of this share (5%) is not "
+        "ruled out."
+    ),
 )
 
 
 in_turns = click.option(
-    "--in-turns", is_flag=True, help="Measure both builds again, interleaved; this can decide on a noisy machine what stored runs cannot."
+    "--in-turns",
+    is_flag=True,
+    help=(
+        "Measure both builds again, interleaved; this can decide on a noisy machine what stored "
+        "runs cannot."
+    ),
 )
 
 
-def baseline_named(session: Session, name: str | None, fail_on: float | None, in_turns: bool = False) -> list[Run]:
+def baseline_named(
+    session: Session, name: str | None, fail_on: float | None, in_turns: bool = False
+) -> list[Run]:
     """Return the runs of a baseline; none if `name` is None.
 
     Raises UsageError, before anything is measured, if there is no such baseline, or if an option
     needs one and none is given.
     """
     if name is None:
-        for option in [*(["--fail-on"] if fail_on is not None else []), *(["--in-turns"] if in_turns else [])]:
-            raise UsageError(f"{option} is told nothing to compare with", "", "add --baseline NAME; make one with: farm baseline save NAME")
+        for option in [
+            *(["--fail-on"] if fail_on is not None else []),
+            *(["--in-turns"] if in_turns else []),
+        ]:
+            raise UsageError(
+                f"{option} is told nothing to compare with",
+                "",
+                "add --baseline NAME; make one with: farm baseline save NAME",
+            )
         return []
     record = session.record()
     if not (found := record.baseline(name)):
@@ -65,7 +84,10 @@ def baseline_named(session: Session, name: str | None, fail_on: float | None, in
         raise UsageError(
             f"there is no baseline {name!r}",
             known,
-            f"farm baseline save {shlex.quote(name)}, or: farm bench --save-baseline {shlex.quote(name)}",
+            (
+                f"farm baseline save {shlex.quote(name)}, or: farm bench --save-baseline "
+                f"{shlex.quote(name)}"
+            ),
         )
     return found
 
@@ -90,7 +112,13 @@ def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -
             contest(run, run, session.fleet(), session.artifacts())
 
 
-def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_turns: bool, deadline_s: float | None) -> list[Pair]:
+def against(
+    session: Session,
+    before: Sequence[Run],
+    runs: Sequence[Run],
+    in_turns: bool,
+    deadline_s: float | None,
+) -> list[Pair]:
     """Compare runs with those of a baseline.
 
     With `in_turns`, both builds are measured again, interleaved, for each pair that the stored runs
@@ -102,11 +130,17 @@ def against(session: Session, before: Sequence[Run], runs: Sequence[Run], in_tur
     after = [run for run in runs if (run.device, run.title) in known]
     if not after:
         return []
-    confidence = 1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE  # Bonferroni: each pair may be tested twice
+    confidence = (
+        1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE
+    )  # Bonferroni: each pair may be tested twice
     pairs = comparison.compare(comparison.pair_up(before, after), confidence)
     unsure = [pair for pair in pairs if in_turns and may_be_told(pair)]
     both = [(pair.first, pair.second) for pair in unsure]
-    again = measured_in_turns(session, both, confidence=confidence, deadline_s=deadline_s) if unsure else []
+    again = (
+        measured_in_turns(session, both, confidence=confidence, deadline_s=deadline_s)
+        if unsure
+        else []
+    )
     found = {pair.second.id: pair for pair in again}
     return [found.get(pair.second.id, pair) for pair in pairs]
 
@@ -122,8 +156,12 @@ def _measurable(pair: Pair) -> bool:
     The cache is not checked: see `farm.pipeline.compare.contest`.
     """
     sides = (pair.first, pair.second)
-    alike = len({(run.device, run.profile, run.threads, run.cores, run.pinned) for run in sides}) == 1
-    return alike and all(run.good and run.artifact_digest and run.model_digest and not run.emulated for run in sides)
+    alike = (
+        len({(run.device, run.profile, run.threads, run.cores, run.pinned) for run in sides}) == 1
+    )
+    return alike and all(
+        run.good and run.artifact_digest and run.model_digest and not run.emulated for run in sides
+    )
 
 
 def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any) -> list[Pair]:
@@ -144,8 +182,13 @@ def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
 
     console = session.out()
     console.print(comparison_table(pairs, console.width))
-    if unsure := [pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)]:
-        each = [f"farm compare --in-turns {shlex.quote(pair.first.id)} {shlex.quote(pair.second.id)}" for pair in unsure]
+    if unsure := [
+        pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)
+    ]:
+        each = [
+            f"farm compare --in-turns {shlex.quote(pair.first.id)} {shlex.quote(pair.second.id)}"
+            for pair in unsure
+        ]
         for command in [again] if len(unsure) > 1 and all(map(_measurable, pairs)) else each:
             echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
 
@@ -157,9 +200,21 @@ def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | No
     """
     if slowdown is None or not (slow := [pair for pair in pairs if pair.found.reaches(slowdown)]):
         return None
-    why = "\n".join(f"{pair.second.title} on {pair.second.device}: {pair.found.reason}" for pair in slow)
-    what = f"{len(slow)} of {len(pairs)} became slower, by {100 * slowdown:g} % or more as far as one can tell"
-    return Regression(what, why, "find what changed: farm history MODEL --device NAME; where it is meant to be so: farm baseline save NAME")
+    why = "\n".join(
+        f"{pair.second.title} on {pair.second.device}: {pair.found.reason}" for pair in slow
+    )
+    what = (
+        f"{len(slow)} of {len(pairs)} became slower, by {100 * slowdown:g} % or more as far as "
+        "one can tell"
+    )
+    return Regression(
+        what,
+        why,
+        (
+            "find what changed: farm history MODEL --device NAME; where it is meant to be so: "
+            "farm baseline save NAME"
+        ),
+    )
 
 
 def end_of(pairs: Sequence[Pair], slowdown: float | None) -> None:

@@ -20,12 +20,25 @@ if TYPE_CHECKING:
 @click.command(name="compile")
 @click.argument("model", shell_complete=complete("models"))
 @click.option(
-    "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
+    "-p",
+    "--profile",
+    "profile_name",
+    default="x86",
+    show_default=True,
+    help="The kind of board.",
+    shell_complete=complete("profiles"),
 )
 @with_description
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the artifact into this new folder.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Copy the artifact into this new folder.",
+)
 @shared
-def compile_(session: Session, model: str, profile_name: str, described: Described, output: Path | None) -> None:
+def compile_(
+    session: Session, model: str, profile_name: str, described: Described, output: Path | None
+) -> None:
     """Import a model, check it against its reference, and build it for a profile.
 
     The check runs on this machine. The artifact is a folder: library.so, parameters, metadata.json.
@@ -43,18 +56,31 @@ def compile_(session: Session, model: str, profile_name: str, described: Describ
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     if output and output.exists():
-        raise UsageError(f"{output} exists already", "an artifact is never mixed with other files", "name a new folder, or remove it")
+        raise UsageError(
+            f"{output} exists already",
+            "an artifact is never mixed with other files",
+            "name a new folder, or remove it",
+        )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        prepared, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
+        prepared, artifact = compile_model(
+            chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show
+        )
     if output:
         shutil.copytree(artifact.library.parent, output)
     if session.as_json:
         session.document("artifact", _body(prepared, artifact))
         return
     where = output or artifact.library.parent
-    how = "from the store" if artifact.cached else f"built in {sum(artifact.seconds.values()):.1f} s"
-    echo(f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, artifact {artifact.digest[:12]}")
-    echo(f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}")
+    how = (
+        "from the store" if artifact.cached else f"built in {sum(artifact.seconds.values()):.1f} s"
+    )
+    echo(
+        f"{artifact.model} for {artifact.profile}: {artifact.nbytes / 1e6:.1f} MB, {how}, "
+        f"artifact {artifact.digest[:12]}"
+    )
+    echo(
+        f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}"
+    )
     if batch := batch_in_words(prepared.inputs, prepared.fixed):
         echo(f"batch: {batch}")
     echo(str(where))
@@ -63,11 +89,20 @@ def compile_(session: Session, model: str, profile_name: str, described: Describ
 
         console = session.out()
         console.print(views.kernel_table(artifact.kernels, console.width))
-        console.print(views.ledger_table({"import and check": prepared.seconds, "build": artifact.seconds}, console.width))
+        console.print(
+            views.ledger_table(
+                {"import and check": prepared.seconds, "build": artifact.seconds}, console.width
+            )
+        )
 
 
 def _body(prepared: Prepared, artifact: Artifact) -> dict[str, object]:
     import json
 
     metadata = json.loads((artifact.library.parent / "metadata.json").read_text())
-    return {**metadata, "path": str(artifact.library.parent), "cached": artifact.cached, "engine": prepared.engine}
+    return {
+        **metadata,
+        "path": str(artifact.library.parent),
+        "cached": artifact.cached,
+        "engine": prepared.engine,
+    }

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @on_devices
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest a job may take on a device.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest a job may take on a device.",
+)
 @with_gates
 @with_description
 @on_cluster
@@ -69,7 +75,13 @@ def deploy(
 
     session.cluster = cluster
     fleet = session.fleet()
-    plan = replace(Plan.once(), deadline_s=fleet.bench.plan.deadline_s, install=True, min_snr_db=min_snr_db, min_top1=min_top1)
+    plan = replace(
+        Plan.once(),
+        deadline_s=fleet.bench.plan.deadline_s,
+        install=True,
+        min_snr_db=min_snr_db,
+        min_top1=min_top1,
+    )
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
@@ -99,9 +111,26 @@ def _line(run: Run, artifact: Artifact | None) -> str:
         return f"{run.model} on {run.device}: {run.reason}"
     right = run.verdict is not Verdict.WRONG
     answer = "right" if right else f"WRONG ({run.reason})"
-    sent = f"{samples.uploaded / 1e6:.1f} MB sent" if samples.uploaded else "nothing to send, it was there already"
+    sent = (
+        f"{samples.uploaded / 1e6:.1f} MB sent"
+        if samples.uploaded
+        else "nothing to send, it was there already"
+    )
     size = f"{artifact.nbytes / 1e6:.1f} MB, " if artifact else ""
-    snr = f", signal to noise {samples.agreement.snr_db:.1f} dB" if math.isfinite(samples.agreement.snr_db) else ""
+    snr = (
+        f", signal to noise {samples.agreement.snr_db:.1f} dB"
+        if math.isfinite(samples.agreement.snr_db)
+        else ""
+    )
     difference = f"largest difference {samples.agreement.max_abs:.2g} from the reference{snr}"
-    kept = f"release {samples.release} is current" if samples.release else "not kept there" if right else "not installed"
-    return f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact {(run.artifact_digest or '')[:12]}; {kept}"
+    kept = (
+        f"release {samples.release} is current"
+        if samples.release
+        else "not kept there"
+        if right
+        else "not installed"
+    )
+    return (
+        f"{run.model} on {run.device}: {answer}, {difference}; {size}{sent}, artifact "
+        f"{(run.artifact_digest or '')[:12]}; {kept}"
+    )

@@ -21,7 +21,9 @@ _SESSION_S = 60.0
 @click.command()
 @on_devices
 @shared
-def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+def deployments(
+    session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
+) -> None:
     """List the models deployed on devices, with their releases, digests and dates.
 
     The default is all devices. The release marked with an arrow is the current one: farm run uses
@@ -36,7 +38,14 @@ def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...
     chosen = session.fleet().select_devices(devices, tags, everywhere or not (devices or tags))
     found = _ask(session, chosen, "asking the devices", deployments_task)
     if session.as_json:
-        session.document("deployments", {"devices": [{"device": name, **_listed_body(answer)} for name, answer in found.items()]})
+        session.document(
+            "deployments",
+            {
+                "devices": [
+                    {"device": name, **_listed_body(answer)} for name, answer in found.items()
+                ]
+            },
+        )
     else:
         _show(session, found)
     _end(found)
@@ -45,9 +54,22 @@ def deployments(session: Session, devices: tuple[str, ...], tags: tuple[str, ...
 @click.command()
 @click.argument("name")
 @on_devices
-@click.option("--to", "number", type=click.IntRange(1), metavar="RELEASE", help="The release. [default: the one before the current]")
+@click.option(
+    "--to",
+    "number",
+    type=click.IntRange(1),
+    metavar="RELEASE",
+    help="The release. [default: the one before the current]",
+)
 @shared
-def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, number: int | None) -> None:
+def rollback(
+    session: Session,
+    name: str,
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+    number: int | None,
+) -> None:
     """Make an earlier release of a deployed model the current one.
 
     Nothing is built, and nothing is sent.
@@ -60,14 +82,26 @@ def rollback(session: Session, name: str, devices: tuple[str, ...], tags: tuple[
 
     chosen = session.fleet().select_devices(devices, tags, everywhere)
     found = _ask(session, chosen, f"rolling {name} back", roll_back_task, name, number or 0)
-    _report(session, found, lambda device, release: f"{name} on {device}: release {release.number} of {_date(release)} is current")
+    _report(
+        session,
+        found,
+        lambda device, release: (
+            f"{name} on {device}: release {release.number} of {_date(release)} is current"
+        ),
+    )
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @on_devices
 @shared
-def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+def undeploy(
+    session: Session,
+    names: tuple[str, ...],
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+) -> None:
     """Remove deployed models from devices, with all their releases.
 
     Their files are deleted when the space is needed for others; farm provision --remove removes
@@ -83,20 +117,37 @@ def undeploy(session: Session, names: tuple[str, ...], devices: tuple[str, ...],
     _report(session, found, lambda device, _: f"{', '.join(names)}: no longer on {device}")
 
 
-def _ask(session: Session, chosen: tuple[Device, ...], title: str, question: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+def _ask(
+    session: Session,
+    chosen: tuple[Device, ...],
+    title: str,
+    question: Callable[..., Any],
+    *arguments: Any,
+) -> dict[str, Any]:
     """Return the devices' answers or errors, in the order of `chosen`."""
     from farm.commands.progress import Spinner
     from farm.pipeline import ask
 
     with Spinner(session, title) as spinner:
         slots = max(len(chosen), build_slots())
-        found = ask(chosen, question, *arguments, store=session.artifacts(), slots=slots, timeout_s=_SESSION_S, show=spinner.show)
+        found = ask(
+            chosen,
+            question,
+            *arguments,
+            store=session.artifacts(),
+            slots=slots,
+            timeout_s=_SESSION_S,
+            show=spinner.show,
+        )
     return {device.name: found[device.name] for device in chosen}
 
 
 def _report(session: Session, found: Mapping[str, Any], line: Callable[[str, Any], str]) -> None:
     if session.as_json:
-        session.document("deployed", {"devices": [{"device": name, **_body(answer)} for name, answer in found.items()]})
+        session.document(
+            "deployed",
+            {"devices": [{"device": name, **_body(answer)} for name, answer in found.items()]},
+        )
     for name, answer in found.items():
         if isinstance(answer, FarmError):
             show_error(answer)
@@ -114,7 +165,12 @@ def _end(found: Mapping[str, Any]) -> None:
 def _show(session: Session, found: Mapping[str, Any]) -> None:
     from farm import views
 
-    rows = [(name, release) for name, answer in found.items() if not isinstance(answer, FarmError) for release in answer]
+    rows = [
+        (name, release)
+        for name, answer in found.items()
+        if not isinstance(answer, FarmError)
+        for release in answer
+    ]
     if rows:
         console = session.out()
         console.print(views.deployments_table(rows, console.width))
@@ -142,7 +198,10 @@ def _body(answer: Any) -> dict[str, Any]:
 
     if isinstance(answer, FarmError):
         return {"error": asdict(answer.as_failure())}
-    return {"error": None, **({"release": _release_body(answer)} if isinstance(answer, Release) else {})}
+    return {
+        "error": None,
+        **({"release": _release_body(answer)} if isinstance(answer, Release) else {}),
+    }
 
 
 def _release_body(release: Release) -> dict[str, Any]:

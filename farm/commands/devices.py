@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @on_devices
 @shared
-def devices(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+def devices(
+    session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
+) -> None:
     """List the devices of devices.toml with their state; with -v, also with their facts.
 
     A device is ready, emulated, offline (it does not answer) or unavailable (this machine lacks
@@ -31,17 +33,33 @@ def devices(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], e
     states = thread_map(transports.state, chosen)
     facts: dict[str, Any] = {}
     if session.verbosity > 0:
-        facts = _facts(session, [device for device, state in zip(chosen, states, strict=True) if state.usable])
+        facts = _facts(
+            session, [device for device, state in zip(chosen, states, strict=True) if state.usable]
+        )
     if session.as_json:
         session.document(
-            "devices", {"devices": [_body(device, state, facts.get(device.name)) for device, state in zip(chosen, states, strict=True)]}
+            "devices",
+            {
+                "devices": [
+                    _body(device, state, facts.get(device.name))
+                    for device, state in zip(chosen, states, strict=True)
+                ]
+            },
         )
         return
     from farm import views
 
     console = session.out()
     rows = [
-        views.DeviceRow(device.name, device.profile.name, device.url, device.tags, state.word, _note(state), _known(facts.get(device.name)))
+        views.DeviceRow(
+            device.name,
+            device.profile.name,
+            device.url,
+            device.tags,
+            state.word,
+            _note(state),
+            _known(facts.get(device.name)),
+        )
         for device, state in zip(chosen, states, strict=True)
     ]
     console.print(views.devices_table(rows, console.width))

@@ -23,7 +23,9 @@ _MODEL = "digits"
 @click.command()
 @on_devices
 @shared
-def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool) -> None:
+def doctor(
+    session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
+) -> None:
     """Check this machine, and devices layer by layer: from the name to the answer of a small model.
 
     The first layer of a device that fails is reported, with the reason and the command that repairs
@@ -39,7 +41,9 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     from farm.pipeline.doctor.host import examine_host
 
     fleet = session.fleet()
-    chosen = fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
+    chosen = (
+        fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
+    )
     model = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
     store = session.artifacts()
     found: dict[str, list[Finding]] = {_HERE: examine_host(store)}
@@ -48,7 +52,15 @@ def doctor(session: Session, devices: tuple[str, ...], tags: tuple[str, ...], ev
     if chosen:
         with Spinner(session, "asking the devices") as spinner:
             keep, host = session.record(), host_profile(fleet)
-            found |= examine(chosen, model=model, host=host, store=store, keep=keep, slots=build_slots(), show=spinner.show)
+            found |= examine(
+                chosen,
+                model=model,
+                host=host,
+                store=store,
+                keep=keep,
+                slots=build_slots(),
+                show=spinner.show,
+            )
     if session.as_json:
         session.document("doctor", {"examined": doctor_output.body(found)})
     else:

@@ -17,21 +17,30 @@ def lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
 
     `name` is the device's, given if there are several.
     """
-    what, why, fix = finding.failure.parts() if finding.failure else (finding.detail, "", finding.advice)
-    sign, shade = ("✗", "red") if finding.failure else ("!", "yellow") if finding.advice else ("✓", "green")
+    what, why, fix = (
+        finding.failure.parts() if finding.failure else (finding.detail, "", finding.advice)
+    )
+    sign, shade = (
+        ("✗", "red") if finding.failure else ("!", "yellow") if finding.advice else ("✓", "green")
+    )
     head = f"{sanitize.one_line(name)}  " if name else "  "
     below = " " * (len(head) + 4)
     first, *more = sanitize.lines(what) or [""]
     shown: list[list[str | Styled]] = [[head, Styled(sign, shade), f" {finding.layer}: {first}"]]
     for label, text in (("why", why), ("fix", fix)):
         first, *rest = sanitize.lines(text) or [""]
-        more += [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in rest)] if text else []
+        more += (
+            [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in rest)] if text else []
+        )
     return shown + [[f"{below}{line}"] for line in more]
 
 
 def body(found: Mapping[str, Sequence[Finding]]) -> list[dict[str, Any]]:
     """Return the findings by device as JSON."""
-    return [{"name": name, "layers": [_layer(finding) for finding in findings]} for name, findings in found.items()]
+    return [
+        {"name": name, "layers": [_layer(finding) for finding in findings]}
+        for name, findings in found.items()
+    ]
 
 
 def _layer(finding: Finding) -> dict[str, Any]:
@@ -41,7 +50,9 @@ def _layer(finding: Finding) -> dict[str, Any]:
         "holds": failure is None,
         "detail": finding.detail,
         "advice": finding.advice,
-        "error": None if failure is None else {"kind": failure.kind, "what": failure.what, "why": failure.why, "fix": failure.fix},
+        "error": None
+        if failure is None
+        else {"kind": failure.kind, "what": failure.what, "why": failure.why, "fix": failure.fix},
     }
 
 

@@ -18,7 +18,10 @@ option = click.option(
     "--against",
     metavar="ENGINE,...",
     callback=lambda _context, _parameter, text: _engines(text),
-    help="On this machine, also run the models in onnxruntime, torch or litert, interleaved with farm.",
+    help=(
+        "On this machine, also run the models in onnxruntime, torch or litert, interleaved with "
+        "farm."
+    ),
 )
 
 
@@ -30,7 +33,9 @@ def _engines(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]) -> list[Contest]:
+def contests(
+    session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]
+) -> list[Contest]:
     """Measure the other engines for each job whose answer was right. Raises FarmError."""
     if not names:
         return []
@@ -39,10 +44,20 @@ def contests(session: Session, jobs: Sequence[Job], outcome: Outcome, names: tup
     from farm.pipeline.other_engines import against
     from farm.types import Verdict
 
-    right = {(run.device, run.title) for run in outcome.runs if run.samples and run.verdict is not Verdict.WRONG}
+    right = {
+        (run.device, run.title)
+        for run in outcome.runs
+        if run.samples and run.verdict is not Verdict.WRONG
+    }
     chosen = [job for job in jobs if (job.device.name, job.title) in right]
     with Spinner(session, f"against {', '.join(names)}") as spinner:
-        return against(chosen, names, host=host_profile(session.fleet()), store=session.artifacts(), show=spinner.show)
+        return against(
+            chosen,
+            names,
+            host=host_profile(session.fleet()),
+            store=session.artifacts(),
+            show=spinner.show,
+        )
 
 
 def show(session: Session, found: Sequence[Contest]) -> None:

@@ -18,13 +18,34 @@ FOLDER, PARTS = "folder", "parts"
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @click.option(
-    "-p", "--profile", "profile_name", default="x86", show_default=True, help="The kind of board.", shell_complete=complete("profiles")
+    "-p",
+    "--profile",
+    "profile_name",
+    default="x86",
+    show_default=True,
+    help="The kind of board.",
+    shell_complete=complete("profiles"),
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The folder to write to: a new one; for parts, any.")
-@click.option("--format", "kind", type=click.Choice([FOLDER, PARTS]), default=FOLDER, show_default=True, help="What to write, see above.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The folder to write to: a new one; for parts, any.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice([FOLDER, PARTS]),
+    default=FOLDER,
+    show_default=True,
+    help="What to write, see above.",
+)
 @with_description
 @shared
-def export(session: Session, model: str, profile_name: str, output: Path, kind: str, described: Described) -> None:
+def export(
+    session: Session, model: str, profile_name: str, output: Path, kind: str, described: Described
+) -> None:
     """Write a model as files that run without farm, and without Python.
 
     folder: the model, a C++ header and its runner, the runtime's sources, an example (image in,
@@ -45,24 +66,45 @@ def export(session: Session, model: str, profile_name: str, output: Path, kind: 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
     if kind == FOLDER and output.exists():
-        raise UsageError(f"{output} exists already", "an export is never mixed with other files", "name a new folder, or remove it")
-    if kind == FOLDER and profile.on_gpu:
-        fix = f"write its parts, for a program of your own with TVM's runtime for GPUs: --format {PARTS}"
         raise UsageError(
-            f"{profile.name} is for GPUs, and the runtime of the folder for CPUs", "its runner would not find the kernels", fix
+            f"{output} exists already",
+            "an export is never mixed with other files",
+            "name a new folder, or remove it",
+        )
+    if kind == FOLDER and profile.on_gpu:
+        fix = (
+            "write its parts, for a program of your own with TVM's runtime for GPUs: --format "
+            f"{PARTS}"
+        )
+        raise UsageError(
+            f"{profile.name} is for GPUs, and the runtime of the folder for CPUs",
+            "its runner would not find the kernels",
+            fix,
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        _, artifact = compile_model(chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
+        _, artifact = compile_model(
+            chosen, profile, host=host_profile(fleet), store=session.artifacts(), show=spinner.show
+        )
     written = [output]
     if kind == FOLDER:
         out.write(chosen, artifact, output)
     else:
         written = out.write_parts(chosen, artifact, output)
     if session.as_json:
-        session.document("export", {"artifact": artifact.digest, "profile": artifact.profile, "paths": [str(path) for path in written]})
+        session.document(
+            "export",
+            {
+                "artifact": artifact.digest,
+                "profile": artifact.profile,
+                "paths": [str(path) for path in written],
+            },
+        )
         return
     for path in written:
         echo(str(path))
     if kind == FOLDER:
         build = shlex.quote(f"{output}/build")
-        echo(f"build it: cmake -B {build} -S {shlex.quote(str(output))} && cmake --build {build} -j", err=True)
+        echo(
+            f"build it: cmake -B {build} -S {shlex.quote(str(output))} && cmake --build {build} -j",
+            err=True,
+        )

@@ -12,7 +12,14 @@ from farm.commands.output import echo
 @click.command()
 @click.argument("model", required=False, shell_complete=complete("models"))
 @of_device
-@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="The number of runs.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="The number of runs.",
+)
 @shared
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
     """Show stored runs, the newest first, failed ones too.

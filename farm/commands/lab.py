@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farm.commands import output
-from farm.commands.lab_leasing import BEAT_PARTS, IN_QUEUE_S, Heartbeats, give_back, granted, patient, reachable, request_of
+from farm.commands.lab_leasing import (
+    BEAT_PARTS,
+    IN_QUEUE_S,
+    Heartbeats,
+    give_back,
+    granted,
+    patient,
+    reachable,
+    request_of,
+)
 from farm.commands.output import echo
 from farm.errors import UsageError
 
@@ -21,7 +30,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 of_socket = click.option(
-    "--socket", type=click.Path(path_type=Path), envvar="FARM_LAB", metavar="FILE", help="The server's control socket."
+    "--socket",
+    type=click.Path(path_type=Path),
+    envvar="FARM_LAB",
+    metavar="FILE",
+    help="The server's control socket.",
 )
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
@@ -29,12 +42,43 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON doc
 def _request_options(command: F) -> F:
     """Add the options of what is leased."""
     for option in (
-        click.option("--for", "for_", metavar="DURATION", default="1h", show_default=True, help="For how long at most, such as 30m."),
-        click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="How many boards."),
-        click.option("--board", default="", metavar="NAME", help="This board only. [default: any of the kind]"),
-        click.option("--class", "rank", default="interactive", show_default=True, metavar="CLASS", help="interactive, ci or batch."),
-        click.option("--wait", metavar="DURATION", help="How long to wait in the queue. [default: as long as it takes]"),
-        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Said of the lease where it is listed."),
+        click.option(
+            "--for",
+            "for_",
+            metavar="DURATION",
+            default="1h",
+            show_default=True,
+            help="For how long at most, such as 30m.",
+        ),
+        click.option(
+            "--count", type=click.IntRange(1), default=1, show_default=True, help="How many boards."
+        ),
+        click.option(
+            "--board",
+            default="",
+            metavar="NAME",
+            help="This board only. [default: any of the kind]",
+        ),
+        click.option(
+            "--class",
+            "rank",
+            default="interactive",
+            show_default=True,
+            metavar="CLASS",
+            help="interactive, ci or batch.",
+        ),
+        click.option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait in the queue. [default: as long as it takes]",
+        ),
+        click.option(
+            "--label",
+            "labels",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Said of the lease where it is listed.",
+        ),
     ):
         command = option(command)
     return command
@@ -56,9 +100,21 @@ def lab() -> None:
 
 
 @lab.command()
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The lab.toml with classes, shares and boards.")
-@click.option("--host", help="The address for TVM's clients and servers. [default: that of lab.toml, 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 lets the system choose. [default: that of lab.toml, 9190]")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The lab.toml with classes, shares and boards.",
+)
+@click.option(
+    "--host",
+    help="The address for TVM's clients and servers. [default: that of lab.toml, 127.0.0.1]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="The port; 0 lets the system choose. [default: that of lab.toml, 9190]",
+)
 @click.option(
     "--metrics",
     "metrics_port",
@@ -71,7 +127,10 @@ def lab() -> None:
     "page_port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Serve the page, REST and metrics at http://127.0.0.1:PORT. [default: that of lab.toml; no page]",
+    help=(
+        "Serve the page, REST and metrics at http://127.0.0.1:PORT. [default: that of lab.toml; "
+        "no page]"
+    ),
 )
 @click.option(
     "--unknown-key-s",
@@ -81,7 +140,11 @@ def lab() -> None:
     show_default=True,
     help="How long a TVM client's request for a kind that no board has had waits for one.",
 )
-@click.option("--open-to-network", is_flag=True, help="Listen beyond loopback: whoever reaches the port can use the boards.")
+@click.option(
+    "--open-to-network",
+    is_flag=True,
+    help="Listen beyond loopback: whoever reaches the port can use the boards.",
+)
 def serve(
     config: Path | None,
     host: str | None,
@@ -109,7 +172,9 @@ def serve(
     address, usual_port = settings.tracker
     address = host or address
     refuse_open(address, open_to_network)
-    place = LabPlace(_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port)
+    place = LabPlace(
+        _folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
+    )
     beside = _page(settings.page if page_port is None else page_port, place.folder)
     with contextlib.suppress(signals.Stopped):
         serve_lab(
@@ -185,7 +250,10 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
         document("lab_lease", {"lease": found, "tracker": tracker})
         return
     echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
-    echo(f"TVM_TRACKER_HOST={tracker['host']} TVM_TRACKER_PORT={tracker['port']} TVM_TRACKER_KEY={found['key']}")
+    echo(
+        f"TVM_TRACKER_HOST={tracker['host']} TVM_TRACKER_PORT={tracker['port']} "
+        f"TVM_TRACKER_KEY={found['key']}"
+    )
     echo(f"give it back: farm lab end {found['lease']}")
 
 
@@ -193,9 +261,17 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
 @click.argument("kind")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_request_options
-@click.option("--heartbeat", default="60s", show_default=True, metavar="DURATION", help="Without a sign of life for so long, it ends.")
+@click.option(
+    "--heartbeat",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="Without a sign of life for so long, it ends.",
+)
 @of_socket
-def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any) -> None:
+def run(
+    kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any
+) -> None:
     """Lease boards for as long as a program runs.
 
     It finds them by the variables of TVM's tools: TVM_TRACKER_HOST, TVM_TRACKER_PORT and
@@ -215,10 +291,23 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
         found = granted(client, {**request_of(kind, options), "heartbeat_s": beat_s})
         number, tracker = found["lease"], client.hello["tracker"]
         try:
-            addresses = [one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]]
-            with Relay(Leased(kind, found["key"], addresses, (reachable(tracker["host"]), tracker["port"]))) as relay:
-                variables = {"TVM_TRACKER_HOST": HOST, "TVM_TRACKER_PORT": str(relay.port), "TVM_TRACKER_KEY": kind}
-                variables |= {"FARM_LAB_LEASE": str(number), "FARM_LAB_BOARDS": " ".join(found["boards"])}
+            addresses = [
+                one["address"]
+                for one in client.ask("boards")["boards"]
+                if one["name"] in found["boards"]
+            ]
+            with Relay(
+                Leased(kind, found["key"], addresses, (reachable(tracker["host"]), tracker["port"]))
+            ) as relay:
+                variables = {
+                    "TVM_TRACKER_HOST": HOST,
+                    "TVM_TRACKER_PORT": str(relay.port),
+                    "TVM_TRACKER_KEY": kind,
+                }
+                variables |= {
+                    "FARM_LAB_LEASE": str(number),
+                    "FARM_LAB_BOARDS": " ".join(found["boards"]),
+                }
                 child = subprocesses.attached(command, env=variables)
                 try:
                     beating = Heartbeats(path, number, beat_s)
@@ -233,7 +322,13 @@ def run(kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None
 
 @lab.command()
 @click.argument("number", metavar="LEASE", type=click.IntRange(1))
-@click.option("--because", "why", default="", metavar="REASON", help="Why; an administrator's reason for ending another's lease.")
+@click.option(
+    "--because",
+    "why",
+    default="",
+    metavar="REASON",
+    help="Why; an administrator's reason for ending another's lease.",
+)
 @of_socket
 @as_json
 def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
@@ -264,7 +359,9 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     from farm.lab.durations import duration, parse_duration
 
     with _client(socket) as client:
-        found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))["lease"]
+        found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))[
+            "lease"
+        ]
     if json_:
         document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
         return
@@ -272,7 +369,13 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
 
 
 @lab.command()
-@click.option("--since", type=click.IntRange(0), default=0, metavar="NUMBER", help="Only those after this one.")
+@click.option(
+    "--since",
+    type=click.IntRange(0),
+    default=0,
+    metavar="NUMBER",
+    help="Only those after this one.",
+)
 @of_socket
 @as_json
 def events(since: int, socket: Path | None, json_: bool) -> None:
@@ -310,14 +413,21 @@ def page(socket: Path | None) -> None:
 
 
 def _page(port: int | None, folder: Path) -> Beside | None:
-    """Return what serves the page, if there is to be one. Raises UsageError if its library is missing."""
+    """Return what serves the page, if there is to be one.
+
+    Raises UsageError if its library is missing.
+    """
     if port is None:
         return None
     try:
         from farm.lab_page.server import beside
     except ModuleNotFoundError as exc:
         why = f"Python has no {exc.name}"
-        raise UsageError("the lab's page needs a library", why, "pip install 'tvm-farm[lab]', or leave the page out") from exc
+        raise UsageError(
+            "the lab's page needs a library",
+            why,
+            "pip install 'tvm-farm[lab]', or leave the page out",
+        ) from exc
     return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 

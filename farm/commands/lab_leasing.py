@@ -21,7 +21,10 @@ BEAT_PARTS = 4  # heartbeats in the time after which a lease without any is aban
 
 
 class Heartbeats:
-    """Tells the server that a lease's program runs; a server that is started again is found again."""
+    """Tells the server that a lease's program runs.
+
+    A server that is started again is found again.
+    """
 
     def __init__(self, path: Path, number: int, beat_s: float) -> None:
         self._path = path
@@ -51,22 +54,35 @@ def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
     said = ""
     try:
         while found["state"] == "queued":
-            line = f"lease {found['lease']}: {found['queue']['place']}. in the queue: {found['queue']['reason']}"
+            line = (
+                f"lease {found['lease']}: {found['queue']['place']}. in the queue: "
+                f"{found['queue']['reason']}"
+            )
             if line != said:
                 echo(line, err=True)
                 said = line
             if request.get("heartbeat_s"):
                 client.ask("heartbeat", lease=found["lease"])
-            found = client.ask("wait", lease=found["lease"], timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS))[
-                "lease"
-            ]
+            found = client.ask(
+                "wait",
+                lease=found["lease"],
+                timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS),
+            )["lease"]
     except BaseException:
         give_back(client.path, found["lease"])
         raise
     if found["state"] != "active":
-        how = "has timed out in the queue" if found["state"] == "timed out" else f"has ended: {found['state']}"
+        how = (
+            "has timed out in the queue"
+            if found["state"] == "timed out"
+            else f"has ended: {found['state']}"
+        )
         what = f"lease {found['lease']} {how}"
-        raise DeadlineError(what, found["why"], "wait longer with --wait, or see who has the boards: farm lab leases")
+        raise DeadlineError(
+            what,
+            found["why"],
+            "wait longer with --wait, or see who has the boards: farm lab leases",
+        )
     return found
 
 
@@ -111,6 +127,10 @@ def _labels(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise UsageError(f"--label {text} is no label", "it wants NAME=VALUE", "for example --label commit=1a2b3c")
+            raise UsageError(
+                f"--label {text} is no label",
+                "it wants NAME=VALUE",
+                "for example --label commit=1a2b3c",
+            )
         found[name] = value
     return found

@@ -1,4 +1,7 @@
-"""--shape, --value, --dtype, --module and --trust: properties of a model that its file does not state."""
+"""--shape, --value, --dtype, --module and --trust.
+
+Properties of a model that its file does not state.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 class Described:
     """Properties of a model given on the command line.
 
-    Shapes, element types and constant values of inputs by name, the function that makes the module, and whether the
-    file is trusted. It is false if none is given.
+    Shapes, element types and constant values of inputs by name, the function that makes the module,
+    and whether the file is trusted. It is false if none is given.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -35,18 +38,36 @@ class Described:
     def of(self, model: Model) -> Model:
         """Return the model with these properties added."""
         shapes, dtypes = {**model.shapes, **self.shapes}, {**model.dtypes, **self.dtypes}
-        module, trust, values = self.module or model.module, self.trust or model.trust, {**model.values, **self.values}
-        return replace(model, shapes=shapes, dtypes=dtypes, module=module, trust=trust, values=values)
+        module, trust, values = (
+            self.module or model.module,
+            self.trust or model.trust,
+            {**model.values, **self.values},
+        )
+        return replace(
+            model, shapes=shapes, dtypes=dtypes, module=module, trust=trust, values=values
+        )
 
 
-def _described(shapes: tuple[str, ...], values: tuple[str, ...], dtypes: tuple[str, ...], module: str | None, trust: bool) -> Described:
+def _described(
+    shapes: tuple[str, ...],
+    values: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    module: str | None,
+    trust: bool,
+) -> Described:
     """Return the values of the options.
 
     Raises UsageError for a malformed shape or value, an unknown element type, or a malformed
     function name.
     """
     named = None if module is None else _module(module)
-    return Described(dict(map(_shape, shapes)), dict(map(_dtype, dtypes)), named, trust, dict(map(_value, values)))
+    return Described(
+        dict(map(_shape, shapes)),
+        dict(map(_dtype, dtypes)),
+        named,
+        trust,
+        dict(map(_value, values)),
+    )
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -58,7 +79,11 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     except ValueError:
         extents = (0,)
     if not name or min(extents) < 1:
-        raise UsageError(f"--shape {text}: no input's name and shape", "extents are whole numbers above 0", "--shape NAME:1,3,224,224")
+        raise UsageError(
+            f"--shape {text}: no input's name and shape",
+            "extents are whole numbers above 0",
+            "--shape NAME:1,3,224,224",
+        )
     return name, extents
 
 
@@ -86,7 +111,11 @@ def _dtype(text: str) -> tuple[str, str]:
     name, _, dtype = text.rpartition(":")
     if dtype not in DTYPES or not (name or "float" in dtype):
         fix = "--dtype float16, or of one input --dtype NAME:int64"
-        raise UsageError(f"--dtype {text}: no such type", f"an input is one of {', '.join(DTYPES)}; all floats together a float", fix)
+        raise UsageError(
+            f"--dtype {text}: no such type",
+            f"an input is one of {', '.join(DTYPES)}; all floats together a float",
+            fix,
+        )
     return name, dtype
 
 
@@ -97,7 +126,9 @@ def _module(text: str) -> str:
     try:
         return python_source(text)
     except ValueError as exc:
-        raise UsageError("--module names no function", str(exc), "--module package.module:function") from exc
+        raise UsageError(
+            "--module names no function", str(exc), "--module package.module:function"
+        ) from exc
 
 
 with_description = gathered(
@@ -115,19 +146,29 @@ with_description = gathered(
         "values",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An input of ONNX, or a number that TorchScript takes, that is a constant (sr=16000, flags=[1,0]); may be repeated.",
+        help=(
+            "An input of ONNX, or a number that TorchScript takes, that is a constant (sr=16000, "
+            "flags=[1,0]); may be repeated."
+        ),
     ),
     click.option(
         "--dtype",
         "dtypes",
         multiple=True,
         metavar="[NAME:]TYPE",
-        help="The element type of a TorchScript input (ids:int64), or of all floats of a module (float16); may be repeated.",
+        help=(
+            "The element type of a TorchScript input (ids:int64), or of all floats of a module "
+            "(float16); may be repeated."
+        ),
     ),
     click.option(
         "--module",
         metavar="PKG.MOD:FUNCTION",
-        help="The function that returns the module, and example inputs, for a .pth file of weights.",
+        help="The function that returns the module, and example inputs, for a .pth file of weights.",  # noqa: E501
     ),
-    click.option("--trust", is_flag=True, help="Import the model without a sandbox: it can do whatever you can."),
+    click.option(
+        "--trust",
+        is_flag=True,
+        help="Import the model without a sandbox: it can do whatever you can.",
+    ),
 )

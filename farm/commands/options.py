@@ -21,10 +21,16 @@ class AnyNumber(click.types.FloatParamType):
     reached.
     """
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
         """Return the number; fail if it is not finite."""
         number = super().convert(value, parameter, context)
-        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", parameter, context)
+        return (
+            number
+            if math.isfinite(number)
+            else self.fail(f"{value} is not a finite number", parameter, context)
+        )
 
 
 class Number(AnyNumber, click.FloatRange):
@@ -72,7 +78,15 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
     """Return the option -d, --device; the command receives it as `name`."""
-    return click.option("-d", "--device", name, metavar="NAME", help=help, shell_complete=complete("devices"), **more)
+    return click.option(
+        "-d",
+        "--device",
+        name,
+        metavar="NAME",
+        help=help,
+        shell_complete=complete("devices"),
+        **more,
+    )
 
 
 on_device = device_option("device_name", "The device.", required=True)
@@ -83,7 +97,14 @@ several_devices = device_option("devices", "A device; may be repeated.", multipl
 def on_devices(command: Command) -> Command:
     """Add the options that choose devices: --device, --tag and --all."""
     everywhere = click.option("-a", "--all", "everywhere", is_flag=True, help="All devices.")
-    tags = click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="All devices with the tag; may be repeated.")
+    tags = click.option(
+        "-t",
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="TAG",
+        help="All devices with the tag; may be repeated.",
+    )
     chosen: Command = several_devices(tags(everywhere(command)))
     return chosen
 
@@ -99,7 +120,11 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the distinct numbers of an option such as 1,2,4. Raises UsageError."""
     words = text.split(",") if text else []
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"{option} {text}: no numbers", "whole numbers above 0, commas between them", f"{option} 1,2,4")
+        raise UsageError(
+            f"{option} {text}: no numbers",
+            "whole numbers above 0, commas between them",
+            f"{option} 1,2,4",
+        )
     return tuple(dict.fromkeys(map(int, words)))
 
 
@@ -113,7 +138,16 @@ def with_gates(command: Command) -> Command:
         type=Number(0, 100),
         callback=lambda _context, _parameter, value: None if value is None else value / 100,
         metavar="PERCENT",
-        help="WRONG below this share of right labelled samples, or of rows with the reference's best class.",
+        help=(
+            "WRONG below this share of right labelled samples, or of rows with the reference's "
+            "best class."
+        ),
     )
-    snr = click.option("--min-snr", "min_snr_db", type=AnyNumber(), metavar="DB", help="WRONG below this signal-to-noise ratio.")
+    snr = click.option(
+        "--min-snr",
+        "min_snr_db",
+        type=AnyNumber(),
+        metavar="DB",
+        help="WRONG below this signal-to-noise ratio.",
+    )
     return snr(top1(command))

@@ -60,7 +60,9 @@ def echo_json(value: Any) -> None:
 
 def show_error(error: FarmError) -> None:
     """Print an error on stderr. Lines after the first of a part are indented."""
-    for label, text, colour in zip(("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True):
+    for label, text, colour in zip(
+        ("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True
+    ):
         first, *rest = sanitize.lines(str(text)) or [""]
         if text:
             echo(Styled(label, colour, bold=True), f": {first}", err=True)
@@ -78,7 +80,9 @@ def console(*, stderr: bool) -> Console:
     class CleanConsole(Console):
         """A console that drops unsafe characters and links that the cells did not sanitize."""
 
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
             """Yield the segments without unsafe characters and links."""
             for segment in super().render(renderable, options):
                 text, style, control = segment
@@ -92,7 +96,9 @@ def console(*, stderr: bool) -> Console:
             """Raise BrokenPipeError for the command line; rich would exit with an error code."""
             raise BrokenPipeError
 
-    return CleanConsole(file=_unguarded(stderr), highlight=False, emoji=False, markup=False, theme=theme())
+    return CleanConsole(
+        file=_unguarded(stderr), highlight=False, emoji=False, markup=False, theme=theme()
+    )
 
 
 @contextlib.contextmanager
@@ -151,7 +157,9 @@ class _Guarded:
 
 
 def _write(text: str, err: bool) -> None:
-    click.echo(text, file=_unguarded(err), nl=False, color=False if os.environ.get("NO_COLOR") else None)
+    click.echo(
+        text, file=_unguarded(err), nl=False, color=False if os.environ.get("NO_COLOR") else None
+    )
 
 
 def _unguarded(err: bool) -> TextIO:
@@ -171,4 +179,6 @@ def _lines_with_tabs(text: str) -> list[str]:
 
 def _is_drawn(text: str) -> bool:
     """Return whether a segment's text is safe, ignoring line ends and the spaces within numbers."""
-    return sanitize.is_safe(text) or sanitize.is_safe(text.replace("\n", "").replace("\u202f", "").replace("\xa0", ""))
+    return sanitize.is_safe(text) or sanitize.is_safe(
+        text.replace("\n", "").replace("\u202f", "").replace("\xa0", "")
+    )

@@ -23,13 +23,24 @@ _MOST = 20  # kernels, without -v
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @on_device
-@click.option("--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record.")
 @click.option(
-    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write a trace of one inference for ui.perfetto.dev or speedscope."
+    "--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record."
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a trace of one inference for ui.perfetto.dev or speedscope.",
 )
 @with_threads(several=False)
 @with_description
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest it may take on the device.",
+)
 @shared
 def profile(
     session: Session,

@@ -23,7 +23,11 @@ class Spinner:
 
     def __init__(self, session: Session, title: str) -> None:
         self._console, self._title, self._last = session.err(), title, ""
-        self._live = session.verbosity >= 0 and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = (
+            session.verbosity >= 0
+            and self._console.is_terminal
+            and not self._console.is_dumb_terminal
+        )
         self._quiet = session.verbosity < 0
         self._status: Status | None = None
         self._block = ExitStack()
@@ -35,7 +39,12 @@ class Spinner:
         self._block.enter_context(terminal.lent(self._stop, self._start))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._block.__exit__(kind, error, trace)
 
     def say(self, *parts: str | Styled) -> None:
@@ -56,7 +65,9 @@ class Spinner:
 
     def show(self, progress: Progress) -> None:
         """Show the current stage."""
-        text = f"{self._title}: {progress.stage.value}{', ' if progress.note else ''}{progress.note}"
+        text = (
+            f"{self._title}: {progress.stage.value}{', ' if progress.note else ''}{progress.note}"
+        )
         if progress.fraction is not None:
             text += f" {progress.fraction:.0%}"
         if self._status:

@@ -11,7 +11,16 @@ import farm
 from farm.commands import doctor_output
 from farm.commands.common import Session, build_slots, host_profile, shared
 from farm.commands.options import on_devices
-from farm.commands.serve import KEY_FILE, KEY_FILE_HELP, KEY_HELP, NO_KEY_HELP, OPEN, VARIABLE, chosen_key, refuse_open
+from farm.commands.serve import (
+    KEY_FILE,
+    KEY_FILE_HELP,
+    KEY_HELP,
+    NO_KEY_HELP,
+    OPEN,
+    VARIABLE,
+    chosen_key,
+    refuse_open,
+)
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,16 +34,40 @@ _MODEL = "digits"
 @on_devices
 @click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
 @click.option("--tracker", metavar="HOST:PORT", help="With --service: register with this tracker.")
-@click.option("--key-file", type=KEY_FILE, metavar="FILE", help=f"With --service: {KEY_FILE_HELP} [default: a random key, kept there]")
+@click.option(
+    "--key-file",
+    type=KEY_FILE,
+    metavar="FILE",
+    help=f"With --service: {KEY_FILE_HELP} [default: a random key, kept there]",
+)
 @click.option("--key", default="", envvar=VARIABLE, help=f"With --service: {KEY_HELP}")
 @click.option("--no-key", is_flag=True, help=f"With --service: {NO_KEY_HELP}")
-@click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True, help="With --service: the agent's port.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --service: the address to listen on.")
-@click.option("--open-to-network", is_flag=True, help=f"With --service: {OPEN[0].lower()}{OPEN[1:]}")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=9090,
+    show_default=True,
+    help="With --service: the agent's port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="With --service: the address to listen on.",
+)
+@click.option(
+    "--open-to-network", is_flag=True, help=f"With --service: {OPEN[0].lower()}{OPEN[1:]}"
+)
 @click.option("--remove", "away", is_flag=True, help="Remove everything of farm's from the board.")
 @shared
 def provision(
-    session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool, service: bool, away: bool, **options: Any
+    session: Session,
+    devices: tuple[str, ...],
+    tags: tuple[str, ...],
+    everywhere: bool,
+    service: bool,
+    away: bool,
+    **options: Any,
 ) -> None:
     """Install farm's agent on a board, and prove that it works by running a small model.
 
@@ -63,12 +96,22 @@ def provision(
                 for line in doctor_output.lines(finding, name if names else ""):
                     spinner.say(*line)
 
-        common: dict[str, Any] = {"host": host_profile(fleet), "store": session.artifacts(), "slots": build_slots(), "show": spinner.show}
+        common: dict[str, Any] = {
+            "host": host_profile(fleet),
+            "store": session.artifacts(),
+            "slots": build_slots(),
+            "show": spinner.show,
+        }
         if away:
             found = work.remove(chosen, tell=tell, **common)
         else:
-            model, keep = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL), session.record()
-            found = work.provision(chosen, service=wanted, model=model, keep=keep, tell=tell, **common)
+            model, keep = (
+                load(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
+                session.record(),
+            )
+            found = work.provision(
+                chosen, service=wanted, model=model, keep=keep, tell=tell, **common
+            )
     if session.as_json:
         session.document("provision", {"provisioned": doctor_output.body(found)})
     raise SystemExit(doctor_output.exit_code(found))
@@ -82,16 +125,28 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
     from farm.transports.ssh.systemd_service import Service
 
     context = click.get_current_context()
-    given = [name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    given = [
+        name
+        for name in options
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
     if wanted and away:
-        raise UsageError("--service and --remove", "one installs what the other takes away", "use one of them")
+        raise UsageError(
+            "--service and --remove", "one installs what the other takes away", "use one of them"
+        )
     if given and not wanted:
         option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} says how a service is to be", "no service is installed", f"add --service, or leave {option} out")
+        raise UsageError(
+            f"{option} says how a service is to be",
+            "no service is installed",
+            f"add --service, or leave {option} out",
+        )
     if not wanted:
         return None
     key_file, no_key = options.pop("key_file"), options.pop("no_key")
     key = chosen_key(options["key"], key_file, no_key, options["tracker"])
     refuse_open(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
-    return Service(**{**options, "key": key, "random_key": random, "tracker": options["tracker"] or ""})
+    return Service(
+        **{**options, "key": key, "random_key": random, "tracker": options["tracker"] or ""}
+    )

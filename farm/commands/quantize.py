@@ -20,25 +20,71 @@ if TYPE_CHECKING:
     from farm.pipeline.quantize import Report
 
 METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
-_CALIBRATING = ("calibration", "percentile", "global_scale", "weight_scale", "per_tensor", "samples")  # need calibration
+_CALIBRATING = (
+    "calibration",
+    "percentile",
+    "global_scale",
+    "weight_scale",
+    "per_tensor",
+    "samples",
+)  # need calibration
 _LAYERS_SHOWN = 10
 
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
 @click.option(
-    "--data", "path", type=click.Path(path_type=Path), metavar="DIR|NPZ", help="Samples. [default: the model's calibration_data or dataset]"
+    "--data",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="DIR|NPZ",
+    help="Samples. [default: the model's calibration_data or dataset]",
 )
-@click.option("--to", "dtype", type=click.Choice(QUANTIZED), default=QUANTIZED[0], show_default=True, help="The element type, see above.")
-@click.option("--calibration", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How ranges are chosen, see above.")
-@click.option("--percentile", type=Number(0, 100, min_open=True), default=99.99, show_default=True, help="For --calibration percentile.")
-@click.option("--global-scale", type=Number(0, min_open=True), default=8.0, show_default=True, help="For --calibration global_scale.")
 @click.option(
-    "--weight-scale", type=click.Choice(("max", "power2")), default="max", show_default=True, help="power2: round up to a power of 2."
+    "--to",
+    "dtype",
+    type=click.Choice(QUANTIZED),
+    default=QUANTIZED[0],
+    show_default=True,
+    help="The element type, see above.",
 )
-@click.option("--per-tensor", is_flag=True, help="One scale per weight, not one per channel: less exact.")
 @click.option(
-    "--samples", type=click.IntRange(1), default=128, show_default=True, help="The most samples to use, spread evenly over the data."
+    "--calibration",
+    type=click.Choice(METHODS),
+    default=METHODS[0],
+    show_default=True,
+    help="How ranges are chosen, see above.",
+)
+@click.option(
+    "--percentile",
+    type=Number(0, 100, min_open=True),
+    default=99.99,
+    show_default=True,
+    help="For --calibration percentile.",
+)
+@click.option(
+    "--global-scale",
+    type=Number(0, min_open=True),
+    default=8.0,
+    show_default=True,
+    help="For --calibration global_scale.",
+)
+@click.option(
+    "--weight-scale",
+    type=click.Choice(("max", "power2")),
+    default="max",
+    show_default=True,
+    help="power2: round up to a power of 2.",
+)
+@click.option(
+    "--per-tensor", is_flag=True, help="One scale per weight, not one per channel: less exact."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="The most samples to use, spread evenly over the data.",
 )
 @click.option(
     "-p",
@@ -50,7 +96,11 @@ _LAYERS_SHOWN = 10
     shell_complete=complete("profiles"),
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write; its name ends in .int8 or .float16."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The file to write; its name ends in .int8 or .float16.",
 )
 @with_description
 @shared
@@ -95,13 +145,23 @@ def quantize(
     fleet = session.fleet()
     chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
-    settings = Quantize(calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype)
+    settings = Quantize(
+        calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype
+    )
     _check_options(settings)
     if output.suffix != f".{dtype}":
-        fix = f"-o {output.with_suffix(f'.{dtype}')}{', or --to float16' if output.suffix == '.float16' else ''}"
-        raise UsageError(f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix)
+        fix = (
+            "-o "
+            f"{output.with_suffix(f'.{dtype}')}{', or --to float16' if output.suffix == '.float16' else ''}"  # noqa: E501
+        )
+        raise UsageError(
+            f"-o {output}: its name does not end in .{dtype}", "that tells farm what it is", fix
+        )
     if found is None and settings.calibrates:
-        why = "the ranges of its tensors are found by running it, and devices.toml has no calibration_data for it"
+        why = (
+            "the ranges of its tensors are found by running it, and devices.toml has no "
+            "calibration_data for it"
+        )
         raise UsageError(
             f"there are no data to quantize {chosen.name} by",
             why,
@@ -110,7 +170,14 @@ def quantize(
     check_writable(output)
     asked = replace(chosen, quantize=settings, calibration_data=found)
     with Spinner(session, f"quantizing {chosen.name}") as spinner:
-        report = run(asked, profile, output, host=host_profile(fleet), store=session.artifacts(), show=spinner.show)
+        report = run(
+            asked,
+            profile,
+            output,
+            host=host_profile(fleet),
+            store=session.artifacts(),
+            show=spinner.show,
+        )
     if session.as_json:
         session.document("quantize", _body(report, output))
     else:
@@ -122,16 +189,30 @@ def _check_options(settings: Quantize) -> None:
     from farm.errors import UsageError
 
     context = click.get_current_context()
-    given = [name for name in _CALIBRATING if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    given = [
+        name
+        for name in _CALIBRATING
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
     if given and not settings.calibrates:
         option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} says how to calibrate", f"{settings.dtype} is not calibrated", f"leave {option} out")
+        raise UsageError(
+            f"{option} says how to calibrate",
+            f"{settings.dtype} is not calibrated",
+            f"leave {option} out",
+        )
 
 
 def _body(report: Report, output: Path) -> dict[str, Any]:
     sizes = {"float_bytes": report.float_artifact.nbytes, "bytes": report.artifact.nbytes}
-    layers = [{**asdict(layer), "snr_db": _finite(layer.snr_db)} for layer in report.quantized.layers]
-    body = {**asdict(report.quantized), "output_snr_db": _finite(report.quantized.output_snr_db), "layers": layers}
+    layers = [
+        {**asdict(layer), "snr_db": _finite(layer.snr_db)} for layer in report.quantized.layers
+    ]
+    body = {
+        **asdict(report.quantized),
+        "output_snr_db": _finite(report.quantized.output_snr_db),
+        "layers": layers,
+    }
     return {"path": str(output), "profile": report.artifact.profile, **sizes, **body}
 
 
@@ -151,15 +232,26 @@ def _show(session: Session, report: Report, output: Path) -> None:
         echo(f"{len(found.layers) - shown} more layers are better; -v shows them")
     echo(f"outputs   {found.output_snr_db:.1f} dB signal to noise beside the float model")
     if found.total:
-        before, after = (100 * count / found.total for count in (found.float_correct, found.correct))
+        before, after = (
+            100 * count / found.total for count in (found.float_correct, found.correct)
+        )
         change = f"{after - before:+.2f} points"
-        echo(f"accuracy  {before:.2f} % float, {after:.2f} % {found.dtype} ({change}) of {found.total} labelled samples")
+        echo(
+            f"accuracy  {before:.2f} % float, {after:.2f} % {found.dtype} ({change}) of "
+            f"{found.total} labelled samples"
+        )
     else:
         echo(f"accuracy  not compared: {found.unlabelled}")
     before, after = report.float_artifact.nbytes, report.artifact.nbytes
-    echo(f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} ({after / before:.0%}) for {report.artifact.profile}")
+    echo(
+        f"size      {before / 1e6:.2f} MB float, {after / 1e6:.2f} MB {found.dtype} "
+        f"({after / before:.0%}) for {report.artifact.profile}"
+    )
     ratio = found.float_ms / found.ms
-    echo(f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} (x{ratio:.2f}) on this machine")
+    echo(
+        f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} "
+        f"(x{ratio:.2f}) on this machine"
+    )
     for remark in found.remarks:
         echo(f"note      {remark}")
     echo(str(output))

@@ -9,8 +9,16 @@ import click
 from farm.commands.common import Session, shared
 from farm.commands.output import echo
 
-_core = click.option("--core", metavar="TEXT", help="Only records of cores whose name contains this, such as cortex-a72.")
-_operator = click.option("--operator", metavar="NAME", help="Only records of this operator, such as convolution or dense.")
+_core = click.option(
+    "--core",
+    metavar="TEXT",
+    help="Only records of cores whose name contains this, such as cortex-a72.",
+)
+_operator = click.option(
+    "--operator",
+    metavar="NAME",
+    help="Only records of this operator, such as convolution or dense.",
+)
 
 
 @click.group(invoke_without_command=True)
@@ -73,9 +81,14 @@ def import_(session: Session, file: Path) -> None:
 
     merged = RecordStore.of_user().merge(read_records(file))
     if session.as_json:
-        session.document("imported", {"new": merged.new, "faster": merged.faster, "left": merged.left})
+        session.document(
+            "imported", {"new": merged.new, "faster": merged.faster, "left": merged.left}
+        )
     else:
-        echo(f"{merged.new} new, {merged.faster} faster than those that were there, {merged.left} not")
+        echo(
+            f"{merged.new} new, {merged.faster} faster than those that were there, "
+            f"{merged.left} not"
+        )
 
 
 @records.command(name="remove")
@@ -88,7 +101,11 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
     from farm.store import RecordStore
 
     if core is None and operator is None:
-        raise UsageError("which records to remove is not said", "--core, --operator or both", "farm records remove --core NAME")
+        raise UsageError(
+            "which records to remove is not said",
+            "--core, --operator or both",
+            "farm records remove --core NAME",
+        )
     count = RecordStore.of_user().remove(core, operator)
     if session.as_json:
         session.document("removed", {"records": count})

@@ -19,7 +19,10 @@ _DEFAULT = Path("report.html")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
 @several_devices
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write. [default: report.html; Markdown: stdout]"
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write. [default: report.html; Markdown: stdout]",
 )
 @click.option(
     "--roofline",
@@ -32,7 +35,11 @@ _DEFAULT = Path("report.html")
 @click.option("--markdown", is_flag=True, help="Write Markdown, for a pull request's comment.")
 @click.option("--baseline", metavar="NAME", help="Compare the newest runs with a baseline.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="The number of newest runs of each model on each device."
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="The number of newest runs of each model on each device.",
 )
 @click.option("--title", default="Models on devices", show_default=True, help="The title.")
 @shared
@@ -68,7 +75,12 @@ def report(
         say_no_runs(session, models, devices)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     found = gather(
-        runs, title=title, made_at=made_at, baseline=baseline or "", before=before, rooflines=[roofline.read(path) for path in profiles]
+        runs,
+        title=title,
+        made_at=made_at,
+        baseline=baseline or "",
+        before=before,
+        rooflines=[roofline.read(path) for path in profiles],
     )
     if markdown:
         from farm.views.markdown import document as text_of
@@ -83,4 +95,10 @@ def report(
         echo_text(text)
     elif session.verbosity >= 0:
         runs_of, on = counted(found.run_count, "run"), counted(len(found.devices), "device")
-        echo(f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of {counted(len(found.models), 'model')} on {on}", err=True)
+        echo(
+            (
+                f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of "
+                f"{counted(len(found.models), 'model')} on {on}"
+            ),
+            err=True,
+        )

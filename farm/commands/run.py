@@ -28,13 +28,30 @@ _TOP = 5
 @click.argument("model", shell_complete=complete("models"))
 @on_device
 @click.option(
-    "-i", "--input", "source", required=True, type=click.Path(path_type=Path), help="An image, .npy, or .npz with the inputs by name."
+    "-i",
+    "--input",
+    "source",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="An image, .npy, or .npz with the inputs by name.",
 )
 @with_threads(several=False)
 @with_description
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@click.option("--build", is_flag=True, help="Build the model as it is now, even if one of its name is deployed.")
-@click.option("--deadline", "deadline_s", type=Number(1), metavar="SECONDS", help="The longest it may take on the device.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file."
+)
+@click.option(
+    "--build",
+    is_flag=True,
+    help="Build the model as it is now, even if one of its name is deployed.",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Number(1),
+    metavar="SECONDS",
+    help="The longest it may take on the device.",
+)
 @shared
 def run(
     session: Session,
@@ -61,31 +78,54 @@ def run(
     fleet = session.fleet()
     (device,) = settings(session, [fleet.device(device_name)], asked)
     seconds = fleet.deadline_s(device, deadline_s)
-    answer = _ask(session, described.of(fleet.model(model)) if described else model, device, source, seconds, build)
+    answer = _ask(
+        session,
+        described.of(fleet.model(model)) if described else model,
+        device,
+        source,
+        seconds,
+        build,
+    )
     if output:
         _save(output, answer.specs, answer.outputs)
     _tell(session, device, answer, output)
     _warn_of_no_numbers(answer)
 
 
-def _ask(session: Session, model: str | Model, device: Device, source: Path, seconds: float, build: bool) -> Answer:
+def _ask(
+    session: Session, model: str | Model, device: Device, source: Path, seconds: float, build: bool
+) -> Answer:
     from farm.commands.progress import Spinner
 
     name = model if isinstance(model, str) else model.name
     with Spinner(session, f"{name} on {device.name}") as spinner:
-        answer = session.farm().answer(model, device, source, deadline_s=seconds, build=build, show=spinner.show)
+        answer = session.farm().answer(
+            model, device, source, deadline_s=seconds, build=build, show=spinner.show
+        )
     for words in answer.converted if session.verbosity >= 0 else ():
         echo(f"{source} was converted: {words}", err=True)
     if answer.release and session.verbosity >= 0:
-        there = f"release {answer.release.number} of {answer.release.installed_at[:16].replace('T', ' ')} UTC"
-        echo(f"{name} as it is deployed on {device.name}: {there} (--build for the model as it is now)", err=True)
+        there = (
+            f"release {answer.release.number} of "
+            f"{answer.release.installed_at[:16].replace('T', ' ')} UTC"
+        )
+        echo(
+            (
+                f"{name} as it is deployed on {device.name}: {there} (--build for the model as it "
+                "is now)"
+            ),
+            err=True,
+        )
     return answer
 
 
 def _tell(session: Session, device: Device, answer: Answer, output: Path | None) -> None:
     best = _best(answer)
     if session.as_json:
-        described = [{"name": spec.name, "shape": list(value.shape), "dtype": spec.dtype} for spec, value in answer.named]
+        described = [
+            {"name": spec.name, "shape": list(value.shape), "dtype": spec.dtype}
+            for spec, value in answer.named
+        ]
         top = [{"index": score.index, "label": score.label, "score": score.score} for score in best]
         release = answer.release.number if answer.release else None
         body = {
@@ -104,7 +144,10 @@ def _tell(session: Session, device: Device, answer: Answer, output: Path | None)
         echo(f"outputs in {output}")
     elif not best:
         for spec, value in answer.named:
-            echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to {value.max():.4g}")
+            echo(
+                f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to "
+                f"{value.max():.4g}"
+            )
 
 
 def _warn_of_no_numbers(answer: Answer) -> None:
@@ -112,12 +155,20 @@ def _warn_of_no_numbers(answer: Answer) -> None:
 
     for spec, value in answer.named:
         if value.dtype.kind == "f" and (count := int(np.isnan(value).sum())):
-            cause = "what the input asks of a table that has no such row is NaN: a token beyond the vocabulary, for one"
-            echo(f"warning: {count} of {value.size} values of {spec.name} are no numbers (NaN)", err=True)
+            cause = (
+                "what the input asks of a table that has no such row is NaN: a token beyond the "
+                "vocabulary, for one"
+            )
+            echo(
+                f"warning: {count} of {value.size} values of {spec.name} are no numbers (NaN)",
+                err=True,
+            )
             echo(f"  {cause}", err=True)
 
 
-def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]) -> None:
+def _save(
+    path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarray[Any, Any]]
+) -> None:
     import numpy as np
 
     from farm.errors import UsageError
@@ -126,7 +177,9 @@ def _save(path: Path, specs: tuple[TensorSpec, ...], outputs: Sequence[np.ndarra
         with path.open("wb") as file:
             np.savez(file, **{spec.name: value for spec, value in zip(specs, outputs, strict=True)})  # type: ignore[arg-type]
     except OSError as exc:
-        raise UsageError(f"the outputs cannot be written to {path}", str(exc), "name another file with --output") from exc
+        raise UsageError(
+            f"the outputs cannot be written to {path}", str(exc), "name another file with --output"
+        ) from exc
 
 
 def _best(answer: Answer) -> list[Score]:
@@ -134,6 +187,11 @@ def _best(answer: Answer) -> list[Score]:
     from farm import views
 
     outputs = answer.outputs
-    if len(outputs) != 1 or outputs[0].ndim != 2 or outputs[0].shape[0] != 1 or outputs[0].shape[1] < 2:
+    if (
+        len(outputs) != 1
+        or outputs[0].ndim != 2
+        or outputs[0].shape[0] != 1
+        or outputs[0].shape[1] < 2
+    ):
         return []
     return views.top_k(outputs[0][0], answer.labels, _TOP)

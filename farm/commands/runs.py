@@ -25,7 +25,13 @@ def runs() -> None:
 @runs.command(short_help="Write stored runs, with all their samples.")
 @click.argument("model", required=False, shell_complete=complete("models"))
 @of_device
-@click.option("-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="The file to write. [default: stdout]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.File("w", encoding="utf-8"),
+    default="-",
+    help="The file to write. [default: stdout]",
+)
 @shared
 def export(session: Session, model: str | None, device: str | None, output: IO[str]) -> None:
     """Write stored runs, with all their samples: one run per line, the oldest first."""
@@ -54,10 +60,16 @@ def import_(session: Session, source: str) -> None:
                 if line.strip():
                     found.append(strangers_run(line))
     except OSError as exc:
-        raise UsageError(f"{source} cannot be read", exc.strerror or str(exc), "give a file that farm runs export wrote") from exc
+        raise UsageError(
+            f"{source} cannot be read",
+            exc.strerror or str(exc),
+            "give a file that farm runs export wrote",
+        ) from exc
     except (ValueError, AttributeError, FarmError) as exc:
         why = exc.why or exc.what if isinstance(exc, FarmError) else str(exc)
-        raise UsageError(f"{source}, line {number}: no run", why, "give a file that farm runs export wrote") from exc
+        raise UsageError(
+            f"{source}, line {number}: no run", why, "give a file that farm runs export wrote"
+        ) from exc
     new = session.record().add(found)
     if session.as_json:
         session.document("import", {"runs": len(found), "new": new})

@@ -21,22 +21,42 @@ from farm.errors import DeviceError, UsageError
 _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
 VARIABLE = "FARM_AGENT_KEY"
 KEY_FILE = click.Path(path_type=Path)
-KEY_FILE_HELP = "A file of mode 0600, whose first line is the key that clients must know; - is standard input."
-KEY_HELP = "With a tracker: the kind of board. Otherwise: the key that clients must know; other users here can see it."
+KEY_FILE_HELP = (
+    "A file of mode 0600, whose first line is the key that clients must know; - is standard input."
+)
+KEY_HELP = (
+    "With a tracker: the kind of board. Otherwise: the key that clients must know; other users "
+    "here can see it."
+)
 NO_KEY_HELP = "Let every user who reaches the port run code as this one."
 OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="The port; 0 lets the system choose.")
-@click.option("--key-file", type=KEY_FILE, metavar="FILE", help=f"{KEY_FILE_HELP} [default: a random key that your clients here find]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9090,
+    show_default=True,
+    help="The port; 0 lets the system choose.",
+)
+@click.option(
+    "--key-file",
+    type=KEY_FILE,
+    metavar="FILE",
+    help=f"{KEY_FILE_HELP} [default: a random key that your clients here find]",
+)
 @click.option("--key", default="", envvar=VARIABLE, help=KEY_HELP)
 @click.option("--no-key", is_flag=True, help=NO_KEY_HELP)
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
-@click.option("--threads", type=click.IntRange(1), help="Threads per inference. [default: one per core]")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Threads per inference. [default: one per core]"
+)
 @click.option("--cores", help="big, little, all, or numbers such as 0,2-3. [default: big]")
-@click.option("--cuda", is_flag=True, help="Use the agent that also runs models built for NVIDIA GPUs.")
+@click.option(
+    "--cuda", is_flag=True, help="Use the agent that also runs models built for NVIDIA GPUs."
+)
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def agent(
@@ -73,9 +93,17 @@ def agent(
     key = chosen_key(key, key_file, no_key, tracker)
     machine = _MACHINES.get(platform.machine())
     if machine is None:
-        raise UsageError(f"there is no agent for {platform.machine()}", f"there are: {', '.join(_MACHINES.values())}", "")
+        raise UsageError(
+            f"there is no agent for {platform.machine()}",
+            f"there are: {', '.join(_MACHINES.values())}",
+            "",
+        )
     if cuda and f"{machine}{GPU}" not in AGENTS:
-        raise UsageError(f"there is no agent for GPUs for {machine}", "NVIDIA's driver is for x86-64 and ARM64", "leave --cuda out")
+        raise UsageError(
+            f"there is no agent for GPUs for {machine}",
+            "NVIDIA's driver is for x86-64 and ARM64",
+            "leave --cuda out",
+        )
     address, bound = _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
@@ -83,18 +111,32 @@ def agent(
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
-    command = [str(executable), "--host", host, "--port", str(bound), "--work-dir", str(work), "--store", str(kept)]
+    command = [
+        str(executable),
+        "--host",
+        host,
+        "--port",
+        str(bound),
+        "--work-dir",
+        str(work),
+        "--store",
+        str(kept),
+    ]
     for option, value in (("--tracker", tracker), ("--threads", threads), ("--cores", cores)):
         command += [option, str(value)] if value else []
     if not (key or no_key or tracker):
         key, file = hold_key(address, bound, fresh=port == 0)
         echo(f"the key is in {file}; your clients on this machine find it there", err=True)
-    subprocesses.replace([*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key})
+    subprocesses.replace(
+        [*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key}
+    )
 
 
 @click.command()
 @click.option("--host", help="The address to listen on. [default: that of devices.toml, 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="The port. [default: that of devices.toml, 9190]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="The port. [default: that of devices.toml, 9190]"
+)
 @click.option(
     "--metrics",
     "metrics_port",
@@ -113,7 +155,12 @@ def agent(
 @click.option("--open-to-network", is_flag=True, help=OPEN)
 @shared
 def tracker(
-    session: Session, host: str | None, port: int | None, metrics_port: int | None, unknown_key_s: float, open_to_network: bool
+    session: Session,
+    host: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    unknown_key_s: float,
+    open_to_network: bool,
 ) -> None:
     """Share devices between users, until Ctrl-C. It speaks the protocol of TVM's tracker.
 
@@ -147,20 +194,43 @@ def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | Non
     """
     from farm.transports.agent_keys import read_key
 
-    spoken = click.get_current_context().get_parameter_source("key") is click.core.ParameterSource.COMMANDLINE
-    said = [name for name, given in (("--key", spoken), ("--key-file", key_file), ("--no-key", no_key)) if given]
+    spoken = (
+        click.get_current_context().get_parameter_source("key")
+        is click.core.ParameterSource.COMMANDLINE
+    )
+    said = [
+        name
+        for name, given in (("--key", spoken), ("--key-file", key_file), ("--no-key", no_key))
+        if given
+    ]
     if len(said) > 1:
         raise UsageError(f"{' and '.join(said)}", "each says what the key is", "use one of them")
     if tracker and said and said != ["--key"]:
-        raise UsageError(f"{said[0]} with a tracker", "there the key is the kind of board, and no secret", "use --key KIND")
+        raise UsageError(
+            f"{said[0]} with a tracker",
+            "there the key is the kind of board, and no secret",
+            "use --key KIND",
+        )
     if key_file:
         key = read_key(None if str(key_file) == "-" else key_file)
     elif no_key:
         key = ""
-        echo("warning: without a key, every user of that machine may run code as the user of its agent", err=True)
+        echo(
+            (
+                "warning: without a key, every user of that machine may run code as the user of "
+                "its agent"
+            ),
+            err=True,
+        )
     check_key(key, tracker)
     if spoken and not tracker:
-        echo(f"warning: other users can see --key in the list of processes: use --key-file, or the variable {VARIABLE}", err=True)
+        echo(
+            (
+                "warning: other users can see --key in the list of processes: use --key-file, or "
+                f"the variable {VARIABLE}"
+            ),
+            err=True,
+        )
     return key
 
 
@@ -175,9 +245,17 @@ def check_key(key: str, tracker: str | None) -> None:
             "use letters, digits and signs, without spaces and quotes",
         )
     if tracker and not re.fullmatch(r"(?!-)[\w.:\[\]-]+:\d+", tracker):
-        raise UsageError(f"--tracker {tracker} is no address", "it wants HOST:PORT", "for example --tracker 127.0.0.1:9190")
+        raise UsageError(
+            f"--tracker {tracker} is no address",
+            "it wants HOST:PORT",
+            "for example --tracker 127.0.0.1:9190",
+        )
     if tracker and not key:
-        raise UsageError("a tracker needs a key", "clients ask it for a kind of board", "add --key, for example --key rasp3b")
+        raise UsageError(
+            "a tracker needs a key",
+            "clients ask it for a kind of board",
+            "add --key, for example --key rasp3b",
+        )
 
 
 def _check_port(host: str, port: int) -> tuple[str, int]:
@@ -193,7 +271,11 @@ def _check_port(host: str, port: int) -> tuple[str, int]:
             trial.bind(address)
             return str(address[0]), int(trial.getsockname()[1])
         except OSError as exc:
-            raise DeviceError("the agent cannot listen", f"{host}:{port}: {exc.strerror}", "name another port with --port") from exc
+            raise DeviceError(
+                "the agent cannot listen",
+                f"{host}:{port}: {exc.strerror}",
+                "name another port with --port",
+            ) from exc
 
 
 def refuse_open(host: str, open_to_network: bool) -> None:
@@ -201,10 +283,19 @@ def refuse_open(host: str, open_to_network: bool) -> None:
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except OSError as exc:
-        raise UsageError(f"{host} is no address of this machine", exc.strerror or str(exc), "use --host 127.0.0.1") from exc
-    if not open_to_network and not all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses):
+        raise UsageError(
+            f"{host} is no address of this machine",
+            exc.strerror or str(exc),
+            "use --host 127.0.0.1",
+        ) from exc
+    if not open_to_network and not all(
+        ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses
+    ):
         raise UsageError(
             f"{host} can be reached from the network",
-            "TVM's RPC lets whoever connects run any code on this machine, and nothing is encrypted",
+            (
+                "TVM's RPC lets whoever connects run any code on this machine, and nothing is "
+                "encrypted"
+            ),
             "listen on 127.0.0.1 and use an SSH tunnel, or say that you mean it: --open-to-network",
         )

@@ -32,11 +32,18 @@ class Asked:
         """Return the device once for each combination of cores and threads."""
         pinned: dict[str, str | int | float | bool] = {"pinned": True} if self.pinned else {}
         given: list[dict[str, str | int | float | bool]] = [
-            {**({"threads": count} if count else {}), **({"cores": where} if where else {}), **pinned}
+            {
+                **({"threads": count} if count else {}),
+                **({"cores": where} if where else {}),
+                **pinned,
+            }
             for where in cores or [""]
             for count in self.threads or (0,)
         ]
-        return [replace(device, options={**device.options, **options}) if options else device for options in given]
+        return [
+            replace(device, options={**device.options, **options}) if options else device
+            for options in given
+        ]
 
 
 def with_threads(*, several: bool) -> Callable[[Command], Command]:
@@ -51,8 +58,17 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
     return gathered(
         "asked",
         asked,
-        click.option("--threads", metavar="N", default="", help=f"Threads per inference{many}. [default: one per core]"),
-        click.option("--cores", multiple=several, help=f"big, little, all, numbers such as 0,2-3{each}. [default: big]"),
+        click.option(
+            "--threads",
+            metavar="N",
+            default="",
+            help=f"Threads per inference{many}. [default: one per core]",
+        ),
+        click.option(
+            "--cores",
+            multiple=several,
+            help=f"big, little, all, numbers such as 0,2-3{each}. [default: big]",
+        ),
         click.option("--pinned", is_flag=True, help="Pin each thread to a core of its own."),
     )
 
@@ -68,7 +84,9 @@ def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[
     if EACH not in asked.cores:
         return [setting for device in devices for setting in asked.on(device, asked.cores)]
     if any(count != 1 for count in asked.threads):
-        raise UsageError("--cores each: one thread at a time", "a core takes one thread", "leave --threads out")
+        raise UsageError(
+            "--cores each: one thread at a time", "a core takes one thread", "leave --threads out"
+        )
     single, result = replace(asked, threads=(1,)), []
     for device, numbers in zip(devices, _cores_of(session, devices), strict=True):
         words = [cores for word in asked.cores for cores in (numbers if word == EACH else [word])]
@@ -84,15 +102,28 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = facts_of(devices, store=session.artifacts(), slots=build_slots(), show=spinner.show)
+        answers = facts_of(
+            devices, store=session.artifacts(), slots=build_slots(), show=spinner.show
+        )
     found = []
     for device in devices:
         facts = answers[device.name]
         if isinstance(facts, FarmError):
             raise facts
         if "big_cores" not in facts:
-            raise UsageError(f"{device.name} does not tell its cores", "TVM's own RPC server answers there", "name them: --cores 0")
-        found.append([str(n) for kind in ("big_cores", "little_cores") if facts.get(kind) for n in numbers_of(facts[kind])])
+            raise UsageError(
+                f"{device.name} does not tell its cores",
+                "TVM's own RPC server answers there",
+                "name them: --cores 0",
+            )
+        found.append(
+            [
+                str(n)
+                for kind in ("big_cores", "little_cores")
+                if facts.get(kind)
+                for n in numbers_of(facts[kind])
+            ]
+        )
     return found
 
 
@@ -101,7 +132,9 @@ def _counts(text: str, several: bool) -> tuple[int, ...]:
 
     counts = whole_numbers("--threads", text)
     if len(counts) > 1 and not several:
-        raise UsageError(f"--threads {text}: several numbers of threads", "an inference has one", "--threads 2")
+        raise UsageError(
+            f"--threads {text}: several numbers of threads", "an inference has one", "--threads 2"
+        )
     return counts
 
 

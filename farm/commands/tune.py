@@ -19,11 +19,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@device_option("devices", "A device; may be repeated for devices of one profile.", multiple=True, required=True)
-@click.option("-m", "--minutes", type=Number(0.05), default=10.0, show_default=True, help="The longest to search.")
+@device_option(
+    "devices", "A device; may be repeated for devices of one profile.", multiple=True, required=True
+)
+@click.option(
+    "-m",
+    "--minutes",
+    type=Number(0.05),
+    default=10.0,
+    show_default=True,
+    help="The longest to search.",
+)
 @with_description
 @shared
-def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described) -> None:
+def tune(
+    session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described
+) -> None:
     """Search for faster kernels of a model on real devices, and store them as records.
 
     For each distinct kernel, candidate schedules are built and measured on the device, the most
@@ -47,7 +58,10 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     boards = fleet.select_devices(devices, (), False)
     last: list[Tuning] = []
 
-    with signals.deferred(), dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display:
+    with (
+        signals.deferred(),
+        dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
+    ):
 
         def show(work: Tuning, line: str) -> None:
             last[:] = [work]
@@ -74,7 +88,10 @@ def tune(session: Session, model: str, devices: tuple[str, ...], minutes: float,
     console = session.out()
     console.print(dashboard.kernel_table(work, console.width))
     for board in work.boards:
-        echo(f"{board.slot.removeprefix('device-')}: {board.batches} batches{', left alone: ' + board.said if board.gone else ''}")
+        echo(
+            f"{board.slot.removeprefix('device-')}: {board.batches} "
+            f"batches{', left alone: ' + board.said if board.gone else ''}"
+        )
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
     echo(f"{work.kept} records kept for {work.core}")
@@ -88,13 +105,21 @@ def verdict(tuned: Tuned) -> str:
     if tuned.paired is None or tuned.speedup is None:
         return "nothing faster was found: the code is the same as before"
     ratio, low, high = tuned.speedup
-    before, after = (1e3 * statistics.median(seconds) for seconds in (tuned.paired.before, tuned.paired.after))
+    before, after = (
+        1e3 * statistics.median(seconds) for seconds in (tuned.paired.before, tuned.paired.after)
+    )
     pairs = len(tuned.paired.before)
-    figures = f"{before:.3g} -> {after:.3g} ms, {pairs} pairs, 95 % confidence {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    figures = (
+        f"{before:.3g} -> {after:.3g} ms, {pairs} pairs, 95 % confidence {100 * (low - 1):+.1f} "
+        f"to {100 * (high - 1):+.1f} %"
+    )
     if low > 1 and ratio - 1 >= WORTH_SAYING:
         return f"{100 * (ratio - 1):.1f} % faster ({figures})"
     if tuned.slower:
-        return f"{100 * (1 - ratio):.1f} % slower as a whole ({figures}): the records are as they were before"
+        return (
+            f"{100 * (1 - ratio):.1f} % slower as a whole ({figures}): the records are as they "
+            "were before"
+        )
     return f"nothing gained: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
 
 
@@ -116,7 +141,13 @@ def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
     paired = None
     if tuned.paired and tuned.speedup:
         ratio, low, high = tuned.speedup
-        paired = {"before_s": tuned.paired.before, "after_s": tuned.paired.after, "speedup": ratio, "low": low, "high": high}
+        paired = {
+            "before_s": tuned.paired.before,
+            "after_s": tuned.paired.after,
+            "speedup": ratio,
+            "low": low,
+            "high": high,
+        }
     boards = {board.slot.removeprefix("device-"): board.batches for board in work.boards}
     return {
         "model": work.model.name,

@@ -1,4 +1,7 @@
-"""Build a prepared model for a profile: a library, its parameters and metadata, kept under the digest of all that went into them."""
+"""Build a prepared model for a profile.
+
+A library, its parameters and metadata, kept under the digest of all that went into them.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ def build(
 ) -> Artifact:
     """Return the artifact of a model for a profile: from the store, or built and published there.
 
-    Only the records for the profile's CPU model and for workloads of this model affect the build. The
-    first build stores the keys of these workloads, so the digest depends on their records and on no
-    others. `upstream` is where others' builds are fetched from. `generator` replaces `generate`, for
-    example to run it in a sandbox; the files that it leaves are trusted for their content only.
-    Raises BuildError.
+    Only the records for the profile's CPU model and for workloads of this model affect the build.
+    The first build stores the keys of these workloads, so the digest depends on their records and
+    on no others. `upstream` is where others' builds are fetched from. `generator` replaces
+    `generate`, for example to run it in a sandbox; the files that it leaves are trusted for their
+    content only. Raises BuildError.
     """
     store, base = Store(cache, upstream), artifact_digest(prepared, profile)
     if found := _find(store, base, prepared, profile, records):
@@ -57,7 +60,9 @@ def build(
     with store.scratch() as scratch:
         made = scratch / "made"
         made.mkdir()
-        generated: Generated = (generator or generate)(context, prepared, profile, every, cache, made)
+        generated: Generated = (generator or generate)(
+            context, prepared, profile, every, cache, made
+        )
         _keep_workloads(store, base, generated)
         digest = _digest_with(base, every.get(generated.core, {}), generated.record_keys)
         if not store.find(KIND, digest):
@@ -68,7 +73,9 @@ def build(
     return _named(load(kept, cached=False), prepared, profile)
 
 
-def keep_checked(prepared: Prepared, host: Profile, store: Store, generated: Generated, made: Path) -> None:
+def keep_checked(
+    prepared: Prepared, host: Profile, store: Store, generated: Generated, made: Path
+) -> None:
     """Keep the code that the check of an import generated, as the model's build for this machine.
 
     `made` is the folder with its files. It is kept for this model only: the process that made it
@@ -94,15 +101,23 @@ def _digest_of_check(base: str, prepared: Prepared) -> str:
 def _keep_workloads(store: Store, base: str, generated: Generated) -> None:
     if not store.find(ASKED, base):
         with store.publish(ASKED, base) as folder:
-            (folder / WORKLOADS).write_text(json.dumps({"core": generated.core, "workloads": list(generated.record_keys)}, indent=1))
+            (folder / WORKLOADS).write_text(
+                json.dumps(
+                    {"core": generated.core, "workloads": list(generated.record_keys)}, indent=1
+                )
+            )
 
 
-def kept(prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None) -> Artifact | None:
+def kept(
+    prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None
+) -> Artifact | None:
     """Return the artifact of a model for a profile from the store; None if it has to be built."""
     return _find(Store(cache), artifact_digest(prepared, profile), prepared, profile, records)
 
 
-def _find(store: Store, base: str, prepared: Prepared, profile: Profile, records: RecordStore | None) -> Artifact | None:
+def _find(
+    store: Store, base: str, prepared: Prepared, profile: Profile, records: RecordStore | None
+) -> Artifact | None:
     """Return an artifact from the store; `base` is its digest without tuning records."""
     if found := _folder_of(store, base, records):
         return _named(load(found, cached=True), prepared, profile)
@@ -131,7 +146,9 @@ def digest_by(asked: Path, base: str, records: Iterable[Record]) -> str:
             raise TypeError("not a list of names")
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ArchiveError(f"its list of workloads cannot be read: {exc}") from exc
-    return _digest_with(base, {one.workload: one.choice for one in records if one.core == core}, workloads)
+    return _digest_with(
+        base, {one.workload: one.choice for one in records if one.core == core}, workloads
+    )
 
 
 def check_files(folder: Path, digest: str) -> None:
@@ -159,15 +176,21 @@ def _named(artifact: Artifact, prepared: Prepared, profile: Profile) -> Artifact
 
     Profiles with the same target share a build, and so do models that differ only in names.
     """
-    return replace(artifact, model=prepared.model, profile=profile.name, inputs=prepared.inputs, outputs=prepared.outputs)
+    return replace(
+        artifact,
+        model=prepared.model,
+        profile=profile.name,
+        inputs=prepared.inputs,
+        outputs=prepared.outputs,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """What the generation of a build's code returns besides files.
 
-    `core` is the key of the target's CPU model, and `record_keys` are the keys of the workloads that a
-    record can change. `objects` are the names of the object files, in the order of linking.
+    `core` is the key of the target's CPU model, and `record_keys` are the keys of the workloads
+    that a record can change. `objects` are the names of the object files, in the order of linking.
     `target` is the profile's target with the CPU of this machine, where it is `native`.
     """
 
@@ -189,7 +212,12 @@ class Code:
 
 
 def generate(
-    context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices], cache: Path, folder: Path
+    context: TaskContext,
+    prepared: Prepared,
+    profile: Profile,
+    records: Mapping[str, RawChoices],
+    cache: Path,
+    folder: Path,
 ) -> Generated:
     """Generate the code of a prepared model: object files, parameters and graph in a folder.
 
@@ -247,7 +275,12 @@ def code_of(
     with timed(seconds, "code"), device_code(target, Store(cache)):
         executable = compiled(lowered.module, target, load=load, workspace=workspace)
     with timed(seconds, "link"):  # `build` does the rest of it
-        export(executable, folder / LIBRARY, lambda _, files, **__: objects.extend(Path(file).name for file in files), workspace)
+        export(
+            executable,
+            folder / LIBRARY,
+            lambda _, files, **__: objects.extend(Path(file).name for file in files),
+            workspace,
+        )
     with timed(seconds, "write"):
         tensor_cache.write(folder / PARAMETERS, lowered.parameters)
         (folder / GRAPH).write_text(json.dumps(graph))
@@ -260,7 +293,14 @@ def code_of(
     }
     plain = json.loads(json.dumps(told))
     kernels = tuple(Kernel(**kernel) for kernel in plain["kernels"])
-    generated = Generated(plain["core"], tuple(plain["record_keys"]), kernels, tuple(objects), plain["target"], seconds)
+    generated = Generated(
+        plain["core"],
+        tuple(plain["record_keys"]),
+        kernels,
+        tuple(objects),
+        plain["target"],
+        seconds,
+    )
     return Code(generated, lowered, executable)
 
 
@@ -274,12 +314,23 @@ def read_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
 
 @contextlib.contextmanager
 def _our_errors(prepared: Prepared, profile: Profile) -> Iterator[None]:
-    shapes = " ".join(f"--shape {spec.name}:{','.join(map(str, spec.shape))}" for spec in prepared.inputs if spec.open)
+    shapes = " ".join(
+        f"--shape {spec.name}:{','.join(map(str, spec.shape))}"
+        for spec in prepared.inputs
+        if spec.open
+    )
     with compiling(prepared.model, profile, f"build it for one batch: {shapes}" if shapes else ""):
         yield
 
 
-def _finish(folder: Path, prepared: Prepared, profile: Profile, digest: str, generated: Generated, made: Path) -> None:
+def _finish(
+    folder: Path,
+    prepared: Prepared,
+    profile: Profile,
+    digest: str,
+    generated: Generated,
+    made: Path,
+) -> None:
     """Link the object files in the folder `made`, and move the other files there into a folder."""
     from farm.compiler.codegen.link import linker
 
@@ -314,7 +365,11 @@ def _check_files(prepared: Prepared, generated: Generated, made: Path) -> list[P
     what = f"{prepared.model}: the process that compiled it"
     folder = made / PARAMETERS
     wanted = [folder / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)]
-    odd = [path.name for path in folder.iterdir() if path not in wanted] if not folder.is_symlink() else [folder.name]
+    odd = (
+        [path.name for path in folder.iterdir() if path not in wanted]
+        if not folder.is_symlink()
+        else [folder.name]
+    )
     if odd:
         raise _left_others(what, odd)
     for path in (made / GRAPH, *wanted):
@@ -337,21 +392,31 @@ def object_files(what: str, made: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _is_object(path: Path) -> bool:
-    """Return whether a linker reads a file as machine code: it takes scripts and LLVM's code, too."""
+    """Return whether a linker reads a file as machine code.
+
+    It takes scripts and LLVM's code, too.
+    """
     with path.open("rb") as file:
         header = file.read(_ELF_TYPE + 2)
     return header.startswith(b"\x7fELF") and header[_ELF_TYPE:] in (b"\1\0", b"\0\1")
 
 
 def plain_file(what: str, path: Path) -> Path:
-    """Return a file that a process `what` has left; raise BuildError for links and special files."""
+    """Return a file that a process `what` has left.
+
+    Raise BuildError for links and special files.
+    """
     if path.is_symlink() or not path.is_file():
         raise _left_others(what, [path.name])
     return path
 
 
 def _left_others(what: str, names: Sequence[str]) -> BuildError:
-    return BuildError(f"{what} left other files than code and parameters", ", ".join(names)[:600], "run the command again")
+    return BuildError(
+        f"{what} left other files than code and parameters",
+        ", ".join(names)[:600],
+        "run the command again",
+    )
 
 
 def workspace(context: TaskContext) -> Path:
@@ -382,5 +447,9 @@ def compiling(model: str, profile: Profile, fix: str = "") -> Iterator[None]:
         lines = [line for line in str(exc).strip().splitlines() if line.strip()]
         why = f"{type(exc).__name__}: {lines[-1] if lines else ''}"[:600]
         here = profile.target.get("mcpu") == "native"
-        usual = "export it another way, or with another opset" if here else f"see whether it builds for this machine: farm compile {model}"
+        usual = (
+            "export it another way, or with another opset"
+            if here
+            else f"see whether it builds for this machine: farm compile {model}"
+        )
         raise BuildError(f"{model} does not compile for {profile.name}", why, fix or usual) from exc

@@ -17,12 +17,12 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     """Return the inputs, parameters, steps and outputs of `main`.
 
     The form is {"tensors": {name: {"shape", "dtype"}}, "inputs": [...], "parameters": [...],
-    "steps": [{"kernel", "inputs", "output", "layer"}], "outputs": [...]}. An open extent is written as
-    an expression. A name stands for one tensor; TVM's own names may stand for several. `layer` names
-    the operators of the source that a step computes, "" if they are unknown.
+    "steps": [{"kernel", "inputs", "output", "layer"}], "outputs": [...]}. An open extent is written
+    as an expression. A name stands for one tensor; TVM's own names may stand for several. `layer`
+    names the operators of the source that a step computes, "" if they are unknown.
 
-    A step is a call of a kernel, or of a function of the runtime such as a reshape. Constants, such as
-    a number that a step adds, belong to the kernel and are no inputs.
+    A step is a call of a kernel, or of a function of the runtime such as a reshape. Constants, such
+    as a number that a step adds, belong to the kernel and are no inputs.
     """
     main = module["main"]
     names = _Names()
@@ -40,10 +40,29 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
                 kernel = callee_name(value)
                 layer = str(layers.get(keys.next(kernel), "")) or layer_of(binding.var.name)
                 arguments = [name for argument in value.args for name in names.of(argument)]
-                steps.append({"kernel": kernel, "inputs": arguments, "output": names.noted(binding.var), "layer": layer})
+                steps.append(
+                    {
+                        "kernel": kernel,
+                        "inputs": arguments,
+                        "output": names.noted(binding.var),
+                        "layer": layer,
+                    }
+                )
             else:  # another name, a tuple, or a part of one
-                steps.append({"kernel": type(value).__name__.lower(), "inputs": names.of(value), "output": names.noted(binding.var)})
-    return {"tensors": names.tensors, "inputs": inputs, "parameters": parameters, "steps": steps, "outputs": names.of(main.body.body)}
+                steps.append(
+                    {
+                        "kernel": type(value).__name__.lower(),
+                        "inputs": names.of(value),
+                        "output": names.noted(binding.var),
+                    }
+                )
+    return {
+        "tensors": names.tensors,
+        "inputs": inputs,
+        "parameters": parameters,
+        "steps": steps,
+        "outputs": names.of(main.body.body),
+    }
 
 
 class _Names:
@@ -62,7 +81,10 @@ class _Names:
         self._names[variable] = name
         shape = getattr(variable.ty, "shape", None)
         if shape is not None:
-            extents = [int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent) for extent in shape]
+            extents = [
+                int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent)
+                for extent in shape
+            ]
             self.tensors[name] = {"shape": extents, "dtype": str(variable.ty.dtype)}
         return name
 

@@ -1,4 +1,7 @@
-"""Compute the digests that name builds in the store: of sources, versions, the CPU and the model."""
+"""Compute the digests that name builds in the store.
+
+Of sources, versions, the CPU and the model.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def built(module: Any, weights: Sequence[Array], host: Profile) -> Callable[[Sequence[Array]], list[Array]]:
+def built(
+    module: Any, weights: Sequence[Array], host: Profile
+) -> Callable[[Sequence[Array]], list[Array]]:
     """Return a function that runs a module's `main` on inputs, in order, and returns flat outputs.
 
     Raises whatever TVM's passes raise.
@@ -36,7 +38,10 @@ def runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], lis
     from farm.compiler.graph import fp16_weights
 
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    parameters = [tvm.runtime.tensor(parameter) for parameter in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)]
+    parameters = [
+        tvm.runtime.tensor(parameter)
+        for parameter in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)
+    ]
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]

@@ -26,8 +26,8 @@ from farm.errors import BuildError
 from farm.time_ledger import timed
 from farm.types import Kernel, Profile
 
-# In every library: TVM exports a module without kernels as C source, which needs a C compiler to link.
-# TVM's code generator takes the `noalias` of all functions from the last function by name.
+# In every library: TVM exports a module without kernels as C source, which needs a C compiler to
+# link. TVM's code generator takes the `noalias` of all functions from the last function by name.
 NOTHING = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attrs(
     {"global_symbol": "no_kernel", "tirx.is_scheduled": True, "tirx.noalias": True}
 )
@@ -39,8 +39,8 @@ class Lowered:
     """A module ready for code generation.
 
     Its `main` takes the inputs, then a tuple of `parameters` if there are any. `decisions` are the
-    configurations chosen, by workload key; `record_keys` are the keys of all workloads that a record can
-    change.
+    configurations chosen, by workload key; `record_keys` are the keys of all workloads that a
+    record can change.
     """
 
     module: tvm.IRModule
@@ -61,7 +61,10 @@ def resolve_target(profile: Profile) -> tvm.target.Target:
         )
     if content.get("mcpu") == "native":
         content["mcpu"] = tvm.get_global_func("target.llvm_get_system_cpu")()
-        content["mattr"] = [*content.get("mattr", ()), *_hidden_features(tvm.target.Target(content))]
+        content["mattr"] = [
+            *content.get("mattr", ()),
+            *_hidden_features(tvm.target.Target(content)),
+        ]
     return tvm.target.Target(content)
 
 
@@ -91,9 +94,15 @@ def lower(
         with timed(seconds, "graph"):
             module = pipeline.bind(module, weights)
             if not gpu_schedule.is_gpu(target):
-                selector = ConfigSelector(cpu_model_of(target), records, fp16_weights.has_fp16_weights(module))
+                selector = ConfigSelector(
+                    cpu_model_of(target), records, fp16_weights.has_fp16_weights(module)
+                )
             module = pipeline.optimize(module, selector)
-        schedule_one = cpu_schedule.scheduler_for(selector) if selector else partial(gpu_schedule.schedule_one, target=target)
+        schedule_one = (
+            cpu_schedule.scheduler_for(selector)
+            if selector
+            else partial(gpu_schedule.schedule_one, target=target)
+        )
         _check_functions(module)
         with timed(seconds, "schedule"):
             module, kernels = cpu_schedule.schedule(module, schedule_one)
@@ -102,17 +111,24 @@ def lower(
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
     widened = fp16_weights.widening_sites(module, parameters)
-    said = (replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, "")) for kernel in kernels)
-    return Lowered(module, parameters, tuple(said), decisions, selector.record_keys if selector else [])
+    said = (
+        replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, ""))
+        for kernel in kernels
+    )
+    return Lowered(
+        module, parameters, tuple(said), decisions, selector.record_keys if selector else []
+    )
 
 
 def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:
     made = decisions.get(kernel.workload)
-    return kernel if made is None else replace(kernel, choice=str(made.config), recorded=made.recorded)
+    return (
+        kernel if made is None else replace(kernel, choice=str(made.config), recorded=made.recorded)
+    )
 
 
 def _check_functions(module: tvm.IRModule) -> None:
-    """Refuse a model that calls functions of TVM's Python or extra libraries, which no board has."""
+    """Refuse a model that calls functions of TVM's Python or extra libraries."""
     called: set[str] = set()
 
     def collect(node: Any) -> None:
@@ -126,7 +142,10 @@ def _check_functions(module: tvm.IRModule) -> None:
             called.update(re.findall(r'call_packed\("([^"]+)"', function.script()))
     if missing := sorted(name for name in called if not name.startswith(_ON_EVERY_DEVICE)):
         raise BuildError(
-            f"the model needs functions that the runtime on a board does not have: {', '.join(missing)}",
+            (
+                "the model needs functions that the runtime on a board does not have: "
+                f"{', '.join(missing)}"
+            ),
             "they select by value, and are no compiled code",
             "end the model before NonZero, Unique or NonMaxSuppression and do that step outside",
         )

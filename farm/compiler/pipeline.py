@@ -38,7 +38,9 @@ Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
-_LAYOUTS = {  # named for all convolutions: of those that are not, TVM's pass takes what the one before left, which is wrong or has no code
+# named for all convolutions: of those that are not, TVM's pass takes what the one before left,
+# which is wrong or has no code
+_LAYOUTS = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv1d": ["NCW", "OIW"],
     "relax.nn.conv3d": ["NCDHW", "OIDHW"],
@@ -52,14 +54,23 @@ def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     """Bind the weights to the parameters of `main` after its inputs, as constants."""
     main = module["main"]
     parameters = main_parameters(main)  # bound as variables: an input may have the name of a weight
-    tensors = {parameter: tvm.runtime.tensor(value) for parameter, value in zip(parameters, weights, strict=True)}
+    tensors = {
+        parameter: tvm.runtime.tensor(value)
+        for parameter, value in zip(parameters, weights, strict=True)
+    }
     return relax.transform.BindParams("main", tensors)(module)
 
 
 def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:
     """Return the module with an open batch bound to one."""
     batch = relax.analysis.defined_symbolic_vars(module["main"])
-    return relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module) if batch else module
+    return (
+        relax.transform.BindSymbolicVars(
+            {one: tvm.tirx.const(1, "int64") for one in batch}, "main"
+        )(module)
+        if batch
+        else module
+    )
 
 
 def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
@@ -119,7 +130,8 @@ def folded(module: tvm.IRModule) -> tvm.IRModule:
 def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
     """Return operators as fused loop nests: farm's CPU kernels, or GPU kernels without a selector.
 
-    If the model has float16 weights (`selector.fp16_weights`), kernels that gain by it read them as float16.
+    If the model has float16 weights (`selector.fp16_weights`), kernels that gain by it read them as
+    float16.
     """
     transform = relax.transform
     legalize = [
@@ -133,8 +145,14 @@ def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRM
     ]
     module = tvm.transform.Sequential(legalize)(module)
     module = layer_names.noted(module, transform.FuseOps()(module))
-    module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(module)
-    return fp16_weights.narrow_weights(module, selector.cpu) if selector is not None and selector.fp16_weights else module
+    module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(
+        module
+    )
+    return (
+        fp16_weights.narrow_weights(module, selector.cpu)
+        if selector is not None and selector.fp16_weights
+        else module
+    )
 
 
 def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
@@ -153,7 +171,9 @@ def lifted(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
     inputs = len(main.params)
     variables = list(lifter.variables.values())
     if variables:
-        main = relax.Function([*main.params, *variables], main.body, main.ret_ty, main.is_pure, main.attrs)
+        main = relax.Function(
+            [*main.params, *variables], main.body, main.ret_ty, main.is_pure, main.attrs
+        )
     module.update_func(module.get_global_var("main"), main.with_attr("num_input", inputs))
     return module, list(lifter.values.values())
 
@@ -191,12 +211,25 @@ class _Normalizer(PyExprMutator):  # type: ignore[misc]
             return call
         data, *given = call.args
         gamma, beta, mean, variance = (constant(argument) for argument in given)
-        if gamma is None or beta is None or mean is None or variance is None or gamma.dtype != np.float32:
+        if (
+            gamma is None
+            or beta is None
+            or mean is None
+            or variance is None
+            or gamma.dtype != np.float32
+        ):
             return call
-        factor = (gamma if call.attrs.scale else 1) / np.sqrt(variance.astype(np.float64) + call.attrs.epsilon)
+        factor = (gamma if call.attrs.scale else 1) / np.sqrt(
+            variance.astype(np.float64) + call.attrs.epsilon
+        )
         summand = (beta if call.attrs.center else 0) - mean * factor
-        shape = [-1 if axis == int(call.attrs.axis) % int(data.ty.ndim) else 1 for axis in range(int(data.ty.ndim))]
-        factor, summand = (relax.const(value.astype(np.float32).reshape(shape)) for value in (factor, summand))
+        shape = [
+            -1 if axis == int(call.attrs.axis) % int(data.ty.ndim) else 1
+            for axis in range(int(data.ty.ndim))
+        ]
+        factor, summand = (
+            relax.const(value.astype(np.float32).reshape(shape)) for value in (factor, summand)
+        )
         scaled = self.builder_.emit(relax.op.multiply(data, factor))
         return relax.Tuple([self.builder_.emit(relax.op.add(scaled, summand)), *given[2:]])
 
@@ -222,7 +255,9 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return self._bounded(call)
         if name == "relax.nn.dropout":
             return relax.Tuple([call.args[0], self.builder_.emit(relax.op.ones_like(call.args[0]))])
-        if name in ("relax.full", "relax.full_like") and isinstance(shape := call.ty.shape, relax.ShapeExpr):
+        if name in ("relax.full", "relax.full_like") and isinstance(
+            shape := call.ty.shape, relax.ShapeExpr
+        ):
             value = constant(call.args[1])
             if value is not None and not np.isfinite(value):
                 return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
@@ -245,8 +280,16 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _bounded(self, call: Call) -> relax.Expr:
         operators = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
-        (block, *more), arguments = block_names(self.builder_.get()[call.args[0]]) or [""], list(call.args[1].fields)
-        if more or block not in operators or len(arguments) != 2 or not str(call.ty.dtype).startswith("float"):
+        (block, *more), arguments = (
+            block_names(self.builder_.get()[call.args[0]]) or [""],
+            list(call.args[1].fields),
+        )
+        if (
+            more
+            or block not in operators
+            or len(arguments) != 2
+            or not str(call.ty.dtype).startswith("float")
+        ):
             return call
         data, bound = arguments
         return operators[block](bound, data) if len(bound.ty.shape) == 0 else call
@@ -256,11 +299,14 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 class _ChannelsLast:
     """Converts convolutions to NHWC.
 
-    TVM's pass moves the transposes out of the way; if it fails, each convolution gets two transposes.
+    TVM's pass moves the transposes out of the way; if it fails, each convolution gets two
+    transposes.
     """
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        if not _convolves(module):  # on some models without, TVM's pass ends the process: it divides by a number of axes
+        if not _convolves(
+            module
+        ):  # on some models without, TVM's pass ends the process: it divides by a number of axes
             return module
         try:
             return relax.transform.ConvertLayout(_LAYOUTS)(module)
@@ -279,9 +325,17 @@ class _Transposer(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         given = call.attrs
-        if op_name(call) != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != ("NCHW", "OIHW"):
+        if op_name(call) != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != (
+            "NCHW",
+            "OIHW",
+        ):
             return call
-        data, weight = (self.builder_.emit(relax.op.permute_dims(call.args[index], axes)) for index, axes in ((0, NHWC), (1, _HWIO)))
+        data, weight = (
+            self.builder_.emit(relax.op.permute_dims(call.args[index], axes))
+            for index, axes in ((0, NHWC), (1, _HWIO))
+        )
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": given.out_dtype}
-        result = relax.op.nn.conv2d(data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts)
+        result = relax.op.nn.conv2d(
+            data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts
+        )
         return relax.op.permute_dims(self.builder_.emit(result), NCHW)

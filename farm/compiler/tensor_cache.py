@@ -1,7 +1,7 @@
-"""Write and read parameters as the files that `vm.builtin.tensor_cache.load` of TVM's runtime loads.
+"""Write and read parameters as the files that `vm.builtin.tensor_cache.load` loads.
 
-tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and gives the offset of each in
-params_shard_0.bin, which holds raw little-endian bytes (TVM,
+tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and gives the offset of each
+in params_shard_0.bin, which holds raw little-endian bytes (TVM,
 src/runtime/vm/tensor_cache_support.cc).
 """
 
@@ -52,7 +52,11 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
                 }
             )
             offset += parameter.nbytes
-    shards = [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}] if records else []
+    shards = (
+        [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}]
+        if records
+        else []
+    )
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))
 
 
@@ -69,7 +73,11 @@ def number_type(name: str) -> np.dtype[Any]:
     except TypeError:
         dtype = np.dtype("O")
     if dtype.kind not in _NUMBERS and dtype.name not in _EXTENDED:
-        raise BuildError("the tensors of a model are damaged", f"one has the type {name}"[:600], "run the command again")
+        raise BuildError(
+            "the tensors of a model are damaged",
+            f"one has the type {name}"[:600],
+            "run the command again",
+        )
     return dtype
 
 
@@ -88,9 +96,13 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         dtype = np.dtype(record["dtype"])
         if dtype.kind not in _NUMBERS and dtype.name not in _EXTENDED:
             raise BuildError(
-                "the parameters of a build are damaged", f"one has the type {dtype}", f"rm -r {shlex.quote(str(folder.parent))}"
+                "the parameters of a build are damaged",
+                f"one has the type {dtype}",
+                f"rm -r {shlex.quote(str(folder.parent))}",
             )
-        values: np.ndarray[Any, Any] = np.ndarray(record["shape"], dtype, content, record["byteOffset"])
+        values: np.ndarray[Any, Any] = np.ndarray(
+            record["shape"], dtype, content, record["byteOffset"]
+        )
         return values
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}

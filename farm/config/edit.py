@@ -17,7 +17,9 @@ from typing import Any
 from farm.config.toml_lines import Key, Statement, statements
 from farm.errors import ConfigError
 
-HEADING = "# The farm: boards, and how to reach them. The reference of devices.toml lists all keys.\n"
+HEADING = (
+    "# The farm: boards, and how to reach them. The reference of devices.toml lists all keys.\n"
+)
 
 
 def table_text(path: Key, table: Mapping[str, Any]) -> str:
@@ -68,7 +70,11 @@ def without_tables(text: str, paths: list[tuple[str, str]]) -> str:
     changed = "\n".join(row for number, row in enumerate(rows, 1) if number not in gone)
     if not _is_toml(changed) or _filled(tomllib.loads(changed)) != _filled(expected):
         names = ", ".join(f"[{kind}.{name}]" for kind, name in paths)
-        raise ConfigError(f"{names} cannot be removed by a program", "it is not a table with a header of its own", "remove it in an editor")
+        raise ConfigError(
+            f"{names} cannot be removed by a program",
+            "it is not a table with a header of its own",
+            "remove it in an editor",
+        )
     return changed.replace("\n", newline)
 
 
@@ -121,8 +127,15 @@ def _is_toml(text: str) -> bool:
 
 
 def _no_place(kind: str, name: str, table: Mapping[str, Any]) -> ConfigError:
-    why = f"the file defines {kind!r} in another way than by tables [{kind}.NAME], or has the name already"
-    return ConfigError(f"{kind}.{name} cannot be added by a program", why, f"add it in an editor:\n{table_text((kind, name), table)}")
+    why = (
+        f"the file defines {kind!r} in another way than by tables [{kind}.NAME], or has the name "
+        "already"
+    )
+    return ConfigError(
+        f"{kind}.{name} cannot be added by a program",
+        why,
+        f"add it in an editor:\n{table_text((kind, name), table)}",
+    )
 
 
 def _key(name: str) -> str:
@@ -133,7 +146,11 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     """Return a value as TOML. JSON's strings, numbers and booleans are TOML's."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items())
+            + " }"
+        )
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -65,7 +65,12 @@ class Fleet:
 
     def device(self, name: str) -> Device:
         """Return the device with this name. Raises UsageError for an unknown name."""
-        return _lookup("device", name, self.devices, f"add [devices.{name}] to {self._file()}, or see: farm devices")
+        return _lookup(
+            "device",
+            name,
+            self.devices,
+            f"add [devices.{name}] to {self._file()}, or see: farm devices",
+        )
 
     def profile(self, name: str) -> Profile:
         """Return the profile with this name. Raises UsageError for an unknown name."""
@@ -87,7 +92,10 @@ class Fleet:
         if self.names_source(name_or_source):
             made = sources.model_from(name_or_source, self.models)
             return made if made.name in self.models else replace(made, limits=self.limits)
-        fix = f"name a model file, python:package.module:function, or add [models.{name_or_source}] to {self._file()}"
+        fix = (
+            f"name a model file, python:package.module:function, or add [models.{name_or_source}] "
+            f"to {self._file()}"
+        )
         return _lookup("model", name_or_source, {**self.built_in_models, **self.models}, fix)
 
     def models_together(self, names_or_sources: Iterable[str]) -> list[Model]:
@@ -97,10 +105,15 @@ class Fleet:
         UsageError if those are equal too, because what is built and stored under one name must be
         one model.
         """
-        found = list({(one.name, one.source): one for one in map(self.model, names_or_sources)}.values())
+        found = list(
+            {(one.name, one.source): one for one in map(self.model, names_or_sources)}.values()
+        )
         alike, named = _of_one_name(found), {**self.built_in_models, **self.models}
         made = [
-            replace(one, name=sources.in_full(one.source)) if one.name in alike and named.get(one.name) != one else one for one in found
+            replace(one, name=sources.in_full(one.source))
+            if one.name in alike and named.get(one.name) != one
+            else one
+            for one in found
         ]
         for name, (first, second, *_) in _of_one_name(made).items():
             fix = f"give each a name: [models.NAME] with source = ... in {self._file()}"
@@ -122,14 +135,24 @@ class Fleet:
             tagged = {device.name: device for device in self.devices.values() if tag in device.tags}
             if not tagged:
                 known = {tag for device in self.devices.values() for tag in device.tags}
-                raise UsageError(f"no device has the tag {tag!r}", did_you_mean(tag, known), "see the tags with: farm devices")
+                raise UsageError(
+                    f"no device has the tag {tag!r}",
+                    did_you_mean(tag, known),
+                    "see the tags with: farm devices",
+                )
             chosen |= tagged
         if all:
             chosen |= self.devices
             if not chosen:
-                raise UsageError("there are no devices", f"{self._file()} has no [devices.NAME] table", "add one")
+                raise UsageError(
+                    "there are no devices", f"{self._file()} has no [devices.NAME] table", "add one"
+                )
         if not chosen:
-            raise UsageError("no device was chosen", did_you_mean("", self.devices), "choose with --device NAME, --tag TAG or --all")
+            raise UsageError(
+                "no device was chosen",
+                did_you_mean("", self.devices),
+                "choose with --device NAME, --tag TAG or --all",
+            )
         return tuple(chosen.values())
 
     def _file(self) -> str:

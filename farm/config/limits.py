@@ -28,7 +28,10 @@ class LimitsTable(Table):
     def over(self, limits: Limits) -> Limits:
         """Return the limits with those given in this table replaced."""
         names = {"min_snr": "min_snr_db"}
-        given: dict[str, Any] = {names.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()}
+        given: dict[str, Any] = {
+            names.get(name, name): value
+            for name, value in self.model_dump(exclude_none=True).items()
+        }
         return replace(limits, **given)
 
     def of_model(self, every: Mapping[str, Limits]) -> dict[str, Limits]:

@@ -41,12 +41,23 @@ def fleet_of(text: str, found: Path | None) -> Fleet:
     own, mistakes = profiles.resolve(parsed.data.get("profiles"), known)
     document = None
     if parsed.sound:
-        document, more = _checked(parsed, {**known, **own}, frozenset(shipped.models), (found or locate.SHIPPED).parent)
+        document, more = _checked(
+            parsed, {**known, **own}, frozenset(shipped.models), (found or locate.SHIPPED).parent
+        )
         mistakes += more
-    located = parsed.mistakes + [Mistake(parsed.line(key), key, message) for key, message in mistakes if not parsed.is_broken(key)]
+    located = parsed.mistakes + [
+        Mistake(parsed.line(key), key, message)
+        for key, message in mistakes
+        if not parsed.is_broken(key)
+    ]
     if document is None or located:
         raise _error(found, located)
-    return _fleet(found, document, {name: profiles.made(name, table) for name, table in {**known, **own}.items()}, shipped)
+    return _fleet(
+        found,
+        document,
+        {name: profiles.made(name, table) for name, table in {**known, **own}.items()},
+        shipped,
+    )
 
 
 def built_in() -> Document:
@@ -69,12 +80,24 @@ def _checked(
     from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
-    document, mistakes = schema.check(parsed.data, schema.Surroundings(names, built_in_models | parsed.names("models"), folder))
+    document, mistakes = schema.check(
+        parsed.data, schema.Surroundings(names, built_in_models | parsed.names("models"), folder)
+    )
     devices = parsed.data.get("devices")
     for name, device in devices.items() if isinstance(devices, dict) else ():
         profile = device.get("profile") if isinstance(device, dict) else None
-        if isinstance(profile, str) and device.get("url") == "qemu:" and profile in known and not known[profile].get("agent"):
-            mistakes.append((("devices", name, "url"), f"profile {profile!r} has no agent that could be emulated"))
+        if (
+            isinstance(profile, str)
+            and device.get("url") == "qemu:"
+            and profile in known
+            and not known[profile].get("agent")
+        ):
+            mistakes.append(
+                (
+                    ("devices", name, "url"),
+                    f"profile {profile!r} has no agent that could be emulated",
+                )
+            )
     return document, mistakes
 
 
@@ -82,47 +105,87 @@ def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:
     """Return the ConfigError that lists the mistakes by line."""
     shown = locate.shown(path)
     lines = [
-        sanitize.one_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}") for one in sorted(mistakes, key=lambda one: one.line)
+        sanitize.one_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}")
+        for one in sorted(mistakes, key=lambda one: one.line)
     ]
     count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-    return ConfigError(f"{path or shown} has {count}", "\n".join(lines), f"correct {'this line' if len(lines) == 1 else 'these lines'}")
+    return ConfigError(
+        f"{path or shown} has {count}",
+        "\n".join(lines),
+        f"correct {'this line' if len(lines) == 1 else 'these lines'}",
+    )
 
 
 def _dotted(path: Key) -> str:
     """Return a key as a prefix such as `devices.pi3.tags[0]: `, empty for an empty key."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if _BARE.fullmatch(part) else f'."{part}"'
+        text += (
+            f"[{part}]"
+            if isinstance(part, int)
+            else f".{part}"
+            if _BARE.fullmatch(part)
+            else f'."{part}"'
+        )
     return f"{text.removeprefix('.')}: " if text else ""
 
 
-def _fleet(path: Path | None, document: Document, known: dict[str, Profile], shipped: Document) -> Fleet:
+def _fleet(
+    path: Path | None, document: Document, known: dict[str, Profile], shipped: Document
+) -> Fleet:
     folder = (path or locate.SHIPPED).parent
     every = document.limits.made()
     models = {name: _model(name, table, every) for name, table in document.models.items()}
     bench = document.bench
-    benched = bench.models if bench.models is not None else list(models) or shipped.bench.models or []
-    plan = Plan(bench.warmup, bench.count, bench.minimum_s, bench.maximum_s, bench.deadline_s, bench.dataset_limit)
+    benched = (
+        bench.models if bench.models is not None else list(models) or shipped.bench.models or []
+    )
+    plan = Plan(
+        bench.warmup,
+        bench.count,
+        bench.minimum_s,
+        bench.maximum_s,
+        bench.deadline_s,
+        bench.dataset_limit,
+    )
     return Fleet(
         path=path,
-        devices={name: _device(name, table, known, folder) for name, table in document.devices.items()},
+        devices={
+            name: _device(name, table, known, folder) for name, table in document.devices.items()
+        },
         profiles=known,
         models=models,
         bench=BenchSettings(tuple(dict.fromkeys(benched)), plan),
         limits=every,
-        tracker=TrackerSettings(document.tracker.host, document.tracker.port, document.tracker.end()),
-        store=document.store if document.store is None or "://" in document.store else str(folder / Path(document.store).expanduser()),
+        tracker=TrackerSettings(
+            document.tracker.host, document.tracker.port, document.tracker.end()
+        ),
+        store=document.store
+        if document.store is None or "://" in document.store
+        else str(folder / Path(document.store).expanduser()),
         cache=document.cache,
         cluster=document.cluster,
-        built_in_models={name: _model(name, table, every) for name, table in shipped.models.items()},
+        built_in_models={
+            name: _model(name, table, every) for name, table in shipped.models.items()
+        },
     )
 
 
 def _device(name: str, table: DeviceTable, known: Mapping[str, Profile], folder: Path) -> Device:
-    device = Device(name, known[table.profile], table.url, tuple(table.tags), table.options.model_dump(exclude_none=True))
+    device = Device(
+        name,
+        known[table.profile],
+        table.url,
+        tuple(table.tags),
+        table.options.model_dump(exclude_none=True),
+    )
     if not device.on_this_machine:
         return device
-    places = {key: str(folder / Path(str(device.options[key])).expanduser()) for key in ("store", "work_dir") if key in device.options}
+    places = {
+        key: str(folder / Path(str(device.options[key])).expanduser())
+        for key in ("store", "work_dir")
+        if key in device.options
+    }
     return Device(name, device.profile, device.url, device.tags, {**device.options, **places})
 
 

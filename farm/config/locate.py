@@ -81,7 +81,9 @@ def _places() -> list[Path]:
         places = [folder / NAME for folder in (here, *here.parents)]
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     with contextlib.suppress(RuntimeError):  # no home directory
-        places.append((Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".config") / "farm" / NAME)
+        places.append(
+            (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".config") / "farm" / NAME
+        )
     return places
 
 
@@ -94,7 +96,9 @@ def read(path: Path) -> str:
     except FileNotFoundError as exc:
         raise ConfigError(f"no configuration file {path}", "", fix) from exc
     except IsADirectoryError as exc:
-        raise ConfigError(f"{path} is a folder, not a configuration file", "", f"did you mean {path / NAME}?") from exc
+        raise ConfigError(
+            f"{path} is a folder, not a configuration file", "", f"did you mean {path / NAME}?"
+        ) from exc
     except OSError as exc:
         raise ConfigError(f"cannot read {path}", exc.strerror or str(exc), fix) from exc
     except UnicodeDecodeError as exc:

@@ -63,7 +63,9 @@ class PreprocessTable(Table):
         """Return the preprocessing: the named kind, with the given keys replaced."""
         kind = KINDS[self.kind]
         return Preprocess(
-            mean=kind.mean if self.mean is None else tuple(value / self.range for value in self.mean),
+            mean=kind.mean
+            if self.mean is None
+            else tuple(value / self.range for value in self.mean),
             std=kind.std if self.std is None else tuple(value / self.range for value in self.std),
             layout=self.layout or kind.layout,
             channels=self.channels or kind.channels,

@@ -14,24 +14,37 @@ Raw = Mapping[str, Any]
 
 def shipped() -> dict[str, Raw]:
     """Return the tables of the built-in profiles.toml, with inherited keys filled in."""
-    tables, _ = resolve(loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {})
+    tables, _ = resolve(
+        loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {}
+    )
     return tables
 
 
-def resolve(tables: object, known: Mapping[str, Raw]) -> tuple[dict[str, Raw], list[tuple[Key, str]]]:
+def resolve(
+    tables: object, known: Mapping[str, Raw]
+) -> tuple[dict[str, Raw], list[tuple[Key, str]]]:
     """Return the tables with their inherited keys filled in, and the mistakes found.
 
     `known` are the profiles from which a table may inherit besides those in `tables`. The mistakes
     are cycles and missing keys. `tables` is raw TOML, valid or not; the schema reports values of
     the wrong type.
     """
-    own = {name: table for name, table in tables.items() if isinstance(table, dict)} if isinstance(tables, dict) else {}
+    own = (
+        {name: table for name, table in tables.items() if isinstance(table, dict)}
+        if isinstance(tables, dict)
+        else {}
+    )
     complete: dict[str, Raw] = {}
     mistakes: list[tuple[Key, str]] = []
     for name in own:
         chain = _chain(name, own, known)
         if chain is None:
-            mistakes.append((("profiles", name, "inherits"), f"goes in a circle: {' -> '.join(_circle(name, own))}"))
+            mistakes.append(
+                (
+                    ("profiles", name, "inherits"),
+                    f"goes in a circle: {' -> '.join(_circle(name, own))}",
+                )
+            )
             continue
         merged: Raw = {}
         for table in reversed(chain):
@@ -102,10 +115,23 @@ def _over(base: Raw, table: Raw) -> Raw:
 def _missing(name: str, table: Raw) -> list[tuple[Key, str]]:
     """Return the mistakes of a complete table that lacks required keys."""
     mistakes: list[tuple[Key, str]] = []
-    for key, example in (("target", 'target = { kind = "llvm", ... }'), ("triple", 'triple = "aarch64-linux-gnu"')):
+    for key, example in (
+        ("target", 'target = { kind = "llvm", ... }'),
+        ("triple", 'triple = "aarch64-linux-gnu"'),
+    ):
         if key not in table:
-            mistakes.append((("profiles", name, key), f'is missing, for example {example}, or inherits = "rasp4-64"'))
+            mistakes.append(
+                (
+                    ("profiles", name, key),
+                    f'is missing, for example {example}, or inherits = "rasp4-64"',
+                )
+            )
     target = table.get("target")
     if isinstance(target, dict) and not isinstance(target.get("kind"), str):
-        mistakes.append((("profiles", name, "target", "kind"), 'is missing or not text, for example kind = "llvm"'))
+        mistakes.append(
+            (
+                ("profiles", name, "target", "kind"),
+                'is missing or not text, for example kind = "llvm"',
+            )
+        )
     return mistakes

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
@@ -49,7 +56,10 @@ def _around(info: ValidationInfo) -> Surroundings:
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError("a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'")
+        raise ValueError(
+            "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a "
+            "digit or '_'"
+        )
     return text
 
 
@@ -59,13 +69,18 @@ def _line(text: str) -> str:
     Such texts are passed to shells, unit files and terminals.
     """
     if found := _CONTROL.search(text):
-        raise ValueError(f"a line break or another control character has no place here, got {found[0]!r}")
+        raise ValueError(
+            f"a line break or another control character has no place here, got {found[0]!r}"
+        )
     return text
 
 
 def _key(text: str) -> str:
     if not _KEY.fullmatch(text):
-        raise ValueError("a key is made of ASCII letters, digits and signs, without spaces, quotes and backslashes")
+        raise ValueError(
+            "a key is made of ASCII letters, digits and signs, without spaces, quotes and "
+            "backslashes"
+        )
     return text
 
 
@@ -86,7 +101,9 @@ def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo],
     def check(text: str, info: ValidationInfo) -> str:
         known = _around(info).profiles if kind == "profile" else _around(info).models
         if text not in known:
-            raise ValueError(f"unknown {kind} {text!r}, {did_you_mean(text, known) or 'there are none'}")
+            raise ValueError(
+                f"unknown {kind} {text!r}, {did_you_mean(text, known) or 'there are none'}"
+            )
         return text
 
     return check
@@ -94,7 +111,9 @@ def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo],
 
 def _cores(text: str) -> str:
     if not CORES.fullmatch(text):
-        raise ValueError(f'cores are "big", "little", "all", or numbers such as "0,2-3", got {text!r}')
+        raise ValueError(
+            f'cores are "big", "little", "all", or numbers such as "0,2-3", got {text!r}'
+        )
     return text
 
 
@@ -130,7 +149,10 @@ def _target_value(value: object) -> object:
             _line(text)
     words = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if not (isinstance(value, (str, int, dict)) or words):
-        raise ValueError(f"expected text, a whole number, true or false, a list of texts or a table, got {described(value)}")
+        raise ValueError(
+            "expected text, a whole number, true or false, a list of texts or a table, got "
+            f"{described(value)}"
+        )
     return value
 
 
@@ -160,7 +182,9 @@ class ProfileTable(Table):
     target; `mcpu = "native"` is the CPU of this machine."""
     triple: Text | None = None
     """The target triple of the toolchain (zig, lld, clang, gcc)."""
-    agent: Literal["x86_64", "aarch64", "armv7", "riscv64", "x86_64-cuda", "aarch64-cuda"] | None = None
+    agent: (
+        Literal["x86_64", "aarch64", "armv7", "riscv64", "x86_64-cuda", "aarch64-cuda"] | None
+    ) = None
     """The build of the agent that the board runs."""
     linker: list[Text] | None = None
     """The linker as a command and its arguments. Without it farm uses its bundled linker."""
@@ -287,8 +311,14 @@ class ModelTable(Table):
 
     @model_validator(mode="after")
     def _with_data(self) -> ModelTable:
-        if self.quantize is not None and self.quantize.dtype == "int8" and self.calibration_data is None:
-            raise ValueError('quantize needs samples to calibrate by, for example calibration_data = "images"')
+        if (
+            self.quantize is not None
+            and self.quantize.dtype == "int8"
+            and self.calibration_data is None
+        ):
+            raise ValueError(
+                'quantize needs samples to calibrate by, for example calibration_data = "images"'
+            )
         return self
 
 
@@ -314,7 +344,9 @@ class BenchTable(Table):
     @model_validator(mode="after")
     def _in_order(self) -> BenchTable:
         if self.minimum_s > self.maximum_s:
-            raise ValueError(f"minimum_s ({self.minimum_s:g}) is more than maximum_s ({self.maximum_s:g})")
+            raise ValueError(
+                f"minimum_s ({self.minimum_s:g}) is more than maximum_s ({self.maximum_s:g})"
+            )
         return self
 
 
@@ -378,18 +410,32 @@ _TABLES: Mapping[Key, type[Table]] = {
     ("bench",): BenchTable,
     ("tracker",): TrackerTable,
 }
-_EXAMPLES = {"profile": 'profile = "rasp3b"', "url": 'url = "local:"', "source": 'source = "model.onnx"'}
+_EXAMPLES = {
+    "profile": 'profile = "rasp3b"',
+    "url": 'url = "local:"',
+    "source": 'source = "model.onnx"',
+}
 
 
-def check(data: Mapping[str, Any], around: Surroundings) -> tuple[Document | None, list[tuple[Key, str]]]:
+def check(
+    data: Mapping[str, Any], around: Surroundings
+) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the document, or None and every mistake in it as (key, message)."""
     try:
         return Document.model_validate(data, context=around), []
     except ValidationError as exc:
-        found = [(tuple(one["loc"]), one["type"], in_words(one)) for one in exc.errors(include_url=False)]
-    misspelt = {(*path[:-1], words.split("'")[1]) for path, kind, words in found if kind == "extra_forbidden" and "did you mean" in words}
+        found = [
+            (tuple(one["loc"]), one["type"], in_words(one)) for one in exc.errors(include_url=False)
+        ]
+    misspelt = {
+        (*path[:-1], words.split("'")[1])
+        for path, kind, words in found
+        if kind == "extra_forbidden" and "did you mean" in words
+    }
     found = [one for one in found if not (one[1] == "missing" and one[0] in misspelt)]
-    return None, [(tuple(part for part in path if part != "[key]"), words) for path, _, words in found]
+    return None, [
+        (tuple(part for part in path if part != "[key]"), words) for path, _, words in found
+    ]
 
 
 def in_words(error: Mapping[str, Any]) -> str:
@@ -397,7 +443,9 @@ def in_words(error: Mapping[str, Any]) -> str:
     path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         named = path[0] not in ("bench", "limits", "tracker")
-        pattern = tuple("*" if place == 1 and named else part for place, part in enumerate(path[:-1]))
+        pattern = tuple(
+            "*" if place == 1 and named else part for place, part in enumerate(path[:-1])
+        )
         return f"unknown key, {did_you_mean(str(path[-1]), _TABLES[pattern].model_fields)}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"

@@ -14,7 +14,18 @@ from farm.types import RECIPES, Model
 from farm.types.python_source import FORM, PYTHON, is_python, python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".h5", ".keras", ".pb", ".safetensors", *RECIPES)
+SUFFIXES = (
+    ".onnx",
+    ".pt2",
+    ".pt",
+    ".pth",
+    ".tflite",
+    ".h5",
+    ".keras",
+    ".pb",
+    ".safetensors",
+    *RECIPES,
+)
 
 
 def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
@@ -47,7 +58,12 @@ def source_at(text: str, folder: Path) -> str:
 
 def names_a_source(text: str) -> bool:
     """Return whether a word of the command line names a source, rather than a configured model."""
-    return text.startswith((PYTHON, "package:", "~")) or "/" in text or text.lower().endswith(SUFFIXES) or is_file(Path(text))
+    return (
+        text.startswith((PYTHON, "package:", "~"))
+        or "/" in text
+        or text.lower().endswith(SUFFIXES)
+        or is_file(Path(text))
+    )
 
 
 def is_file(path: Path) -> bool:
@@ -73,7 +89,9 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
     short = text.rpartition(":")[2] if is_python(text) else Path(text).stem
-    return Model(in_full(text) if short in taken or text.lower().endswith(RECIPES) else short, source)
+    return Model(
+        in_full(text) if short in taken or text.lower().endswith(RECIPES) else short, source
+    )
 
 
 def in_full(source: str) -> str:
@@ -93,5 +111,8 @@ def _near(path: Path) -> str:
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     files = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
-    alike = difflib.get_close_matches(path.name, files, n=3) or [name for name in files if Path(name).suffix == path.suffix][:5]
+    alike = (
+        difflib.get_close_matches(path.name, files, n=3)
+        or [name for name in files if Path(name).suffix == path.suffix][:5]
+    )
     return f"; that folder has {', '.join(alike)}" if alike else ""

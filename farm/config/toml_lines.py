@@ -22,7 +22,10 @@ _TO_END_OF_LINE = re.compile(r"[^\n]*")
 _BARE_KEY = re.compile(r"[^\s.:=\[\]{}\"',#]+")
 _QUOTED_KEY = re.compile(r'"(?:\\[^\n]|[^"\\\n])*"?' + r"|'[^'\n]*'?")
 _BARE_VALUE = re.compile(r"[^,\]}#\n]*")
-_STRING = re.compile(r'"""(?:\\.|(?!""").)*(?:"{3,5}|\Z)' + r"|'''(?:(?!''').)*(?:'{3,5}|\Z)|" + _QUOTED_KEY.pattern, re.DOTALL)
+_STRING = re.compile(
+    r'"""(?:\\.|(?!""").)*(?:"{3,5}|\Z)' + r"|'''(?:(?!''').)*(?:'{3,5}|\Z)|" + _QUOTED_KEY.pattern,
+    re.DOTALL,
+)
 _AT = re.compile(r" \((?:at line (\d+), column \d+|at end of document)\)$")
 # 640 digits, the lowest limit that sys.set_int_max_str_digits accepts
 _LONG_NUMBER = re.compile(r"[0-9](?:_?[0-9]){639}")
@@ -64,7 +67,14 @@ class Parsed:
 
     def line(self, path: Key) -> int:
         """Return the line of a key, or of the nearest enclosing table."""
-        return next((self.lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in self.lines), 1)
+        return next(
+            (
+                self.lines[path[:size]]
+                for size in range(len(path), 0, -1)
+                if path[:size] in self.lines
+            ),
+            1,
+        )
 
     def is_broken(self, path: Key) -> bool:
         """Return whether a statement at or below the key was left out.
@@ -103,10 +113,15 @@ def parse(text: str) -> Parsed:
     broken: set[Key] = set()
     mistakes = []
     if scan.long_keys:  # their cost is quadratic in their length, here and in tomllib
-        told = [Mistake(line, (), f"not valid here: a key of more than {_DEEPEST} parts") for line in scan.long_keys]
+        told = [
+            Mistake(line, (), f"not valid here: a key of more than {_DEEPEST} parts")
+            for line in scan.long_keys
+        ]
         return Parsed({}, scan.lines, told, broken, False)
     for statement, path, line in scan.duplicates:
-        mistakes.append(Mistake(line, path, f"defined twice, the first time in line {scan.defined[path]}"))
+        mistakes.append(
+            Mistake(line, path, f"defined twice, the first time in line {scan.defined[path]}")
+        )
         _blank(rows, scan.statements, statement)
         if statement.path != path:
             broken.add(statement.path)
@@ -114,7 +129,13 @@ def parse(text: str) -> Parsed:
         try:
             return Parsed(tomllib.loads("\n".join(rows)), scan.lines, mistakes, broken, True)
         except RecursionError:
-            return Parsed({}, scan.lines, [*mistakes, Mistake(1, (), "not valid TOML: nested too deeply")], broken, False)
+            return Parsed(
+                {},
+                scan.lines,
+                [*mistakes, Mistake(1, (), "not valid TOML: nested too deeply")],
+                broken,
+                False,
+            )
         # a TOMLDecodeError, or the error for a number with more digits than Python parses
         except ValueError as error:
             line = _line_of(error, rows)
@@ -140,7 +161,11 @@ def _line_of(error: ValueError, rows: list[str]) -> int:
     if not isinstance(error, tomllib.TOMLDecodeError):
         return next((number for number, row in enumerate(rows, 1) if _LONG_NUMBER.search(row)), 1)
     match = _AT.search(str(error))
-    return int(match[1]) if match and match[1] else max((number for number, row in enumerate(rows, 1) if row.strip()), default=1)
+    return (
+        int(match[1])
+        if match and match[1]
+        else max((number for number, row in enumerate(rows, 1) if row.strip()), default=1)
+    )
 
 
 def _in_words(error: ValueError) -> str:

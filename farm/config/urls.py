@@ -56,7 +56,11 @@ def parse_url(text: str) -> Url:
     """
     scheme, colon, rest = text.partition(":")
     if not colon:
-        hint = f"did you mean '{text}:'?" if text in ("local", "qemu", "adb") else f"write one of {', '.join(EXAMPLES.values())}"
+        hint = (
+            f"did you mean '{text}:'?"
+            if text in ("local", "qemu", "adb")
+            else f"write one of {', '.join(EXAMPLES.values())}"
+        )
         raise ValueError(f"{text!r} names no transport, {hint}")
     if scheme not in EXAMPLES:
         raise ValueError(f"unknown transport {scheme!r}, {did_you_mean(scheme, EXAMPLES)}")
@@ -92,7 +96,10 @@ def check_user(user: str) -> None:
     """Raise ValueError if a text is not a user name, or has characters special to a shell."""
     if not _USER.fullmatch(user):
         allowed = "letters, digits, '_', '.', '+', '@' and '-', and no '-' at the beginning"
-        raise ValueError(f"{user!r} is no user that a url may name: {allowed}; others are named by User in ~/.ssh/config")
+        raise ValueError(
+            f"{user!r} is no user that a url may name: {allowed}; others are named by User in "
+            "~/.ssh/config"
+        )
 
 
 def _network(scheme: str, text: str, parts: SplitResult) -> Url:
@@ -109,7 +116,13 @@ def _network(scheme: str, text: str, parts: SplitResult) -> Url:
         raise ValueError(f"{text!r} has no user before the '@'")
     if parts.username is not None:
         check_user(parts.username)
-    return Url(scheme, parts.hostname, _port(scheme, text, parts), parts.username or "", _key(scheme, text, parts))
+    return Url(
+        scheme,
+        parts.hostname,
+        _port(scheme, text, parts),
+        parts.username or "",
+        _key(scheme, text, parts),
+    )
 
 
 def _port(scheme: str, text: str, parts: SplitResult) -> int | None:
@@ -118,7 +131,9 @@ def _port(scheme: str, text: str, parts: SplitResult) -> int | None:
         if scheme == "ssh" and not parts.netloc.endswith(":"):
             return None
         raise ValueError(f"{text!r} has no port")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535):
+    if not (
+        digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535
+    ):
         raise ValueError(f"port {digits} is not a number from 1 to 65535")
     return int(digits)
 
@@ -127,7 +142,9 @@ def _key(scheme: str, text: str, parts: SplitResult) -> str:
     key = parts.path.removeprefix("/")
     if scheme != "tracker":
         if key:
-            raise ValueError(f"{scheme} takes nothing after the host and port, leave out {parts.path!r}")
+            raise ValueError(
+                f"{scheme} takes nothing after the host and port, leave out {parts.path!r}"
+            )
         return ""
     if not key:
         raise ValueError(f"{text!r} has no key")

@@ -50,7 +50,7 @@ class Lines(Quiet):
             self._log.line(f"{progress.stage.value} {progress.note}".strip())
 
     def __call__(self, counting: Counting) -> None:
-        """Log the participants that started or ended, or whose last line is `_LINE_S` seconds old."""
+        """Log participants that started or ended, or whose last line is `_LINE_S` seconds old."""
         now = time.monotonic()
         for participant in counting.participants:
             done = len(participant.best) == len(counting.wanted) or participant.failure is not None
@@ -83,13 +83,21 @@ def render(counting: Counting, now: float) -> Table:
     table = Table.grid(padding=(0, 1))
     total = max(1, len(counting.wanted))
     for participant in counting.participants:
-        state = Text(formatting.plain(_state(counting, participant, now)), "red" if participant.failure else "")
-        table.add_row(Text(participant.name, "bold"), ProgressBar(total, len(participant.best), _BAR), state)
+        state = Text(
+            formatting.plain(_state(counting, participant, now)),
+            "red" if participant.failure else "",
+        )
+        table.add_row(
+            Text(participant.name, "bold"), ProgressBar(total, len(participant.best), _BAR), state
+        )
     return table
 
 
 def _state(counting: Counting, participant: Participant, now: float) -> str:
-    """Return "257 of 1000, 3:20 left"; without an estimate, the participant's note replaces the time."""
+    """Return "257 of 1000, 3:20 left".
+
+    Without an estimate, the participant's note replaces the time.
+    """
     if participant.failure is not None:
         return participant.failure.what
     said = f"{len(participant.best)} of {len(counting.wanted)}"

@@ -14,7 +14,14 @@ from farm import formatting, stats
 from farm.types import Event, Job, Run, Stage, Verdict
 
 BAD_STATES = ("failed", "unavailable", "skipped")
-_ON_DEVICE = (Stage.CONNECTING, Stage.UPLOADING, Stage.LOADING, Stage.RUNNING, Stage.MEASURING, Stage.ACCURACY)
+_ON_DEVICE = (
+    Stage.CONNECTING,
+    Stage.UPLOADING,
+    Stage.LOADING,
+    Stage.RUNNING,
+    Stage.MEASURING,
+    Stage.ACCURACY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,9 @@ class Row:
             return "unavailable"
         if self.run and self.run.verdict is Verdict.SKIPPED:
             return "skipped"
-        if self.stage is Stage.FAILED or (self.run and self.run.verdict in (Verdict.WRONG, Verdict.FAILED)):
+        if self.stage is Stage.FAILED or (
+            self.run and self.run.verdict in (Verdict.WRONG, Verdict.FAILED)
+        ):
             return "failed"
         if self.stage in (Stage.WAITING, Stage.READY):
             return "waiting"
@@ -65,7 +74,9 @@ class Row:
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the job began, up to its end; 0 if it has not begun."""
-        return 0.0 if self.began is None else (now if self.ended is None else self.ended) - self.began
+        return (
+            0.0 if self.began is None else (now if self.ended is None else self.ended) - self.began
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,15 @@ class Board:
     @classmethod
     def start(cls, jobs: Sequence[Job], now: float) -> Board:
         """Return a board on which all jobs are waiting."""
-        rows = (Row(job.device.name, job.device.profile.name, job.title, tag=next(iter(job.device.tags), "")) for job in jobs)
+        rows = (
+            Row(
+                job.device.name,
+                job.device.profile.name,
+                job.title,
+                tag=next(iter(job.device.tags), ""),
+            )
+            for job in jobs
+        )
         return cls({(row.device, row.model): row for row in rows}, now)
 
     def apply(self, event: Event, now: float) -> Board:
@@ -99,7 +118,9 @@ class Board:
             stage=event.stage,
             note=event.note,
             fraction=event.fraction,
-            began=now if before.began is None and event.stage is not Stage.WAITING else before.began,
+            began=now
+            if before.began is None and event.stage is not Stage.WAITING
+            else before.began,
             ended=now if ended else None,
             run=event.run,
             reached=now if before.reached is None and event.stage in _ON_DEVICE else before.reached,

@@ -14,7 +14,16 @@ from rich.text import Text
 from farm import formatting
 from farm.dashboard import eta
 from farm.dashboard.board import BAD_STATES, Row
-from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, line_of, shares, spinner, states
+from farm.dashboard.widgets import (
+    GAP,
+    STATE_MARK,
+    STATE_STYLE,
+    counts,
+    line_of,
+    shares,
+    spinner,
+    states,
+)
 
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
@@ -40,28 +49,60 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
         ("NOW", 0),
     )
     titles.stylize("bright_black")
-    lines = [titles, *(_device(device, devices[device], counted[device], (name, bar, room_now), now) for device in chosen)]
+    lines = [
+        titles,
+        *(
+            _device(device, devices[device], counted[device], (name, bar, room_now), now)
+            for device in chosen
+        ),
+    ]
     if hidden := [device for device in devices if device not in chosen]:
         theirs = sum((counted[device] for device in hidden), Counter[str]())
-        lines.append(Text.assemble((f"… and {len(hidden)} devices, ", "bright_black"), counts(theirs)))
+        lines.append(
+            Text.assemble((f"… and {len(hidden)} devices, ", "bright_black"), counts(theirs))
+        )
     return lines
 
 
 def _choose(counted: Mapping[str, Counter[str]], room: int) -> list[str]:
     if len(counted) <= room:
         return list(counted)
-    ranked = sorted(counted, key=lambda device: (not counted[device]["running"], not any(counted[device][bad] for bad in BAD_STATES)))
+    ranked = sorted(
+        counted,
+        key=lambda device: (
+            not counted[device]["running"],
+            not any(counted[device][bad] for bad in BAD_STATES),
+        ),
+    )
     first = set(ranked[: room - 1])
     return [device for device in counted if device in first]
 
 
-def _device(device: str, rows: Sequence[Row], counted: Counter[str], widths: tuple[int, int, int], now: float) -> Text:
+def _device(
+    device: str,
+    rows: Sequence[Row],
+    counted: Counter[str],
+    widths: tuple[int, int, int],
+    now: float,
+) -> Text:
     bad = sum(counted[state] for state in BAD_STATES)
     over = len(rows) - counted["waiting"] - counted["running"]
-    state = "running" if counted["running"] else "waiting" if over < len(rows) else "failed" if bad else "done"
+    state = (
+        "running"
+        if counted["running"]
+        else "waiting"
+        if over < len(rows)
+        else "failed"
+        if bad
+        else "done"
+    )
     mark = spinner(now) if state == "running" else STATE_MARK[state]
     left = eta.of_device(rows, now)
-    about = "" if left.seconds < 1 else f"{'≥' if left.at_least else ''}{formatting.elapsed(round(left.seconds))}"
+    about = (
+        ""
+        if left.seconds < 1
+        else f"{'≥' if left.at_least else ''}{formatting.elapsed(round(left.seconds))}"
+    )
     name, bar = widths[:2]
     return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
@@ -79,10 +120,15 @@ def _now(rows: Sequence[Row], room: int) -> Text:
     if row := next((row for row in rows if row.state == "running"), None):
         stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
         long, short = (
-            Text.assemble(f"{formatting.plain(row.model)} ", (said, "cyan")) for said in (f"{stage} {formatting.plain(row.note)}", stage)
+            Text.assemble(f"{formatting.plain(row.model)} ", (said, "cyan"))
+            for said in (f"{stage} {formatting.plain(row.note)}", stage)
         )
         return long if long.cell_len <= room else short
-    last = max((row for row in rows if row.run and row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
+    last = max(
+        (row for row in rows if row.run and row.ended is not None),
+        key=lambda row: row.ended or 0.0,
+        default=None,
+    )
     if last is None or last.run is None:
         return Text()
     figure = formatting.latency(last.run) if not last.run.emulated else ""

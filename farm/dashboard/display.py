@@ -40,7 +40,9 @@ class Screen:
 
         A new Live is made each time, because a stopped one would return to its old position.
         """
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+        )
         self._live.start()
         self._next = -math.inf
 
@@ -48,7 +50,9 @@ class Screen:
         """Stop the display and remove its lines."""
         self._live.stop()
 
-    def draw(self, render: Callable[[int, int, float], RenderableType], *, at_once: bool = False) -> None:
+    def draw(
+        self, render: Callable[[int, int, float], RenderableType], *, at_once: bool = False
+    ) -> None:
         """Draw `render(columns, lines, now)` if it is time to draw again, or if `at_once`.
 
         The interval is at least `REFRESH_S`, and long enough that drawing uses at most `SHARE` of a

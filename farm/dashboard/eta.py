@@ -39,7 +39,9 @@ def of_device(rows: Iterable[Row], now: float) -> Left:
     for row in rows:
         if row.state in ("waiting", "running"):
             to_come += 1
-            running = now - row.reached if row.state == "running" and row.reached is not None else running
+            running = (
+                now - row.reached if row.state == "running" and row.reached is not None else running
+            )
         elif row.state in ("done", "failed") and row.reached is not None and row.ended is not None:
             took.append(row.ended - row.reached)
     if not to_come:
@@ -56,4 +58,6 @@ def of_all(devices: Mapping[str, list[Row]], now: float) -> Left:
     Devices work in parallel, so the longest estimate counts.
     """
     each = [of_device(rows, now) for rows in devices.values()]
-    return Left(max((left.seconds for left in each), default=0.0), any(left.at_least for left in each))
+    return Left(
+        max((left.seconds for left in each), default=0.0), any(left.at_least for left in each)
+    )

@@ -37,7 +37,9 @@ def group_lines(groups: dict[str, list[Row]], width: int, room: int, now: float)
 
     Groups with bad jobs come first, then those with the most jobs.
     """
-    ranked = sorted(groups, key=lambda name: (not any(row.bad for row in groups[name]), -len(groups[name])))
+    ranked = sorted(
+        groups, key=lambda name: (not any(row.bad for row in groups[name]), -len(groups[name]))
+    )
     shown = ranked if len(ranked) <= room - 1 else ranked[: room - 2]
     name = min(_NAME, max(map(cell_len, ["group", *shown])))
     bar = _WIDE_BAR if width >= _WIDE else _BAR
@@ -54,7 +56,9 @@ def group_lines(groups: dict[str, list[Row]], width: int, room: int, now: float)
     lines = [titles, *(_group(one, groups[one], name, bar, now) for one in shown)]
     if hidden := ranked[len(shown) :]:
         theirs = states([row for one in hidden for row in groups[one]])
-        lines.append(Text.assemble((f"… and {len(hidden)} groups, ", "bright_black"), counts(theirs)))
+        lines.append(
+            Text.assemble((f"… and {len(hidden)} groups, ", "bright_black"), counts(theirs))
+        )
     return lines
 
 
@@ -65,7 +69,10 @@ def oddest(groups: dict[str, list[Row]], most: int, now: float) -> list[Row]:
     that are ordinary, or with a latency far from the median of their group and model; then the
     jobs that have been running longest.
     """
-    failed = sorted((row for rows in groups.values() for row in rows if row.bad), key=lambda row: -(row.ended or 0.0))
+    failed = sorted(
+        (row for rows in groups.values() for row in rows if row.bad),
+        key=lambda row: -(row.ended or 0.0),
+    )
     odd = [row for rows in groups.values() for row in _far(rows)]
     odd.sort(key=lambda row: -(row.ended or 0.0))
     running = [row for rows in groups.values() for row in rows if row.state == "running"]
@@ -80,7 +87,11 @@ def _far(rows: Sequence[Row]) -> list[Row]:
         if (p50_ms := _p50_ms(row.run)) is not None:
             figures.setdefault(row.model, []).append(p50_ms)
     medians = {model: statistics.median(values) for model, values in figures.items()}
-    return [row for row in rows if not row.bad and row.run and (row.run.verdict not in _ORDINARY or _is_far(row, medians))]
+    return [
+        row
+        for row in rows
+        if not row.bad and row.run and (row.run.verdict not in _ORDINARY or _is_far(row, medians))
+    ]
 
 
 def _is_far(row: Row, medians: dict[str, float]) -> bool:
@@ -98,7 +109,15 @@ def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> 
     counted = states(rows)
     bad = sum(row.bad for row in rows)
     over = len(rows) - counted["waiting"] - counted["running"]
-    state = "running" if counted["running"] else "waiting" if over < len(rows) else "failed" if bad else "done"
+    state = (
+        "running"
+        if counted["running"]
+        else "waiting"
+        if over < len(rows)
+        else "failed"
+        if bad
+        else "done"
+    )
     mark = spinner(now) if state == "running" else STATE_MARK[state]
     return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
@@ -112,11 +131,14 @@ def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> 
 
 
 def _latencies(rows: Sequence[Row]) -> Text:
-    """Return the median of the latencies, and the least and the largest, if all are of one model."""
+    """Return median, least and largest of the latencies, if all are of one model."""
     figures = [p50_ms for row in rows if (p50_ms := _p50_ms(row.run)) is not None and not row.bad]
     if not figures or len({row.model for row in rows}) > 1:
         return Text()
     text = Text(f"{formatting.digits(statistics.median(figures))} ms")
     if len(figures) > 1:
-        text.append(f"  {formatting.digits(min(figures))} to {formatting.digits(max(figures))}", "bright_black")
+        text.append(
+            f"  {formatting.digits(min(figures))} to {formatting.digits(max(figures))}",
+            "bright_black",
+        )
     return text

@@ -51,7 +51,10 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
     rows = list(board.rows.values())
     by_state, devices = states(rows), board.devices
     errors = _errors(rows)[-ERRORS_SHOWN if height >= 20 else -1 :]
-    lines = [_header(by_state, width, now - board.began, eta.of_all(devices, now)), shares(by_state, width)]
+    lines = [
+        _header(by_state, width, now - board.began, eta.of_all(devices, now)),
+        shares(by_state, width),
+    ]
     room = max(3, height - 2 - len(errors) - bool(errors))
     if len(devices) > MANY_DEVICES and len(devices) >= room:
         lines += _groups(rows, width, room, now)
@@ -84,7 +87,9 @@ def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
     layout = _layout(rows, width)
     shown, rest = _choose(rows, room - 1)
     lines = [_titles(layout), *(_row(row, layout, now) for row in shown)]
-    return [*lines, Text.assemble(("… and ", "bright_black"), counts(states(rest)))] if rest else lines
+    return (
+        [*lines, Text.assemble(("… and ", "bright_black"), counts(states(rest)))] if rest else lines
+    )
 
 
 def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
@@ -92,7 +97,9 @@ def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text
 
     Returns nothing if fewer than `LEAST_RESULTS` results fit or exist.
     """
-    ended = sorted((row for row in rows if row.ended is not None), key=lambda row: -(row.ended or 0.0))[: max(0, room - 2)]
+    ended = sorted(
+        (row for row in rows if row.ended is not None), key=lambda row: -(row.ended or 0.0)
+    )[: max(0, room - 2)]
     if len(ended) < LEAST_RESULTS:
         return []
     layout = _layout(ended, width)
@@ -113,7 +120,9 @@ def _layout(rows: Sequence[Row], width: int) -> Layout:
     with_profile = without - profile - GAP
     if (spare := with_profile - LATENCY_CELLS - GAP - ANSWER_CELLS) >= 0:
         more = min(named - model, spare // 2)
-        return Layout(1, device, profile, model + more, STATE_CELLS, TIME_CELLS, with_profile - more)
+        return Layout(
+            1, device, profile, model + more, STATE_CELLS, TIME_CELLS, with_profile - more
+        )
     return Layout(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
 
 
@@ -125,16 +134,25 @@ def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
     if len(rows) <= room:
         return list(rows), []
     rank = {"running": 0, "failed": 1, "unavailable": 2, "skipped": 2, "done": 3, "waiting": 4}
-    order = sorted(range(len(rows)), key=lambda i: (rank[rows[i].state], -(rows[i].ended or 0.0), i))
+    order = sorted(
+        range(len(rows)), key=lambda i: (rank[rows[i].state], -(rows[i].ended or 0.0), i)
+    )
     chosen = set(order[: room - 1])
-    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
+    return [row for i, row in enumerate(rows) if i in chosen], [
+        row for i, row in enumerate(rows) if i not in chosen
+    ]
 
 
 def _header(by_state: Counter[str], width: int, elapsed_s: float, left: Left) -> Text:
     line = Text("farm", "bold")
     line.append("  ").append(counts(by_state))
     right = ", ".join(
-        part for part in (left.in_words if by_state["waiting"] or by_state["running"] else "", formatting.elapsed(elapsed_s)) if part
+        part
+        for part in (
+            left.in_words if by_state["waiting"] or by_state["running"] else "",
+            formatting.elapsed(elapsed_s),
+        )
+        if part
     )
     line.truncate(max(1, width - len(right) - GAP), overflow="ellipsis", pad=True)
     return line.append(" " * GAP).append(right)
@@ -143,14 +161,20 @@ def _header(by_state: Counter[str], width: int, elapsed_s: float, left: Left) ->
 def _titles(layout: Layout) -> Text:
     names = {column.name: Text(column.name.upper()) for column in dataclasses.fields(layout)}
     result = _result("LATENCY", "", "ANSWER", "WHY", layout.result)
-    line = _line({**names, "mark": Text(), "time": Text("TIME".rjust(layout.time)), "result": result}, layout)
+    line = _line(
+        {**names, "mark": Text(), "time": Text("TIME".rjust(layout.time)), "result": result}, layout
+    )
     line.stylize("bright_black")
     return line
 
 
 def _row(row: Row, layout: Layout, now: float) -> Text:
     mark, style = _mark(row, now)
-    elapsed = formatting.elapsed(row.elapsed(now)) if row.began is not None and row.state not in ("unavailable", "skipped") else ""
+    elapsed = (
+        formatting.elapsed(row.elapsed(now))
+        if row.began is not None and row.state not in ("unavailable", "skipped")
+        else ""
+    )
     cells = {
         "mark": Text(mark, style),
         "device": Text(formatting.plain(row.device), "bold"),
@@ -167,7 +191,9 @@ def _mark(row: Row, now: float) -> tuple[str, str]:
     """Return the mark in front of a row and the style of its state."""
     if row.state == "running":
         return spinner(now), STATE_STYLE["running"]
-    return STATE_MARK[row.state], formatting.VERDICT_STYLE[row.run.verdict] if row.run else STATE_STYLE[row.state]
+    return STATE_MARK[row.state], formatting.VERDICT_STYLE[
+        row.run.verdict
+    ] if row.run else STATE_STYLE[row.state]
 
 
 def _outcome(row: Row, width: int) -> Text:
@@ -178,13 +204,21 @@ def _outcome(row: Row, width: int) -> Text:
         ways = formatting.answers(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
         answer = next((way for way in ways if cell_len(way) <= room), ways[-1])
-        return _result(formatting.latency(row.run), row.trend, answer, formatting.plain(formatting.why(row.run)), width)
+        return _result(
+            formatting.latency(row.run),
+            row.trend,
+            answer,
+            formatting.plain(formatting.why(row.run)),
+            width,
+        )
     text = Text()
     if row.fraction is not None:
         fraction = min(1.0, max(0.0, row.fraction))
         cells = min(20, max(8, width // 3))
         full = round(fraction * cells)
-        text.append("━" * full, "cyan").append("─" * (cells - full), "bright_black").append(f" {100 * fraction:3.0f} %  ")
+        text.append("━" * full, "cyan").append("─" * (cells - full), "bright_black").append(
+            f" {100 * fraction:3.0f} %  "
+        )
     return text.append(formatting.plain(row.note), "bright_black")
 
 
@@ -213,4 +247,9 @@ def _errors(rows: Sequence[Row]) -> list[Text]:
     """Return a line for each error, the latest last."""
     bad = sorted((row for row in rows if row.bad), key=lambda row: row.ended or 0.0)
     lines = formatting.complaints((row.device, row.model, row.error) for row in bad)
-    return [Text.assemble(("✗ ", "red"), (formatting.plain(whose), "bold"), "  ", formatting.plain(error)) for whose, error in lines]
+    return [
+        Text.assemble(
+            ("✗ ", "red"), (formatting.plain(whose), "bold"), "  ", formatting.plain(error)
+        )
+        for whose, error in lines
+    ]

@@ -86,13 +86,19 @@ def _line_of(row: Row) -> str:
     if row.bad:
         said = [row.run.verdict.value if row.run else row.stage.value, row.error]
     elif row.run:
-        said = [row.run.verdict.value, "" if row.run.emulated else formatting.latency(row.run), formatting.answers(row.run)[0]]
+        said = [
+            row.run.verdict.value,
+            "" if row.run.emulated else formatting.latency(row.run),
+            formatting.answers(row.run)[0],
+        ]
     else:
         said = [row.stage.value, row.note]
     return f"{row.device} {row.model}: {', '.join(part for part in said if part)}"
 
 
-def show(console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic) -> AbstractContextManager[Show]:
+def show(
+    console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic
+) -> AbstractContextManager[Show]:
     """Return a context manager that shows a board and clears it at the end.
 
     `console` should write to stderr; it honours NO_COLOR.

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from farm.pipeline.tuning.loop import Tuning
     from farm.pipeline.tuning.search import Kernel
 
-_WIDE, _WIDEST = 110, 140  # terminal widths: the least that has room for the choice, and the largest that is used
-_UNREMARKABLE = re.compile(r" (s1,1|p0,0,0,0|d1,1|g1)(?= |$)")  # default strides, padding, dilation and groups in a workload's name
+_WIDE, _WIDEST = (
+    110,
+    140,
+)  # terminal widths: the least that has room for the choice, and the largest that is used
+_UNREMARKABLE = re.compile(
+    r" (s1,1|p0,0,0,0|d1,1|g1)(?= |$)"
+)  # default strides, padding, dilation and groups in a workload's name
 _OTHER_LINES = 6  # that a screen needs besides the rows of kernels
 
 
@@ -64,11 +69,21 @@ class InPlace(Quiet):
 def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Group:
     """Return the header, the kernels and the latest message, in at most `height` lines."""
     boards = ", ".join(f"{board.device.name} {board.said}".strip() for board in work.boards)
-    head = Text(f"farm tune {work.model.name}   {passed}   {formatting.plain(boards)}", "bold", no_wrap=True, overflow="ellipsis")
+    head = Text(
+        f"farm tune {work.model.name}   {passed}   {formatting.plain(boards)}",
+        "bold",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
     most = max(1, height - _OTHER_LINES)
     hidden = len(work.search.kernels) - most
     said = [f"{hidden} more kernels"] if hidden > 0 else []
-    foot = Text("   ".join([*said, _UNREMARKABLE.sub("", formatting.plain(last))]), "bright_black", no_wrap=True, overflow="ellipsis")
+    foot = Text(
+        "   ".join([*said, _UNREMARKABLE.sub("", formatting.plain(last))]),
+        "bright_black",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
     return Group(head, kernel_table(work, width, most), foot)
 
 
@@ -79,20 +94,39 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
     Figures are never cut: the kernel's name gets the remaining width, and the choice is shown if
     the terminal has at least `_WIDE` columns.
     """
-    table, wide = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=min(width, _WIDEST)), width >= _WIDE
+    table, wide = (
+        Table(box=box.SIMPLE_HEAD, pad_edge=False, width=min(width, _WIDEST)),
+        width >= _WIDE,
+    )
     table.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
     longest = max((len(_figures(work, kernel)[3]) for kernel in work.search.kernels), default=0)
-    for title, least in (("share %", 7), ("best us", 7), ("speed-up", 8), ("tried", max(5, longest))):
+    for title, least in (
+        ("share %", 7),
+        ("best us", 7),
+        ("speed-up", 8),
+        ("tried", max(5, longest)),
+    ):
         table.add_column(title, justify="right", width=least, no_wrap=True)
     if wide:
-        table.add_column("choice", width=max((len(kernel.best.words) for kernel in work.search.kernels), default=6), no_wrap=True)
+        table.add_column(
+            "choice",
+            width=max((len(kernel.best.words) for kernel in work.search.kernels), default=6),
+            no_wrap=True,
+        )
     kernels = sorted(work.search.kernels, key=lambda kernel: -kernel.total_s)
     for kernel in kernels[:most]:
         share, best, speedup, tried = _figures(work, kernel)
-        cells: list[str | Text] = [share, best, Text(speedup, "green" if kernel.speedup > 1 else ""), tried]
+        cells: list[str | Text] = [
+            share,
+            best,
+            Text(speedup, "green" if kernel.speedup > 1 else ""),
+            tried,
+        ]
         if wide:
             cells.append(Text(kernel.best.words))
-        table.add_row(Text(_UNREMARKABLE.sub("", kernel.task.workload), "bold" if kernel.busy else ""), *cells)
+        table.add_row(
+            Text(_UNREMARKABLE.sub("", kernel.task.workload), "bold" if kernel.busy else ""), *cells
+        )
     return table
 
 
@@ -103,9 +137,16 @@ def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
     """
     if not kernel.best_s:
         return "", "", "", kernel.progress
-    return f"{100 * work.search.share(kernel):.1f}", formatting.digits(1e6 * kernel.best_s), f"{kernel.speedup:.2f}x", kernel.progress
+    return (
+        f"{100 * work.search.share(kernel):.1f}",
+        formatting.digits(1e6 * kernel.best_s),
+        f"{kernel.speedup:.2f}x",
+        kernel.progress,
+    )
 
 
 def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Return a context manager that shows a search. `console` should write to stderr."""
-    return placed(console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines)
+    return placed(
+        console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines
+    )

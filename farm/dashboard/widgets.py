@@ -12,7 +12,14 @@ from farm.dashboard.display import REFRESH_S
 
 GAP = 2
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-STATE_STYLE = {"done": "green", "failed": "red", "unavailable": "yellow", "skipped": "yellow", "running": "cyan", "waiting": "bright_black"}
+STATE_STYLE = {
+    "done": "green",
+    "failed": "red",
+    "unavailable": "yellow",
+    "skipped": "yellow",
+    "running": "cyan",
+    "waiting": "bright_black",
+}
 STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "skipped": "○", "waiting": "·"}
 
 
@@ -25,7 +32,11 @@ def counts(by_state: Counter[str]) -> Text:
     """Return the number of jobs by state: 9 jobs: 5 done, 2 running, 1 failed, 1 waiting."""
     total = by_state.total()
     text = Text(f"{total} job{'s' * (total != 1)}: ")
-    parts = [Text(f"{by_state[state]} {state}", style) for state, style in STATE_STYLE.items() if by_state[state]]
+    parts = [
+        Text(f"{by_state[state]} {state}", style)
+        for state, style in STATE_STYLE.items()
+        if by_state[state]
+    ]
     return text.append(Text(", ").join(parts))
 
 

@@ -29,7 +29,9 @@ from farm.types import Model, Preprocess, TensorSpec
 __all__ = ["Classes", "DataSet", "Sample", "classes_of", "digest", "labelled", "opened"]
 
 
-def opened(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None = None) -> DataSet:
+def opened(
+    path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None = None
+) -> DataSet:
     """Open the samples at a path for a model's inputs.
 
     A folder holds images (or one .npy or .npz per sample), either in subfolders named after classes
@@ -60,7 +62,9 @@ def digest(path: Path) -> str:
     return digest_of(*map(samples.key, range(len(samples))))
 
 
-def labelled(path: Path, model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> DataSet:
+def labelled(
+    path: Path, model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> DataSet:
     """Open samples with known classes for a classifier's inputs and outputs.
 
     Raises ModelError if the set has no labels, and as `opened` does.

@@ -43,11 +43,18 @@ class Arrays(DataSet):
             self._stamp = f"{there.st_size}:{there.st_mtime_ns}"
         except ARRAY_ERRORS as exc:
             raise unreadable(path, exc) from exc
-        counts = {f"samples of {name}" if len(inputs) > 1 else "samples": rows.shape[0] for name, rows in self._rows.items()}
+        counts = {
+            f"samples of {name}" if len(inputs) > 1 else "samples": rows.shape[0]
+            for name, rows in self._rows.items()
+        }
         counts |= {LABELS: len(self.labels)} if self.labels is not None else {}
         if len(set(counts.values())) != 1 or 0 in counts.values():
             what = f"{path} has {' and '.join(f'{count} {name}' for name, count in counts.items())}"
-            raise ModelError(what, "each sample needs a label and all inputs", "save as many of each, one at least")
+            raise ModelError(
+                what,
+                "each sample needs a label and all inputs",
+                "save as many of each, one at least",
+            )
 
     def _open(self, path: Path, inputs: Sequence[TensorSpec]) -> Array | None:
         """Open the array of each input; return the labels, or None."""
@@ -62,9 +69,17 @@ class Arrays(DataSet):
         if missing := [name for name in wanted if name not in members]:
             name = INPUTS if len(inputs) == 1 else missing[0]
             names = [INPUTS] if len(inputs) == 1 else list(wanted)
-            fix = f"save it with numpy.savez(path, {', '.join(f'{one}=...' for one in names)}, {LABELS}=...)"
-            raise ModelError(f"{path} has no array {name!r}", f"it has {', '.join(members) or 'none'}", fix)
-        self._rows = {spec.name: _Rows(self._archive.open(members[name]), spec, path, name) for name, spec in wanted.items()}
+            fix = (
+                f"save it with numpy.savez(path, {', '.join(f'{one}=...' for one in names)}, "
+                f"{LABELS}=...)"
+            )
+            raise ModelError(
+                f"{path} has no array {name!r}", f"it has {', '.join(members) or 'none'}", fix
+            )
+        self._rows = {
+            spec.name: _Rows(self._archive.open(members[name]), spec, path, name)
+            for name, spec in wanted.items()
+        }
         if LABELS not in members:
             return None
         with self._archive.open(members[LABELS]) as file:
@@ -82,7 +97,10 @@ class Arrays(DataSet):
 
     def _inputs(self, index: int) -> dict[str, Array]:
         try:
-            return {name: cast(rows.read(index), self._specs[name], self.path) for name, rows in self._rows.items()}
+            return {
+                name: cast(rows.read(index), self._specs[name], self.path)
+                for name, rows in self._rows.items()
+            }
         except ARRAY_ERRORS as exc:
             raise unreadable(self.path, exc) from exc
 
@@ -103,8 +121,14 @@ class _Rows:
         self._begin = file.tell()
         _check(path, spec, self.shape, self._dtype)
         if header.fortran and len(self.shape) > 1:
-            why = "its samples lie across each other (Fortran's order), and cannot be read one by one"
-            raise ModelError(f"{path}: the array {name!r} cannot be streamed", why, "save numpy.ascontiguousarray(array)")
+            why = (
+                "its samples lie across each other (Fortran's order), and cannot be read one by one"
+            )
+            raise ModelError(
+                f"{path}: the array {name!r} cannot be streamed",
+                why,
+                "save numpy.ascontiguousarray(array)",
+            )
         self._nbytes = math.prod(self.shape[1:]) * self._dtype.itemsize
 
     def read(self, index: int) -> Array:
@@ -127,8 +151,16 @@ def _check(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype
     """Raise ModelError if the samples do not fit the input."""
     if spec.shape[:1] != (1,):
         fix = "import the model with a batch of 1, for example with --shape"
-        raise ModelError(f"{path}: input {spec.name!r} does not take one sample at a time", f"its shape is {list(spec.shape)}", fix)
+        raise ModelError(
+            f"{path}: input {spec.name!r} does not take one sample at a time",
+            f"its shape is {list(spec.shape)}",
+            fix,
+        )
     if shape[1:] not in (spec.shape, spec.shape[1:]) or not shape:
         why = f"the model takes {list(spec.shape[1:])}, the samples are {list(shape[1:])}"
-        raise ModelError(f"{path}: the samples do not fit input {spec.name!r}", why, f"reshape them to {['N', *spec.shape[1:]]}")
+        raise ModelError(
+            f"{path}: the samples do not fit input {spec.name!r}",
+            why,
+            f"reshape them to {['N', *spec.shape[1:]]}",
+        )
     cast(np.zeros(0, dtype), spec, path)

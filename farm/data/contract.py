@@ -78,4 +78,6 @@ class DataSet(ABC):
             return Sample(index, self._name(index), self._inputs(index), label)
         except ModelError as error:
             what = error.what.removeprefix(f"{self.path}: ")
-            raise ModelError(f"sample {index} of {self.path}: {what}", error.why, error.fix) from error
+            raise ModelError(
+                f"sample {index} of {self.path}: {what}", error.why, error.fix
+            ) from error

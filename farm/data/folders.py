@@ -40,7 +40,13 @@ class Folder(DataSet):
         self._specs = [replace(spec, open=False) for spec in inputs]
 
     @classmethod
-    def of(cls, path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None) -> Folder:
+    def of(
+        cls,
+        path: Path,
+        inputs: Sequence[TensorSpec],
+        preprocess: Preprocess,
+        classes: Classes | None,
+    ) -> Folder:
         """Return the samples below a folder.
 
         Raises ModelError if there are none, if only some are in subfolders, or if a subfolder is
@@ -54,14 +60,29 @@ class Folder(DataSet):
             parts = file.relative_to(path).parts
             groups.setdefault(parts[0] if len(parts) > 1 else "", []).append(file)
         if not found:
-            raise ModelError(f"{path} holds no samples", f"samples are {', '.join(sorted(_SUFFIXES))} files", f"look at it: ls -R {path}")
+            raise ModelError(
+                f"{path} holds no samples",
+                f"samples are {', '.join(sorted(_SUFFIXES))} files",
+                f"look at it: ls -R {path}",
+            )
         if classes is None or list(groups) == [""]:
             return cls(path, inputs, preprocess, found, None)
         if loose := groups.get(""):
-            why = f"{len(loose)} of its files lie beside the folders of classes, such as {loose[0].name}"
-            raise ModelError(f"{path}: not every sample is in the folder of a class", why, "move them into the folders, or away")
+            why = (
+                f"{len(loose)} of its files lie beside the folders of classes, such as "
+                f"{loose[0].name}"
+            )
+            raise ModelError(
+                f"{path}: not every sample is in the folder of a class",
+                why,
+                "move them into the folders, or away",
+            )
         numbers, note = classes_of_folders(path, list(groups), classes)
-        files = [file for folder in sorted(groups, key=lambda folder: (numbers[folder], folder)) for file in groups[folder]]
+        files = [
+            file
+            for folder in sorted(groups, key=lambda folder: (numbers[folder], folder))
+            for file in groups[folder]
+        ]
         labels = [numbers[file.relative_to(path).parts[0]] for file in files]
         return cls(path, inputs, preprocess, files, np.asarray(labels, np.int64), note)
 
@@ -73,7 +94,11 @@ class Folder(DataSet):
         try:
             there = self._files[index].stat()
         except OSError as exc:
-            raise ModelError(f"sample {index} of {self.path}: {self._files[index]} cannot be read", exc.strerror or "", "") from exc
+            raise ModelError(
+                f"sample {index} of {self.path}: {self._files[index]} cannot be read",
+                exc.strerror or "",
+                "",
+            ) from exc
         # Not every file name is valid UTF-8.
         name = self._name(index).encode("utf-8", "backslashreplace").decode()
         return f"{name}:{there.st_size}:{there.st_mtime_ns}"
@@ -94,10 +119,16 @@ def _files_below(path: Path) -> list[Path]:
 
     def fail(error: OSError) -> NoReturn:
         fix = f"make it readable: ls -ld {shlex.quote(str(error.filename))}"
-        raise ModelError(f"{error.filename} cannot be read", error.strerror or str(error), fix) from error
+        raise ModelError(
+            f"{error.filename} cannot be read", error.strerror or str(error), fix
+        ) from error
 
     found = []
     for folder, folders, names in os.walk(path, onerror=fail, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(folder, name) for name in names if not name.startswith(".") and Path(name).suffix.lower() in _SUFFIXES]
+        found += [
+            Path(folder, name)
+            for name in names
+            if not name.startswith(".") and Path(name).suffix.lower() in _SUFFIXES
+        ]
     return sorted(found)

@@ -25,4 +25,13 @@ from farm.executor.loading import facts_of
 from farm.executor.measuring import measure
 from farm.executor.short_sessions import deployments, infer, infer_deployed, roll_back, undeploy
 
-__all__ = ["deployments", "facts_of", "infer", "infer_deployed", "measure", "open_gpu", "roll_back", "undeploy"]
+__all__ = [
+    "deployments",
+    "facts_of",
+    "infer",
+    "infer_deployed",
+    "measure",
+    "open_gpu",
+    "roll_back",
+    "undeploy",
+]

@@ -51,7 +51,12 @@ def classify_on(
         _answer(context, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
 
 
-def classify_here(context: TaskContext, sitting: tuple[Path, Model, Prepared, Sequence[int]], cache: Path, sitting_s: float) -> None:
+def classify_here(
+    context: TaskContext,
+    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    cache: Path,
+    sitting_s: float,
+) -> None:
     """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
     model = sitting[1]
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
@@ -65,7 +70,12 @@ def classify_here(context: TaskContext, sitting: tuple[Path, Model, Prepared, Se
     _answer(context, sitting, answered, Deadline(sitting_s))
 
 
-def _answer(context: TaskContext, sitting: tuple[Path, Model, Prepared, Sequence[int]], answered: Answering, deadline: Deadline) -> None:
+def _answer(
+    context: TaskContext,
+    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    answered: Answering,
+    deadline: Deadline,
+) -> None:
     """Classify samples and report the predictions until all are done or the deadline has expired.
 
     Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
@@ -96,4 +106,8 @@ def _best(scores: np.ndarray[Any, Any]) -> tuple[int, ...]:
     """Return the best classes, the best first; none if a score is NaN."""
     import numpy as np
 
-    return () if scores.dtype.kind == "f" and np.isnan(scores).any() else tuple(stats.best(scores, BEST))
+    return (
+        ()
+        if scores.dtype.kind == "f" and np.isnan(scores).any()
+        else tuple(stats.best(scores, BEST))
+    )

@@ -29,7 +29,14 @@ BEFORE, AFTER = "before", "after"
 _LIBRARY = "second.so"  # TVM's own server would overwrite the first library, which is running
 
 
-def compare(context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float) -> Paired:
+def compare(
+    context: TaskContext,
+    device: Device,
+    sides: tuple[Side, Side],
+    agent: Path | None,
+    until: Until,
+    deadline_s: float,
+) -> Paired:
     """Measure both builds in one session, or in several sessions if they are to be reloaded.
 
     Raises WrongAnswer if an answer is wrong, and DeviceError and its subclasses.
@@ -48,12 +55,20 @@ def compare(context: TaskContext, device: Device, sides: tuple[Side, Side], agen
 
 
 def _load(
-    stack: ExitStack, context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, timeout_s: float
+    stack: ExitStack,
+    context: TaskContext,
+    device: Device,
+    sides: tuple[Side, Side],
+    agent: Path | None,
+    timeout_s: float,
 ) -> tuple[list[Loaded], Link]:
     """Load both builds in one session, feed them their example inputs and check their answers."""
     first, link, _ = open_and_load(stack, context, device, sides[0].artifact, agent, timeout_s, {})
     push(context, link, sides[1].artifact, _LIBRARY)
-    loaded = [first, load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY)]
+    loaded = [
+        first,
+        load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY),
+    ]
     for one, side in zip(loaded, sides, strict=True):
         inputs, expected = prepare.reference(side.prepared)
         one.feed(inputs)
@@ -72,7 +87,9 @@ def _noting(context: TaskContext, until: Until) -> Callable[[int, int, float], N
 
     def note(load: int, rounds: int, share: float) -> None:
         which = f"load {load + 1} of {until.loads}, " if until.loads > 1 else ""
-        context.note(Progress(Stage.MEASURING, f"{which}round {rounds + 1}", (load + share) / until.loads))
+        context.note(
+            Progress(Stage.MEASURING, f"{which}round {rounds + 1}", (load + share) / until.loads)
+        )
 
     return note
 
@@ -91,7 +108,12 @@ class Enough:
     the share of its time that is over.
     """
 
-    def __init__(self, until: Until, note: Callable[[int, int, float], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        until: Until,
+        note: Callable[[int, int, float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._until, self._note, self._clock = until, note, clock
         self.loads: list[int] = []
         self._seconds = 0.0  # of the loads that are done
@@ -99,7 +121,9 @@ class Enough:
 
     def another_load(self) -> bool:
         """Return True if the builds are to be loaded once more."""
-        time_is_over = self._seconds >= self._until.seconds and sum(self.loads) >= stats.LEAST_ROUNDS
+        time_is_over = (
+            self._seconds >= self._until.seconds and sum(self.loads) >= stats.LEAST_ROUNDS
+        )
         return len(self.loads) < self._until.loads and not time_is_over
 
     def __call__(self, medians: Medians) -> bool:

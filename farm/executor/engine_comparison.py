@@ -15,7 +15,13 @@ from farm.workers import TaskContext
 
 
 def contest(
-    context: TaskContext, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path
+    context: TaskContext,
+    device: Device,
+    fitted: Fitted,
+    names: tuple[str, ...],
+    rounds: int,
+    deadline_s: float,
+    cache: Path,
 ) -> Contest:
     """Measure `rounds` rounds of farm's build, in the agent, and of each engine, in this process.
 
@@ -27,7 +33,9 @@ def contest(
     source = quantize.float_model(fitted.model)
     imported = other_engines.load(source, names, cache)
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(stack, context, device, fitted.artifact, fitted.agent, deadline_s, {})
+        loaded, link, _ = open_and_load(
+            stack, context, device, fitted.artifact, fitted.agent, deadline_s, {}
+        )
         loaded.feed(inputs)
         loaded.record()
         threads = int(facts_of(link)["threads"])
@@ -35,14 +43,23 @@ def contest(
         versions, agreements, missing = {}, {}, {}
         for name in names:
             try:
-                version, run = other_engines.engine(name, source, imported, inputs, threads, context.scratch)
+                version, run = other_engines.engine(
+                    name, source, imported, inputs, threads, context.scratch
+                )
                 agreements[name] = stats.agreement(run(), expected, fitted.limits)
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
             versions[name], blocks[name] = version, block_of(run)
         stack.enter_context(quiet(context, device))
-        goes_on = so_often(rounds, lambda index: context.note(Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)))
+        goes_on = so_often(
+            rounds,
+            lambda index: context.note(
+                Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)
+            ),
+        )
         medians = in_turns(blocks, goes_on)
-    rivals = tuple(Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions)
+    rivals = tuple(
+        Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions
+    )
     return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)

@@ -61,14 +61,21 @@ def dissect(
     store = RecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="reference-", dir=context.scratch)))
+        folder = Path(
+            stack.enter_context(TemporaryDirectory(prefix="reference-", dir=context.scratch))
+        )
         computed = computer(context, prepared, artifact, device.profile, records, inputs, folder)
-        loaded, link, _ = open_and_load(stack, context, device, artifact, fitted.agent, deadline_s, {})
+        loaded, link, _ = open_and_load(
+            stack, context, device, artifact, fitted.agent, deadline_s, {}
+        )
         context.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
         whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
-        here = {number: np.ascontiguousarray(inputs[spec.name]) for number, spec in zip(computed.inputs, prepared.inputs, strict=True)}
+        here = {
+            number: np.ascontiguousarray(inputs[spec.name])
+            for number, spec in zip(computed.inputs, prepared.inputs, strict=True)
+        }
         reference = Reference(prepared.model, computed, folder, here)
         walk = _Walk(context, link, loaded.device, reference, artifact, least_db)
         return Dissection(tuple(walk.layers(here)), whole)
@@ -81,7 +88,13 @@ class _Walk:
     """
 
     def __init__(
-        self, context: TaskContext, link: Link, device: RemoteDevice, reference: Reference, artifact: Artifact, least_db: float | None
+        self,
+        context: TaskContext,
+        link: Link,
+        device: RemoteDevice,
+        reference: Reference,
+        artifact: Artifact,
+        least_db: float | None,
     ) -> None:
         self._context, self._link, self._least_db = context, link, least_db
         self._reference, parts = reference, reference.computed
@@ -121,13 +134,31 @@ class _Walk:
         bad = bool(not_finite) or self._below(snr_db, max_abs, expected)
         alone_db, damaged = None, False
         if bad:
-            given = {number: self._sent(self._reference.value(number)) for number in step.tensors if number not in self._places}
-            right = [given[one] if isinstance(one, int) and one in given else self._tensor(one) for one in step.arguments]
+            given = {
+                number: self._sent(self._reference.value(number))
+                for number in step.tensors
+                if number not in self._places
+            }
+            right = [
+                given[one] if isinstance(one, int) and one in given else self._tensor(one)
+                for one in step.arguments
+            ]
             alone_db = _compared([output.numpy() for output in self._run(step, right)], expected)[0]
             mine = [number for number in step.tensors if number in self._places]
             damaged = any(self._is_damaged(number) for number in mine)
         _, shape, dtype = step.outputs[0]
-        return Layer(step.kernel, shape, dtype, snr_db, max_abs, bad, not_finite, alone_db, damaged, stats.likeness(expected[0]))
+        return Layer(
+            step.kernel,
+            shape,
+            dtype,
+            snr_db,
+            max_abs,
+            bad,
+            not_finite,
+            alone_db,
+            damaged,
+            stats.likeness(expected[0]),
+        )
 
     def _is_damaged(self, number: int) -> bool:
         """Return True if a parameter in the build differs from the model's.
@@ -143,12 +174,18 @@ class _Walk:
         least = self._least_db
         if least is None:
             least = min(LEAST_DB.get(str(value.dtype), LEAST_OF_INTEGERS_DB) for value in expected)
-        if math.isinf(snr_db) and math.isfinite(max_abs) and not any(value.any() for value in expected):
+        if (
+            math.isinf(snr_db)
+            and math.isfinite(max_abs)
+            and not any(value.any() for value in expected)
+        ):
             return max_abs > _NOTHING
         return snr_db < least
 
     def _run(self, step: Step, arguments: Sequence[Any]) -> list[Tensor]:
-        outputs = [self._link.session.empty(shape, dtype, self._device) for _, shape, dtype in step.outputs]
+        outputs = [
+            self._link.session.empty(shape, dtype, self._device) for _, shape, dtype in step.outputs
+        ]
         self._module.function(step.kernel)(*arguments, *outputs)
         return outputs
 

@@ -70,10 +70,14 @@ class Loaded:
             value = np.asarray(inputs[spec.name], order="C")
             there = self._fed.get(spec.name)
             if there is None or not there.takes(value):
-                there = self._fed[spec.name] = self.session.empty(value.shape, str(value.dtype), self.device)
+                there = self._fed[spec.name] = self.session.empty(
+                    value.shape, str(value.dtype), self.device
+                )
             there.fill(value)
         # The machine copies them
-        self.machine.set_input("main", *(self._fed[spec.name] for spec in self.inputs), *self.parameters)
+        self.machine.set_input(
+            "main", *(self._fed[spec.name] for spec in self.inputs), *self.parameters
+        )
 
     def run(self) -> None:
         """Run one inference and wait for its end."""
@@ -102,7 +106,12 @@ class Loaded:
 
         Our agent runs them in one call. TVM's own server, and a GPU, run them one by one.
         """
-        if self._answer is None or len(samples) == 1 or self.on_gpu or not self.session.has_function(_SAMPLES):
+        if (
+            self._answer is None
+            or len(samples) == 1
+            or self.on_gpu
+            or not self.session.has_function(_SAMPLES)
+        ):
             return [self._first_output(sample) for sample in samples]
         return self._first_outputs(samples)
 
@@ -117,13 +126,19 @@ class Loaded:
 
         assert self._answer is not None
         names = [spec.name for spec in self.inputs]
-        stacked = [self.session.tensor(np.stack([sample[name] for sample in samples])) for name in names]
+        stacked = [
+            self.session.tensor(np.stack([sample[name] for sample in samples])) for name in names
+        ]
         machine = self.machine.module
-        answer = self.session.call(_SAMPLES, machine, "main", len(samples), len(names), *stacked, *self.parameters)
+        answer = self.session.call(
+            _SAMPLES, machine, "main", len(samples), len(names), *stacked, *self.parameters
+        )
         content = agent_answers.content(_SAMPLES, answer)
         if len(content) != len(samples) * self._answer.nbytes:
             raise agent_answers.AgentAnswerError(f"{_SAMPLES} gives no answer for each sample")
-        return list(np.frombuffer(content, self._answer.dtype).reshape(len(samples), *self._answer.shape))
+        return list(
+            np.frombuffer(content, self._answer.dtype).reshape(len(samples), *self._answer.shape)
+        )
 
     def time(self, count: int, block: int = 1) -> list[float]:
         """Return the seconds per inference of `count` blocks of `block` inferences each.
@@ -151,7 +166,13 @@ class _Meter:
         def note(there: int) -> None:
             self.sent += max(0, there - self._there.get(path, there))
             self._there[path] = there
-            self.context.note(Progress(Stage.UPLOADING, f"{path.name}, {size / 1e6:.1f} MB", there / size if size else None))
+            self.context.note(
+                Progress(
+                    Stage.UPLOADING,
+                    f"{path.name}, {size / 1e6:.1f} MB",
+                    there / size if size else None,
+                )
+            )
 
         return note
 
@@ -191,19 +212,36 @@ def open_and_load(
             # In these cases the network is not the cause.
             if device.on_this_machine or (link and tries == _TRIES_TO_LOAD):
                 again = False
-            if not again or tries == len(_PAUSES_S) or deadline.remaining < _PAUSES_S[tries] + _TRY_S:
+            if (
+                not again
+                or tries == len(_PAUSES_S)
+                or deadline.remaining < _PAUSES_S[tries] + _TRY_S
+            ):
                 raise
-            context.note(Progress(Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"))
+            context.note(
+                Progress(
+                    Stage.CONNECTING, f"{error.what}; trying again in {_PAUSES_S[tries]:.0f} s"
+                )
+            )
         time.sleep(_PAUSES_S[tries])
         tries += 1
 
 
 def _connect(
-    stack: ExitStack, context: TaskContext, device: Device, agent: Path | None, deadline: Deadline, ledger: dict[str, float]
+    stack: ExitStack,
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    deadline: Deadline,
+    ledger: dict[str, float],
 ) -> Link:
     context.note(Progress(Stage.CONNECTING, device.url))
     with timed(ledger, "connect"):
-        link = stack.enter_context(transports.open(device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)))
+        link = stack.enter_context(
+            transports.open(
+                device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)
+            )
+        )
         compute_as_asked(link, device)
         return link
 
@@ -260,14 +298,25 @@ def place_of(device: Device) -> RemoteDevice:
     return RemoteDevice(_CUDA, device.gpu) if device.profile.on_gpu else CPU
 
 
-def load(link: Link, device: Device, inputs: tuple[TensorSpec, ...], parametric: bool, library: str = LIBRARY) -> Loaded:
+def load(
+    link: Link,
+    device: Device,
+    inputs: tuple[TensorSpec, ...],
+    parametric: bool,
+    library: str = LIBRARY,
+) -> Loaded:
     """Load the library and parameters in the session's folder on the device's CPU or GPU."""
     on_gpu, there = device.profile.on_gpu, place_of(device)
     link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
     folder = link.call("tvm.rpc.server.workpath", "")
     link.call("vm.builtin.tensor_cache.load", folder, there.type, there.number)
-    module, recordable = link.session.load_module(library), on_gpu and link.native and bool(device.options.get("graphs", True))
-    machine = RemoteVirtualMachine(link.call("farm.gpu.machine", module) if recordable else module, there)
+    module, recordable = (
+        link.session.load_module(library),
+        on_gpu and link.native and bool(device.options.get("graphs", True)),
+    )
+    machine = RemoteVirtualMachine(
+        link.call("farm.gpu.machine", module) if recordable else module, there
+    )
     if parametric and machine.module.find(WIDEN):
         machine.set_input(WIDEN)
         machine.invoke_stateful(WIDEN)

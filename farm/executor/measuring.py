@@ -17,7 +17,18 @@ from farm.executor.batches import first_outputs
 from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
 from farm.time_ledger import timed
 from farm.transports import Link
-from farm.types import Agreement, Device, Fitted, Limits, Model, Plan, Prepared, Progress, Samples, Stage
+from farm.types import (
+    Agreement,
+    Device,
+    Fitted,
+    Limits,
+    Model,
+    Plan,
+    Prepared,
+    Progress,
+    Samples,
+    Stage,
+)
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -34,8 +45,23 @@ _WINDOW_S = 0.1  # one window of the warm-up
 _LEAST_SAMPLE_S = 1e-3  # shorter inferences are timed in blocks
 _COOLER_BY_C = 2.0  # a device is cool again at most this far above its earlier temperature
 _CHANGING = (
-    *("frequency_khz", "temperatures_c", "throttled", "load_1m", "memory_available_bytes", "cpu_wait_s", "time_s"),
-    *("gpu_clock_khz", "gpu_memory_clock_khz", "gpu_power_w", "gpu_energy_j", "gpu_slowed_by", "gpu_memory_free_bytes"),
+    *(
+        "frequency_khz",
+        "temperatures_c",
+        "throttled",
+        "load_1m",
+        "memory_available_bytes",
+        "cpu_wait_s",
+        "time_s",
+    ),
+    *(
+        "gpu_clock_khz",
+        "gpu_memory_clock_khz",
+        "gpu_power_w",
+        "gpu_energy_j",
+        "gpu_slowed_by",
+        "gpu_memory_free_bytes",
+    ),
 )
 _NOTE_EVERY_S = 0.5
 
@@ -51,15 +77,23 @@ def measure(context: TaskContext, device: Device, fitted: Fitted, plan: Plan) ->
     with ExitStack() as stack:
         with timed(ledger, "reference"):
             inputs, expected = prepare.reference(fitted.prepared)
-        loaded, link, uploaded = open_and_load(stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger)
+        loaded, link, uploaded = open_and_load(
+            stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger
+        )
         meter = _Meter(context, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(context, loaded, fitted.limits, inputs, expected, ledger, record=True)
+        first_s, agreement = first_answer(
+            context, loaded, fitted.limits, inputs, expected, ledger, record=True
+        )
         meter.sample(first_s)
         correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
             good = agreement.right and not stats.below(plan, agreement, correct, total)
-            release = deployments.install(link, fitted.model, fitted.artifact) if plan.install and link.native and good else None
+            release = (
+                deployments.install(link, fitted.model, fitted.artifact)
+                if plan.install and link.native and good
+                else None
+            )
         after = meter.facts()
         meter.cool_down(before)
         closing = time.perf_counter()
@@ -82,7 +116,9 @@ def measure(context: TaskContext, device: Device, fitted: Fitted, plan: Plan) ->
         measured_s=meter.measured_s,
         facts_during=tuple(meter.during),
         wall_s=end - begin,
-        memory_peak_bytes=int(float(after["memory_peak_bytes"])) if "memory_peak_bytes" in after else None,
+        memory_peak_bytes=int(float(after["memory_peak_bytes"]))
+        if "memory_peak_bytes" in after
+        else None,
         energy_j=stats.energy_j(meter.during, meter.measured_s),
     )
 
@@ -186,8 +222,12 @@ class _Meter:
         plan, begin, waiting = self.plan, time.perf_counter(), self._read_facts()
         batch_s = _BATCH_S
         while (elapsed := time.perf_counter() - begin) < plan.maximum_s:
-            enough = min(len(self.seconds) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0)
-            if self.seconds and ((enough >= 1 and self._sure(elapsed)) or len(self.seconds) >= plan.most):
+            enough = min(
+                len(self.seconds) / plan.count, elapsed / plan.minimum_s if plan.minimum_s else 1.0
+            )
+            if self.seconds and (
+                (enough >= 1 and self._sure(elapsed)) or len(self.seconds) >= plan.most
+            ):
                 break
             done = enough if enough < 1 else elapsed / plan.maximum_s
             self.context.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
@@ -205,7 +245,9 @@ class _Meter:
                 self._read_facts()
         self.measured_s = time.perf_counter() - begin
         waited = self._read_facts()
-        self.held_up = None if waited is None or waiting is None else (waited - waiting) / self.measured_s
+        self.held_up = (
+            None if waited is None or waiting is None else (waited - waiting) / self.measured_s
+        )
 
     def _sure(self, elapsed_s: float) -> bool:
         """Return True if the median is as precise as the plan requires.
@@ -227,7 +269,12 @@ class _Meter:
         None if the device does not report them.
         """
         facts = self.facts(system=False)
-        self.during.append({**{name: facts[name] for name in _CHANGING if name in facts}, "host_s": f"{time.monotonic():.3f}"})
+        self.during.append(
+            {
+                **{name: facts[name] for name in _CHANGING if name in facts},
+                "host_s": f"{time.monotonic():.3f}",
+            }
+        )
         if len(self.during) > _MOST_FACTS:
             del self.during[1::2]
         return float(facts["cpu_wait_s"]) if "cpu_wait_s" in facts else None
@@ -238,8 +285,14 @@ class _Meter:
         if target is None or not self.seconds:
             return
         with timed(self.ledger, "cool-down"):
-            while not deadline.expired and (now := _hottest(facts_of(self.link, system=False))) is not None and now > target + _COOLER_BY_C:
-                self.context.note(Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C"))
+            while (
+                not deadline.expired
+                and (now := _hottest(facts_of(self.link, system=False))) is not None
+                and now > target + _COOLER_BY_C
+            ):
+                self.context.note(
+                    Progress(Stage.MEASURING, f"cooling down, {now:.0f} °C of {target:.0f} °C")
+                )
                 time.sleep(min(1.0, deadline.remaining))
 
 
@@ -257,7 +310,12 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
 
 
 def _classify(
-    context: TaskContext, loaded: Loaded, model: Model, prepared: Prepared, plan: Plan, ledger: dict[str, float]
+    context: TaskContext,
+    loaded: Loaded,
+    model: Model,
+    prepared: Prepared,
+    plan: Plan,
+    ledger: dict[str, float],
 ) -> tuple[int | None, int | None]:
     """Return how many labelled samples the device classifies right, and of how many.
 

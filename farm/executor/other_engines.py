@@ -1,4 +1,4 @@
-"""Run a model with ONNX Runtime, PyTorch or LiteRT on this machine, with a given number of threads."""
+"""Run a model with ONNX Runtime, PyTorch or LiteRT on this machine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,21 @@ def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
 
     ONNX Runtime reads an ONNX file itself, so nothing is imported for it.
     """
-    return None if Path(model.source).suffix.lower() == ".onnx" or not names else importers.load(model, cache)
+    return (
+        None
+        if Path(model.source).suffix.lower() == ".onnx" or not names
+        else importers.load(model, cache)
+    )
 
 
-def engine(name: str, model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int, folder: Path) -> tuple[str, Run]:
+def engine(
+    name: str,
+    model: Model,
+    imported: Imported | None,
+    inputs: Mapping[str, Array],
+    threads: int,
+    folder: Path,
+) -> tuple[str, Run]:
     """Return an engine's version and a function that runs the model once on these inputs.
 
     Raises ModelError if the engine cannot run the model. `folder` takes temporary files.
@@ -53,10 +64,16 @@ def _constants(model: Model) -> Mapping[str, Array]:
 
     from farm.importers.onnx.constant_inputs import constants
 
-    return constants(onnx.load(model.source, load_external_data=False).graph, model.values, Path(model.source).name)
+    return constants(
+        onnx.load(model.source, load_external_data=False).graph,
+        model.values,
+        Path(model.source).name,
+    )
 
 
-def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int, known: Mapping[str, Array]) -> tuple[str, Run]:
+def _onnx_runtime(
+    path: Path, inputs: Mapping[str, Array], threads: int, known: Mapping[str, Array]
+) -> tuple[str, Run]:
     """Return ONNX Runtime's version, and a function that runs the file on these inputs.
 
     The `known` inputs are constants, by name.
@@ -74,16 +91,23 @@ def _onnx_runtime(path: Path, inputs: Mapping[str, Array], threads: int, known: 
     return onnxruntime.__version__, lambda: running.run(None, fed)
 
 
-def _torch(model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int) -> tuple[str, Run]:
+def _torch(
+    model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int
+) -> tuple[str, Run]:
     """Return PyTorch's version, and a function that runs the imported module on these inputs."""
     if imported is None or imported.network is None:
-        raise ModelError(f"torch cannot run {Path(model.source).name}", f"{_kind(model)}, {_elsewhere(model) or 'not a torch module'}")
+        raise ModelError(
+            f"torch cannot run {Path(model.source).name}",
+            f"{_kind(model)}, {_elsewhere(model) or 'not a torch module'}",
+        )
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
     torch.set_num_threads(threads)
     network, arguments = imported.network
-    tensors = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in imported.inputs]
+    tensors = [
+        torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in imported.inputs
+    ]
     positional, named = tree_unflatten(tensors, tree_flatten(arguments)[1])
 
     def run() -> list[Array]:
@@ -108,7 +132,10 @@ def _litert(model: Model, inputs: Mapping[str, Array], threads: int) -> tuple[st
 
 def _kind(model: Model) -> str:
     suffix = Path(model.source).suffix.lower()
-    return f"it is {({'.tflite': 'a TFLite file', '.onnx': 'an ONNX file'}).get(suffix, 'a model without a torch module')}"
+    return (
+        "it is "
+        f"{({'.tflite': 'a TFLite file', '.onnx': 'an ONNX file'}).get(suffix, 'a model without a torch module')}"  # noqa: E501
+    )
 
 
 def _is_tflite(model: Model) -> bool:
@@ -123,7 +150,10 @@ def _elsewhere(model: Model) -> str:
 def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
     """Export a torch module to an ONNX file with torch's exporter."""
     if imported.network is None:
-        why = f"{_kind(model)}, {_elsewhere(model) or 'and ONNX Runtime runs ONNX files and torch modules'}"
+        why = (
+            f"{_kind(model)}, "
+            f"{_elsewhere(model) or 'and ONNX Runtime runs ONNX files and torch modules'}"
+        )
         raise ModelError(f"ONNX Runtime cannot run {Path(model.source).name}", why)
     import torch
 
@@ -132,7 +162,15 @@ def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
     names = [spec.name for spec in imported.inputs]
     try:
         with suppress_output(), torch.no_grad():
-            torch.onnx.export(network, positional, str(path), kwargs=named, input_names=names, opset_version=_OPSET, dynamo=False)
+            torch.onnx.export(
+                network,
+                positional,
+                str(path),
+                kwargs=named,
+                input_names=names,
+                opset_version=_OPSET,
+                dynamo=False,
+            )
     except Exception as exc:
         raise ModelError(f"{model.name} cannot be exported to ONNX", one_line(exc)) from exc
     return path

@@ -15,7 +15,9 @@ import numpy as np
 from farm.transports.agent_answers import AgentAnswerError
 from farm.types import Kernel, Span, Step
 
-_RECORD = np.dtype([("function", "<u4"), ("depth", "<u4"), ("begin_ns", "<i8"), ("duration_ns", "<i8")])
+_RECORD = np.dtype(
+    [("function", "<u4"), ("depth", "<u4"), ("begin_ns", "<i8"), ("duration_ns", "<i8")]
+)
 _PLAIN, _RECORDED = 0xFFFFFFFF, 0xFFFFFFFE
 _BITS_OF_BOOL = 8
 
@@ -70,7 +72,9 @@ def parsed(content: bytes) -> tuple[list[float], list[Inference]]:
     return plain, recorded
 
 
-def _inference(names: Sequence[str], calls: Iterable[tuple[int, int, int, int]], begin: int, duration: int) -> Inference:
+def _inference(
+    names: Sequence[str], calls: Iterable[tuple[int, int, int, int]], begin: int, duration: int
+) -> Inference:
     """Return an inference with its calls by start time.
 
     A call is a name's index, a depth, and its start and duration in nanoseconds.
@@ -81,12 +85,18 @@ def _inference(names: Sequence[str], calls: Iterable[tuple[int, int, int, int]],
     for function, depth, start, length in calls:  # ordered by end: inner calls precede outer ones
         own = length - within.pop(depth + 1, 0)
         within[depth] += length
-        rows.append((Span(names[function], 1e-9 * (start - begin), 1e-9 * length, depth), 1e-9 * own))
+        rows.append(
+            (Span(names[function], 1e-9 * (start - begin), 1e-9 * length, depth), 1e-9 * own)
+        )
     rows.sort(key=lambda row: (row[0].begin_s, row[0].depth))
-    return Inference(1e-9 * duration, tuple(span for span, _ in rows), tuple(own for _, own in rows))
+    return Inference(
+        1e-9 * duration, tuple(span for span, _ in rows), tuple(own for _, own in rows)
+    )
 
 
-def steps_of(inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: Mapping[str, Any]) -> tuple[list[Step], float, int]:
+def steps_of(
+    inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: Mapping[str, Any]
+) -> tuple[list[Step], float, int]:
     """Return a model's steps with their mean seconds; the seconds and number of all other calls.
 
     The means are over the typical inferences, the fifth by length around the median. Whole
@@ -110,7 +120,9 @@ def steps_of(inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: 
     for key, seconds in totals.items():
         kernel, (nbytes, layer) = known[key[0]], described.get(key, (None, ""))
         operations = kernel.operations // calls[kernel.name]
-        steps.append(Step(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule))
+        steps.append(
+            Step(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule)
+        )
     return steps, others_s / len(typical), round(others / len(typical))
 
 
@@ -134,7 +146,10 @@ def _described(graph: Mapping[str, Any]) -> dict[Key, tuple[int | None, str]]:
     found = {}
     for step in graph["steps"]:
         name = step["kernel"]
-        found[name, seen[name]] = (_nbytes(graph["tensors"], {*step["inputs"], step["output"]}), step.get("layer", ""))
+        found[name, seen[name]] = (
+            _nbytes(graph["tensors"], {*step["inputs"], step["output"]}),
+            step.get("layer", ""),
+        )
         seen[name] += 1
     return found
 

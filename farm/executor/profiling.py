@@ -31,7 +31,14 @@ _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
 _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferences
 
 
-def profile(context: TaskContext, device: Device, fitted: Fitted, probe: Probe | None, seconds: float, deadline_s: float) -> Profiled:
+def profile(
+    context: TaskContext,
+    device: Device,
+    fitted: Fitted,
+    probe: Probe | None,
+    seconds: float,
+    deadline_s: float,
+) -> Profiled:
     """Profile a model for about `seconds`, with a roofline if there is a probe.
 
     Raises DeviceError and its subclasses, also if TVM's own server answers, and WrongAnswer.
@@ -43,15 +50,26 @@ def profile(context: TaskContext, device: Device, fitted: Fitted, probe: Probe |
     with ExitStack() as stack:
         with timed(ledger, "reference"):
             inputs, expected = prepare.reference(fitted.prepared)
-        loaded, link, _ = open_and_load(stack, context, device, artifact, fitted.agent, deadline_s, ledger)
+        loaded, link, _ = open_and_load(
+            stack, context, device, artifact, fitted.agent, deadline_s, ledger
+        )
         if not link.native:
             why = "TVM's own RPC server answers there, which does not tell one kernel from another"
-            raise DeviceError(f"{device.name} cannot be profiled", why, f"start farm's agent there: farm agent, for {device.url}")
+            raise DeviceError(
+                f"{device.name} cannot be profiled",
+                why,
+                f"start farm's agent there: farm agent, for {device.url}",
+            )
         first_s, agreement = first_answer(context, loaded, fitted.limits, inputs, expected, ledger)
         if not agreement.right:
-            what = f"{model.name} on {device.name}: {agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
+            what = (
+                f"{model.name} on {device.name}: "
+                f"{agreement.why or f'the answer is off by up to {agreement.max_abs:.2g}'}"
+            )
             raise WrongAnswer(
-                what, "the time of a wrong answer is no profile", f"farm bench --device {device.name} {shlex.quote(model.name)}"
+                what,
+                "the time of a wrong answer is no profile",
+                f"farm bench --device {device.name} {shlex.quote(model.name)}",
             )
         with timed(ledger, "wait for quiet"):
             stack.enter_context(quiet(context, device))
@@ -62,7 +80,9 @@ def profile(context: TaskContext, device: Device, fitted: Fitted, probe: Probe |
         facts = facts_of(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
-    steps, runtime_s, calls = steps_of(recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text()))
+    steps, runtime_s, calls = steps_of(
+        recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text())
+    )
     return Profiled(
         device=device.name,
         model=artifact.model,
@@ -89,7 +109,13 @@ def profile(context: TaskContext, device: Device, fitted: Fitted, probe: Probe |
 
 
 def _record(
-    context: TaskContext, device: Device, link: Link, loaded: Loaded, typical: float, seconds: float, ledger: dict[str, float]
+    context: TaskContext,
+    device: Device,
+    link: Link,
+    loaded: Loaded,
+    typical: float,
+    seconds: float,
+    ledger: dict[str, float],
 ) -> tuple[list[float], list[Inference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     context.note(Progress(Stage.MEASURING, "warming up"))
@@ -98,10 +124,20 @@ def _record(
     typical = sorted(times)[len(times) // 2]
     plain: list[float] = []
     recorded: list[Inference] = []
-    least, enough, limit = _LEAST_EMULATED if device.emulated else _LEAST, Deadline(seconds), Deadline(_LONGEST * seconds)
+    least, enough, limit = (
+        _LEAST_EMULATED if device.emulated else _LEAST,
+        Deadline(seconds),
+        Deadline(_LONGEST * seconds),
+    )
     with timed(ledger, "recording"):
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
-            context.note(Progress(Stage.MEASURING, f"{len(recorded)} inferences recorded", min(1.0, len(recorded) / least)))
+            context.note(
+                Progress(
+                    Stage.MEASURING,
+                    f"{len(recorded)} inferences recorded",
+                    min(1.0, len(recorded) / least),
+                )
+            )
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
             more = parsed(agent_answers.content("farm.agent.profile", answer))

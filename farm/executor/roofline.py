@@ -32,13 +32,21 @@ def measured(link: Link, device: Device, probe: Probe) -> Roof:
     while probe.tasks is None and arithmetic_s < _LONG_S and tasks < _MOST_TASKS:
         tasks *= 2
         arithmetic_s = timer.arithmetic(tasks)
-    kind, most = ("gpu_memory_free_bytes", _MOST_BYTES_ON_GPU) if device.profile.on_gpu else ("memory_available_bytes", _MOST_BYTES)
+    kind, most = (
+        ("gpu_memory_free_bytes", _MOST_BYTES_ON_GPU)
+        if device.profile.on_gpu
+        else ("memory_available_bytes", _MOST_BYTES)
+    )
     free = int(float(facts.get(kind, 0))) or _MOST_BYTES
     blocks = max(1, min(most, free // _MEMORY_SHARE) // BLOCK_BYTES)
     memory_s = timer.memory(blocks)
     size = f"{blocks * BLOCK_BYTES / (1 << 20):.3g} MiB"
     source = f"measured on the device: multiply-adds in registers, and {size} copied"
-    return Roof(1e-9 * probe.operations * tasks / arithmetic_s, 1e-9 * 2 * blocks * BLOCK_BYTES / memory_s, source)
+    return Roof(
+        1e-9 * probe.operations * tasks / arithmetic_s,
+        1e-9 * 2 * blocks * BLOCK_BYTES / memory_s,
+        source,
+    )
 
 
 class _Timer:
@@ -57,7 +65,11 @@ class _Timer:
         from farm.compiler.diagnostics.roofline_probe import ARITHMETIC
 
         factors = np.repeat([[0.5], [1.0]], self._probe.lanes, axis=1).astype("float32")
-        return self._best(ARITHMETIC, self._session.tensor(factors, self._there), self._empty(tasks, self._probe.width))
+        return self._best(
+            ARITHMETIC,
+            self._session.tensor(factors, self._there),
+            self._empty(tasks, self._probe.width),
+        )
 
     def memory(self, blocks: int) -> float:
         """Return the least seconds of copying `blocks` blocks of BLOCK_BYTES."""

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def infer(
-    context: TaskContext, device: Device, artifact: Artifact, agent: Path | None, inputs: Mapping[str, Array], deadline_s: float
+    context: TaskContext,
+    device: Device,
+    artifact: Artifact,
+    agent: Path | None,
+    inputs: Mapping[str, Array],
+    deadline_s: float,
 ) -> list[Array]:
     """Return the outputs for one input."""
     with ExitStack() as stack:
@@ -37,7 +42,12 @@ def infer(
 
 
 def infer_deployed(
-    context: TaskContext, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    name: str,
+    source: Path,
+    deadline_s: float,
 ) -> tuple[Release, list[Array], list[str]] | None:
     """Run a deployed model for the input in a file.
 
@@ -45,7 +55,9 @@ def infer_deployed(
     if no model of that name is deployed.
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
-        if not link.native or all(release.name != name for release in farm_deployments.listed(link)):
+        if not link.native or all(
+            release.name != name for release in farm_deployments.listed(link)
+        ):
             return None
         compute_as_asked(link, device)
         release = farm_deployments.opened(link, name)
@@ -68,13 +80,24 @@ def _check_kind(device: Device, release: Release) -> None:
     if release.on_gpu != device.profile.on_gpu:
         kinds = {False: "CPU", True: "GPU"}
         raise DeviceError(
-            f"release {release.number} of {release.name} is for {release.profile}, a {kinds[release.on_gpu]}",
-            f"{device.name} computes on its {kinds[device.profile.on_gpu]} ({device.profile.name}), and shares what is deployed",
-            f"farm deploy --device {device.name} {shlex.quote(release.name)}, under a name of its own where both are to stay",
+            (
+                f"release {release.number} of {release.name} is for {release.profile}, a "
+                f"{kinds[release.on_gpu]}"
+            ),
+            (
+                f"{device.name} computes on its {kinds[device.profile.on_gpu]} "
+                f"({device.profile.name}), and shares what is deployed"
+            ),
+            (
+                f"farm deploy --device {device.name} {shlex.quote(release.name)}, under a name of "
+                "its own where both are to stay"
+            ),
         )
 
 
-def deployments(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+def deployments(
+    context: TaskContext, device: Device, agent: Path | None, timeout_s: float
+) -> list[Release]:
     """Return all releases on a device, by name and the newest first.
 
     Raises DeviceError if the device keeps no deployments.
@@ -84,7 +107,14 @@ def deployments(context: TaskContext, device: Device, agent: Path | None, timeou
         return farm_deployments.listed(link)
 
 
-def roll_back(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+def roll_back(
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    timeout_s: float,
+    name: str,
+    number: int,
+) -> Release:
     """Make release `number` current and return it; with 0, the one before the current.
 
     Raises DeviceError if there is no such release.
@@ -94,7 +124,9 @@ def roll_back(context: TaskContext, device: Device, agent: Path | None, timeout_
         return farm_deployments.rolled_back(link, name, number)
 
 
-def undeploy(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]) -> None:
+def undeploy(
+    context: TaskContext, device: Device, agent: Path | None, timeout_s: float, names: Sequence[str]
+) -> None:
     """Remove all releases of the names. Raises DeviceError for a name that is not deployed."""
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)

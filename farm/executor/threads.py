@@ -28,7 +28,10 @@ def compute_as_asked(link: Link, device: Device) -> None:
     if link.native:
         link.call("farm.agent.threads", threads, cores, pinned)
     elif pinned or cores not in ("", "big", "little") or (cores == "little" and not threads):
-        why = "TVM's own RPC server answers there: it takes a number of threads, on big cores or on little ones"
+        why = (
+            "TVM's own RPC server answers there: it takes a number of threads, on big cores or on "
+            "little ones"
+        )
         fix = f"--threads N --cores big, or start farm's agent there: farm agent, for {device.url}"
         raise DeviceError(f"{device.name} cannot compute with these threads and cores", why, fix)
     else:
@@ -38,4 +41,6 @@ def compute_as_asked(link: Link, device: Device) -> None:
 def numbers_of(cores: str) -> list[int]:
     """Return the numbers in a list of ranges such as 0,2-3."""
     ranges = [part.partition("-") for part in cores.split(",")]
-    return [number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)]
+    return [
+        number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)
+    ]

@@ -29,7 +29,9 @@ _BEHIND = 1.3  # times the best of its workload: slower variants are dropped aft
 _TOLERANCE = 1e-3  # of the largest value: for another order of summation and for Winograd
 
 
-def time_variants(context: TaskContext, device: Device, batch: Batch, agent: Path | None, deadline_s: float) -> None:
+def time_variants(
+    context: TaskContext, device: Device, batch: Batch, agent: Path | None, deadline_s: float
+) -> None:
     """Measure the variants of a batch.
 
     All results are reported as notes while it runs, so that none is lost if the device dies: the
@@ -41,7 +43,9 @@ def time_variants(context: TaskContext, device: Device, batch: Batch, agent: Pat
         context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
         send(link, batch.library, batch.library.name)
         machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
-        tensors = {name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()}
+        tensors = {
+            name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()
+        }
         context.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
         with quiet(context, device):
             race = _Race(context, batch, machine, tensors)
@@ -55,7 +59,13 @@ class _Race:
     Each variant has run once, and its answer was right.
     """
 
-    def __init__(self, context: TaskContext, batch: Batch, machine: RemoteVirtualMachine, tensors: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        context: TaskContext,
+        batch: Batch,
+        machine: RemoteVirtualMachine,
+        tensors: dict[str, Tensor],
+    ) -> None:
         self._machine, self._batch, self._tensors = machine, batch, tensors
         self.counts: dict[int, int] = {}
         answers: dict[str, list[Array]] = {}
@@ -92,7 +102,9 @@ class _Race:
 
     def _feed(self, index: int) -> None:
         variant = self._batch.variants[index]
-        self._machine.set_input(variant.function, *(self._tensors[name] for name in variant.arguments))
+        self._machine.set_input(
+            variant.function, *(self._tensors[name] for name in variant.arguments)
+        )
 
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
@@ -107,5 +119,8 @@ def _differs(answer: Array, first: Array) -> str:
         return "its answer has NaN or infinity"
     # The difference of two 8-bit integers would wrap around.
     answer, first = (value.astype("float64") for value in (answer, first))
-    difference, bar = float(np.abs(answer - first).max(initial=0)), _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0)))
+    difference, bar = (
+        float(np.abs(answer - first).max(initial=0)),
+        _TOLERANCE * max(1.0, float(np.abs(first).max(initial=0))),
+    )
     return f"its answer is off by {difference:.2g}" if difference > bar else ""

@@ -21,13 +21,29 @@ from farm.compiler.artifact import GRAPH
 from farm.types import Artifact, Model, TensorSpec, shape_in_words
 
 _FILES = Path(__file__).parent / "files"
-_PLACES = {"farm_runner.h": "include", "farm_runner.cc": "runtime/own", "classify.cc": "example", "CMakeLists.txt": "."}
+_PLACES = {
+    "farm_runner.h": "include",
+    "farm_runner.cc": "runtime/own",
+    "classify.cc": "example",
+    "CMakeLists.txt": ".",
+}
 # The agent's sources that run a model without RPC.
 _OWN = (
-    *("base/io", "base/paths", "execution/model", "loader/elf_file", "loader/elf_image", "loader/elf_loader"),
+    *(
+        "base/io",
+        "base/paths",
+        "execution/model",
+        "loader/elf_file",
+        "loader/elf_image",
+        "loader/elf_loader",
+    ),
     *("loader/host_symbols", "store/manifest"),
 )
-_COMPILERS = {"aarch64": "aarch64-linux-gnu-g++", "arm": "arm-linux-gnueabihf-g++", "riscv64": "riscv64-linux-gnu-g++"}
+_COMPILERS = {
+    "aarch64": "aarch64-linux-gnu-g++",
+    "arm": "arm-linux-gnueabihf-g++",
+    "riscv64": "riscv64-linux-gnu-g++",
+}
 
 
 def write(model: Model, artifact: Artifact, folder: Path) -> None:
@@ -53,12 +69,19 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     three paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    library, graph, values = (folder / f"{model.name}{suffix}" for suffix in (".so", ".json", ".npz"))
+    library, graph, values = (
+        folder / f"{model.name}{suffix}" for suffix in (".so", ".json", ".npz")
+    )
     shutil.copyfile(artifact.library, library)
     steps = json.loads((artifact.library.parent / GRAPH).read_text())
-    graph.write_text(json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1))
+    graph.write_text(
+        json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1)
+    )
     kept = tensor_cache.read(artifact.parameters)
-    taken = {name: value.astype(steps["tensors"][name]["dtype"], copy=False) for name, value in kept.items()}
+    taken = {
+        name: value.astype(steps["tensors"][name]["dtype"], copy=False)
+        for name, value in kept.items()
+    }
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 

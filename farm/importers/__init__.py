@@ -70,7 +70,7 @@ _FINGERPRINTS = {
 _TORCH_FILES = (".pt2", ".pt", ".pth")
 _FIXES = {
     ".keras": "export it to ONNX: model.export('model.onnx', format='onnx')",
-    ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",
+    ".h5": "load it with Keras 3, then export it to ONNX: model.export('model.onnx', format='onnx')",  # noqa: E501
     ".pb": "convert it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
     ".safetensors": "it holds weights alone: load them in a function, and name that as " + FORM,
 }
@@ -117,7 +117,11 @@ def python_source(model: Model) -> str | None:
 
 def is_program(model: Model) -> bool:
     """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
-    return not is_python(model.source) and Path(model.source).suffix.lower() in _TORCH_FILES and model.module is None
+    return (
+        not is_python(model.source)
+        and Path(model.source).suffix.lower() in _TORCH_FILES
+        and model.module is None
+    )
 
 
 def loader_module(model: Model) -> str:
@@ -160,11 +164,24 @@ def _entry(table: dict[str, str], model: Model) -> str:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",
             f"it reads {', '.join(key for key in table if key.startswith('.'))} files and {FORM}",
-            _FIXES.get(kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"),
+            _FIXES.get(
+                kind, "export the model to ONNX (torch.onnx.export) or with torch.export.save"
+            ),
         )
     if (kind == PYTHON or kind in _TORCH_FILES) and importlib.util.find_spec("torch") is None:
-        why = "it comes from PyTorch, which is not installed; ONNX and TFLite files are read without it"
-        raise ModelError(f"{Path(model.source).name} cannot be read without PyTorch", why, "pip install 'tvm-farm[torch]'")
+        why = (
+            "it comes from PyTorch, which is not installed; ONNX and TFLite files are read "
+            "without it"
+        )
+        raise ModelError(
+            f"{Path(model.source).name} cannot be read without PyTorch",
+            why,
+            "pip install 'tvm-farm[torch]'",
+        )
     if model.module is not None and kind not in _TORCH_FILES:
-        raise ModelError(f"{model.name} is no file of weights", f"{model.module} is named to take weights", "leave --module out")
+        raise ModelError(
+            f"{model.name} is no file of weights",
+            f"{model.module} is named to take weights",
+            "leave --module out",
+        )
     return table[kind]

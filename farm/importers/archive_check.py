@@ -40,7 +40,10 @@ _MAX_RATIO = 20  # higher ratios are refused: text shrinks by 5 to 10, zip bombs
 _NAME = re.compile(r"[^\x00-\x1f\x7f\\]+")
 _MEMORY_SHARE = 0.8  # share of this machine's memory that a model's file may fill
 
-SAVE_AGAIN = "save the model again with torch.save, torch.jit.save or torch.export.save, and do not repack the archive"
+SAVE_AGAIN = (
+    "save the model again with torch.save, torch.jit.save or torch.export.save, and do not repack "
+    "the archive"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,12 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -124,7 +132,10 @@ class Archive:
         """
         entry = self.entries[name]
         if entry.bytes > limit:
-            raise self.refusal(f"{name} in it has {entry.bytes:,} bytes, and farm reads up to {limit:,} of such a file")
+            raise self.refusal(
+                f"{name} in it has {entry.bytes:,} bytes, and farm reads up to {limit:,} of "
+                "such a file"
+            )
         stored = self._content[entry.offset : entry.offset + entry.stored_bytes]
         content = self._inflate(entry, stored) if entry.deflated else stored
         if zlib.crc32(content) != entry.crc:
@@ -142,7 +153,9 @@ class Archive:
         except zlib.error as exc:
             raise self.refusal(f"{entry.name} in it is damaged: {exc}") from exc
         if len(content) != entry.bytes or not stream.eof or stream.unused_data:
-            raise self.refusal(f"{entry.name} in it has another size than the archive says, {entry.bytes:,} bytes")
+            raise self.refusal(
+                f"{entry.name} in it has another size than the archive says, {entry.bytes:,} bytes"
+            )
         return content
 
     def _read_entries(self) -> dict[str, Entry]:
@@ -154,7 +167,10 @@ class Archive:
         for _ in range(directory.entries):
             entry, at = self._entry(at, directory)
             if entry.name.lower() in folded:
-                raise self.refusal(f"{entry.name!r} is in it twice, and one reader would take the first and another the last")
+                raise self.refusal(
+                    f"{entry.name!r} is in it twice, and one reader would take the first and "
+                    "another the last"
+                )
             folded.add(entry.name.lower())
             entries[entry.name] = entry
         if at != directory.offset + directory.bytes:
@@ -168,9 +184,13 @@ class Archive:
         end_at = len(self._content) - _END.size
         if end_at < 0:
             raise self.refusal("it is too short")
-        mark, disk, directory_disk, here, entries, size, offset, comment = _END.unpack_from(self._content, end_at)
+        mark, disk, directory_disk, here, entries, size, offset, comment = _END.unpack_from(
+            self._content, end_at
+        )
         if mark != b"PK\5\6" or comment:
-            raise self.refusal("it does not end as an archive does: it is cut off, or something is appended")
+            raise self.refusal(
+                "it does not end as an archive does: it is cut off, or something is appended"
+            )
         if disk or directory_disk or here != entries:
             raise self.refusal("it is one part of an archive of several")
         found, before = _Directory(offset, size, entries), end_at
@@ -180,9 +200,13 @@ class Archive:
         elif _FULL_32 in (size, offset) or entries == _FULL_16:
             raise self.refusal("the record of its large sizes is missing")
         if found.offset + found.bytes != before:
-            raise self.refusal("its directory is not directly before its end: something is put before or between")
+            raise self.refusal(
+                "its directory is not directly before its end: something is put before or between"
+            )
         if found.entries > _MAX_ENTRIES:
-            raise self.refusal(f"it has {found.entries:,} entries, and farm reads up to {_MAX_ENTRIES:,}")
+            raise self.refusal(
+                f"it has {found.entries:,} entries, and farm reads up to {_MAX_ENTRIES:,}"
+            )
         return found
 
     def _directory_64(self, small: _Directory, locator_at: int) -> tuple[_Directory, int]:
@@ -190,10 +214,22 @@ class Archive:
         _, disk, end_at, disks = _LOCATOR.unpack_from(self._content, locator_at)
         if disk or disks > 1 or end_at + _END_64.size != locator_at:
             raise self.refusal("its end is not where it says")
-        mark, record, _, _, disk, directory_disk, here, entries, size, offset = _END_64.unpack_from(self._content, end_at)
-        if mark != b"PK\6\6" or record != _END_64.size - 12 or disk or directory_disk or here != entries:
+        mark, record, _, _, disk, directory_disk, here, entries, size, offset = _END_64.unpack_from(
+            self._content, end_at
+        )
+        if (
+            mark != b"PK\6\6"
+            or record != _END_64.size - 12
+            or disk
+            or directory_disk
+            or here != entries
+        ):
             raise self.refusal("the record of its large sizes is damaged")
-        said = ((small.offset, offset, _FULL_32), (small.bytes, size, _FULL_32), (small.entries, entries, _FULL_16))
+        said = (
+            (small.offset, offset, _FULL_32),
+            (small.bytes, size, _FULL_32),
+            (small.entries, entries, _FULL_16),
+        )
         if any(short not in (full, large) for short, large, full in said):
             raise self.refusal("it gives two places for its directory")
         return _Directory(offset, size, entries), end_at
@@ -205,10 +241,32 @@ class Archive:
         """
         if at + _CENTRAL.size > directory.offset + directory.bytes:
             raise self.refusal("its directory is cut off")
-        (mark, _, _, _, _, flags, method, _, _, crc, stored, size, name_bytes, extra_bytes, comment_bytes, disk, _, _, begins) = (
-            _CENTRAL.unpack_from(self._content, at)
-        )
-        if mark != b"PK\1\2" or (disk and disk != _FULL_16) or not 0 < name_bytes <= _MAX_NAME_BYTES:
+        (
+            mark,
+            _,
+            _,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            crc,
+            stored,
+            size,
+            name_bytes,
+            extra_bytes,
+            comment_bytes,
+            disk,
+            _,
+            _,
+            begins,
+        ) = _CENTRAL.unpack_from(self._content, at)
+        if (
+            mark != b"PK\1\2"
+            or (disk and disk != _FULL_16)
+            or not 0 < name_bytes <= _MAX_NAME_BYTES
+        ):
             raise self.refusal("its directory is damaged")
         raw = self._content[at + _CENTRAL.size : at + _CENTRAL.size + name_bytes]
         name = self._name(raw)
@@ -216,7 +274,9 @@ class Archive:
         extra = self._content[extra_at : extra_at + extra_bytes]
         size, stored, begins = self._large(name, extra, [size, stored, begins])
         if flags & _ENCRYPTED or method not in (_STORED, _DEFLATED):
-            raise self.refusal(f"{name} in it is encrypted, or compressed in a way that torch does not write")
+            raise self.refusal(
+                f"{name} in it is encrypted, or compressed in a way that torch does not write"
+            )
         if method == _STORED and stored != size:
             raise self.refusal(f"{name} in it has two sizes, {stored:,} and {size:,} bytes")
         if begins + _LOCAL.size > directory.offset:
@@ -264,21 +324,29 @@ class Archive:
             raise self.refusal(f"{name} in it lacks its size")
         return numbers[0], numbers[1], numbers[2]
 
-    def _check_header(self, begins: int, raw: bytes, name: str, said: tuple[int, int, int, int, int]) -> int:
+    def _check_header(
+        self, begins: int, raw: bytes, name: str, said: tuple[int, int, int, int, int]
+    ) -> int:
         """Compare an entry's header with its directory record; return the offset of its data.
 
         `said` holds flags, method, checksum, stored size and size of the directory record.
         """
-        mark, _, _, flags, method, _, _, crc, stored, size, name_bytes, extra_bytes = _LOCAL.unpack_from(self._content, begins)
+        mark, _, _, flags, method, _, _, crc, stored, size, name_bytes, extra_bytes = (
+            _LOCAL.unpack_from(self._content, begins)
+        )
         at = begins + _LOCAL.size
         own_name = self._content[at : at + name_bytes]
         # If sizes and checksum follow the data, the header may hold 0 for them. ZIP64 sizes are in
         # another field.
         later = bool(flags & _SIZES_FOLLOW)
         numbers = ((crc, said[2]), (stored, said[3]), (size, said[4]))
-        differ = any(own != other and not (own == 0 and later) and own != _FULL_32 for own, other in numbers)
+        differ = any(
+            own != other and not (own == 0 and later) and own != _FULL_32 for own, other in numbers
+        )
         if mark != b"PK\3\4" or own_name != raw or flags != said[0] or method != said[1] or differ:
-            raise self.refusal(f"{name} in it has a header that contradicts the archive's directory")
+            raise self.refusal(
+                f"{name} in it has a header that contradicts the archive's directory"
+            )
         return int(at + name_bytes + extra_bytes)
 
     def _check_layout(self, entries: list[Entry], directory: _Directory) -> None:
@@ -294,9 +362,15 @@ class Archive:
     def _check_sizes(self, entries: dict[str, Entry]) -> None:
         """Refuse zip bombs, and archives that would not fit into this machine's memory."""
         deflated = [entry for entry in entries.values() if entry.deflated]
-        inflated, stored = sum(entry.bytes for entry in deflated), sum(entry.stored_bytes for entry in deflated)
+        inflated, stored = (
+            sum(entry.bytes for entry in deflated),
+            sum(entry.stored_bytes for entry in deflated),
+        )
         if inflated > _INFLATED_FREELY + _MAX_RATIO * stored:
             raise self.refusal(f"{stored:,} bytes of it unpack to {inflated:,}: a zip bomb")
         total, memory = sum(entry.bytes for entry in entries.values()), memory_bytes()
         if total > _MEMORY_SHARE * memory:
-            raise self.refusal(f"it unpacks to {total / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB of memory")
+            raise self.refusal(
+                f"it unpacks to {total / 1e9:,.1f} GB, and this machine has "
+                f"{memory / 1e9:,.1f} GB of memory"
+            )

@@ -23,11 +23,25 @@ class Capability:
         return f"{self.format}, {'a program' if self.program else 'data'}: {self.note}"
 
 
-ONNX = Capability("ONNX", False, "a graph of operators; external weights are read from the model's folder alone")
-TFLITE = Capability("TFLite", False, "a graph of operators in one file; operators of your own are refused")
-EXPORTED = Capability("exported program of torch", True, "farm refuses code, pickles and operators that do more than compute")
-SCRIPT = Capability("TorchScript", True, "farm refuses operators that read or write files, start programs or print")
-WEIGHTS = Capability("weights of torch", False, "a pickle, of which tensors are read and nothing else; --module is code, and yours")
+ONNX = Capability(
+    "ONNX", False, "a graph of operators; external weights are read from the model's folder alone"
+)
+TFLITE = Capability(
+    "TFLite", False, "a graph of operators in one file; operators of your own are refused"
+)
+EXPORTED = Capability(
+    "exported program of torch",
+    True,
+    "farm refuses code, pickles and operators that do more than compute",
+)
+SCRIPT = Capability(
+    "TorchScript", True, "farm refuses operators that read or write files, start programs or print"
+)
+WEIGHTS = Capability(
+    "weights of torch",
+    False,
+    "a pickle, of which tensors are read and nothing else; --module is code, and yours",
+)
 PYTHON = Capability("Python", True, "it runs with all your rights: name only code that you trust")
 
 _OF_TORCH = {FileKind.PROGRAM: EXPORTED, FileKind.SCRIPT: SCRIPT, FileKind.PICKLE: WEIGHTS}

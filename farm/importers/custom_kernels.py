@@ -42,7 +42,11 @@ def _without_empty(concat: relax.Call) -> relax.Expr:
     TVM's runtime cannot load an empty constant whose zero extent is not in its first axis.
     """
     parts = list(concat.args[0].fields) if isinstance(concat.args[0], relax.Tuple) else []
-    kept = [part for part in parts if not (_is_fixed(part) and any(int(extent) == 0 for extent in part.ty.shape))]
+    kept = [
+        part
+        for part in parts
+        if not (_is_fixed(part) and any(int(extent) == 0 for extent in part.ty.shape))
+    ]
     if len(kept) == len(parts) or not kept:
         return concat
     return kept[0] if len(kept) == 1 else relax.op.concat(kept, concat.attrs.axis)
@@ -51,4 +55,8 @@ def _without_empty(concat: relax.Call) -> relax.Expr:
 def _is_fixed(data: relax.Expr) -> bool:
     """Return whether a tensor has at least one axis and only constant extents."""
     shape = getattr(data.ty, "shape", None)
-    return isinstance(shape, relax.ShapeExpr) and len(shape) > 0 and all(isinstance(extent, tvm.tirx.IntImm) for extent in shape)
+    return (
+        isinstance(shape, relax.ShapeExpr)
+        and len(shape) > 0
+        and all(isinstance(extent, tvm.tirx.IntImm) for extent in shape)
+    )

@@ -95,7 +95,12 @@ def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
     try:
         with os.fdopen(handle, "w") as file:
             packages = _packages(map(Path, digests))
-            content = {"source": source, "importers": _importers_digest(), "files": digests, "packages": packages}
+            content = {
+                "source": source,
+                "importers": _importers_digest(),
+                "files": digests,
+                "packages": packages,
+            }
             json.dump(content, file, indent=1)
         Path(name).replace(record)
     except BaseException:
@@ -114,8 +119,16 @@ def _record(source: str, cache: Path) -> Path:
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
     """Return the digest of a model's content, its options, package versions and the importers."""
     versions = {name: _version(name) for name in (*_ALWAYS, *packages)}
-    asked = {"shapes": model.shapes, "dtypes": model.dtypes, "module": model.module, "batch": model.batch, "values": model.values}
-    return digest_of({"content": content, **asked, "versions": versions, "importers": _importers_digest()})
+    asked = {
+        "shapes": model.shapes,
+        "dtypes": model.dtypes,
+        "module": model.module,
+        "batch": model.batch,
+        "values": model.values,
+    }
+    return digest_of(
+        {"content": content, **asked, "versions": versions, "importers": _importers_digest()}
+    )
 
 
 @lru_cache
@@ -136,7 +149,9 @@ def _packages(files: Iterable[Path]) -> list[str]:
     """Return the installed packages that the Python files among `files` import."""
     names = {name for file in files if file.suffix == ".py" for name in _imports(file)}
     owners = metadata.packages_distributions()
-    return sorted({package for name in names - sys.stdlib_module_names for package in owners.get(name, [])})
+    return sorted(
+        {package for name in names - sys.stdlib_module_names for package in owners.get(name, [])}
+    )
 
 
 def _imports(file: Path) -> Iterator[str]:
@@ -159,5 +174,7 @@ def external_files(path: Path) -> list[Path]:
     files = external_data.external_files(path)
     if missing := [file for file in files if not file.is_file()]:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
-        raise ModelError(f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix)
+        raise ModelError(
+            f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix
+        )
     return files

@@ -11,7 +11,10 @@ from farm.importers.imported_model import Imported, with_fixed_shapes
 from farm.types import Model, TensorSpec
 from farm.types.python_source import is_python
 
-_FIX = "export it with an open batch (dynamic_axes of torch.onnx.export, dynamic_shapes of torch.export), or leave --batch out"
+_FIX = (
+    "export it with an open batch (dynamic_axes of torch.onnx.export, dynamic_shapes of "
+    "torch.export), or leave --batch out"
+)
 
 
 def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]) -> Imported:
@@ -32,10 +35,16 @@ def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]
     try:
         made = load(with_fixed_shapes(model, changed))
     except ModelError as error:
-        raise ModelError(f"{what} cannot be built for a batch of {batch}", f"{error.what}: {error.why}", _FIX) from error
+        raise ModelError(
+            f"{what} cannot be built for a batch of {batch}", f"{error.what}: {error.why}", _FIX
+        ) from error
     if not any(spec.shape and spec.shape[0] % batch == 0 for spec in made.outputs):
         shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in made.outputs)
-        raise ModelError(f"{what} cannot be built for a batch of {batch}", f"of its outputs none has as many rows: {shapes}", _FIX)
+        raise ModelError(
+            f"{what} cannot be built for a batch of {batch}",
+            f"of its outputs none has as many rows: {shapes}",
+            _FIX,
+        )
     return made
 
 
@@ -54,4 +63,7 @@ def _of_batch(inputs: Sequence[TensorSpec], batch: int) -> list[TensorSpec]:
     def has_it(spec: TensorSpec) -> bool:
         return spec.open if is_open else spec.shape[:1] == (first,)
 
-    return [replace(spec, shape=(batch, *spec.shape[1:]), open=False) if has_it(spec) else spec for spec in inputs]
+    return [
+        replace(spec, shape=(batch, *spec.shape[1:]), open=False) if has_it(spec) else spec
+        for spec in inputs
+    ]

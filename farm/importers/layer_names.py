@@ -53,7 +53,10 @@ def of_torch() -> Iterator[Names]:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     names: Names = {}
-    create, update = ExportedProgramImporter.create_convert_map, ExportedProgramImporter.update_convert_map
+    create, update = (
+        ExportedProgramImporter.create_convert_map,
+        ExportedProgramImporter.update_convert_map,
+    )
 
     def heard(convert: Callable[..., Any]) -> Callable[..., Any]:
         def converted(node: Any, *rest: Any) -> Any:
@@ -69,11 +72,16 @@ def of_torch() -> Iterator[Names]:
         return {name: heard(convert) for name, convert in table.items()}
 
     ExportedProgramImporter.create_convert_map = lambda importer: all_heard(create(importer))
-    ExportedProgramImporter.update_convert_map = lambda importer, table: update(importer, all_heard(table))
+    ExportedProgramImporter.update_convert_map = lambda importer, table: update(
+        importer, all_heard(table)
+    )
     try:
         yield names
     finally:
-        ExportedProgramImporter.create_convert_map, ExportedProgramImporter.update_convert_map = create, update
+        ExportedProgramImporter.create_convert_map, ExportedProgramImporter.update_convert_map = (
+            create,
+            update,
+        )
 
 
 def _caller(node: Any) -> str:

@@ -20,19 +20,27 @@ def check_file(path: Path) -> None:
     if not path.exists():
         raise _missing(path)
     if path.is_dir():
-        raise ModelError(f"{path} is a folder, not a model", "a model is one file", f"name the file: {path}/...")
+        raise ModelError(
+            f"{path} is a folder, not a model", "a model is one file", f"name the file: {path}/..."
+        )
     try:
         check_regular(path)
         with path.open("rb") as file:
             head = file.read(len(_LFS))
     except OSError as exc:
         raise ModelError(
-            f"{path} cannot be read", exc.strerror or str(exc), f"look at its permissions: ls -l {shlex.quote(str(path))}"
+            f"{path} cannot be read",
+            exc.strerror or str(exc),
+            f"look at its permissions: ls -l {shlex.quote(str(path))}",
         ) from exc
     if not head:
         raise ModelError(f"{path} is empty", "it has 0 bytes", "copy or export the model again")
     if head == _LFS:
-        raise ModelError(f"{path} is a Git LFS pointer, not the model", "the repository was cloned without its large files", "git lfs pull")
+        raise ModelError(
+            f"{path} is a Git LFS pointer, not the model",
+            "the repository was cloned without its large files",
+            "git lfs pull",
+        )
 
 
 def refuse_dtypes(model: Model) -> None:
@@ -40,7 +48,9 @@ def refuse_dtypes(model: Model) -> None:
     if model.dtypes:
         name = Path(model.source).name
         raise ModelError(
-            f"{name} fixes its element types", "--dtype changes modules and TorchScript", "export the model in the type you want"
+            f"{name} fixes its element types",
+            "--dtype changes modules and TorchScript",
+            "export the model in the type you want",
         )
 
 
@@ -59,7 +69,9 @@ def refuse_values(model: Model) -> None:
 def _missing(path: Path) -> ModelError:
     """Return the ModelError for a missing file, with a similar name as a hint."""
     if not path.parent.is_dir():
-        return ModelError(f"no file {path}", f"there is no folder {path.parent} either", "check the path")
+        return ModelError(
+            f"no file {path}", f"there is no folder {path.parent} either", "check the path"
+        )
     near = [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
     hint = did_you_mean(path.name, near) if near else ""
     return ModelError(f"no file {path}", hint, f"check the path: ls {path.parent}")

@@ -39,7 +39,9 @@ def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list
     lifter = _Lifter(module)
     body = lifter.visit_expr(main.body)
     parameters = [*main.params, *lifter.lifted.values()]
-    lifted = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs).with_attr("num_input", count)
+    lifted = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs).with_attr(
+        "num_input", count
+    )
     result = module.clone()
     result["main"] = lifted
     return result, [constant.value.numpy() for constant in lifter.lifted]
@@ -76,15 +78,31 @@ def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec
     """
     types = _returned(module)
     # Variables of the inputs' shapes only, not those that depend on values.
-    batch = {one for parameter in module["main"].params for one in relax.analysis.tir_vars_in_type(parameter.ty)}
+    batch = {
+        one
+        for parameter in module["main"].params
+        for one in relax.analysis.tir_vars_in_type(parameter.ty)
+    }
     if len(types) != len(names):
-        raise ModelError(f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has", f"they are {', '.join(names)}")
+        raise ModelError(
+            f"TVM's importer made {len(types)} outputs of the {len(names)} that the model has",
+            f"they are {', '.join(names)}",
+        )
     if not batch:
         return tuple(_output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
     specs = map(
-        _output_spec, names, _returned(relax.transform.BindSymbolicVars({one: tvm.tirx.const(1, "int64") for one in batch}, "main")(module))
+        _output_spec,
+        names,
+        _returned(
+            relax.transform.BindSymbolicVars(
+                {one: tvm.tirx.const(1, "int64") for one in batch}, "main"
+            )(module)
+        ),
     )
-    return tuple(replace(spec, open=bool(relax.analysis.tir_vars_in_type(type_))) for spec, type_ in zip(specs, types, strict=True))
+    return tuple(
+        replace(spec, open=bool(relax.analysis.tir_vars_in_type(type_)))
+        for spec, type_ in zip(specs, types, strict=True)
+    )
 
 
 def _returned(module: tvm.IRModule) -> list[Any]:
@@ -95,12 +113,22 @@ def _returned(module: tvm.IRModule) -> list[Any]:
 
 def _output_spec(name: str, type_: Any) -> TensorSpec:
     """Return the spec of an output; raise ModelError unless it is a tensor of fixed shape."""
-    axes = list(type_.shape) if isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr) else None
+    axes = (
+        list(type_.shape)
+        if isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr)
+        else None
+    )
     if axes is None or not all(isinstance(axis, tvm.tirx.IntImm) for axis in axes):
         raise ModelError(
             f"output {name!r} is not a tensor of a fixed shape",
-            f"TVM sees it as {type_}: it depends on the values of the inputs, not only on their shapes",
-            "end the model before the step that selects by value (NonZero, NonMaxSuppression, boolean indexing) and do that step outside",
+            (
+                f"TVM sees it as {type_}: it depends on the values of the inputs, not only on "
+                "their shapes"
+            ),
+            (
+                "end the model before the step that selects by value (NonZero, NonMaxSuppression, "
+                "boolean indexing) and do that step outside"
+            ),
         )
     return TensorSpec(name, tuple(int(axis) for axis in axes), str(type_.dtype))
 

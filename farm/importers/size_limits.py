@@ -20,9 +20,14 @@ def check_size(what: str, tensor: str, shape: Iterable[int], item_bytes: int) ->
     extents = [max(int(extent), 0) for extent in shape]
     needed, memory = prod(extents) * item_bytes, memory_bytes()
     if needed > memory:
-        why = f"its shape {extents} takes {needed / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB of memory"
+        why = (
+            f"its shape {extents} takes {needed / 1e9:,.1f} GB, and this machine has "
+            f"{memory / 1e9:,.1f} GB of memory"
+        )
         raise ModelError(
-            f"{what}: {tensor} is too large for this machine", why, "import the model with smaller shapes, or on a larger machine"
+            f"{what}: {tensor} is too large for this machine",
+            why,
+            "import the model with smaller shapes, or on a larger machine",
         )
 
 
@@ -41,8 +46,15 @@ def check_intermediate(what: str, module: object) -> None:
     def note(node: object) -> None:
         kind = getattr(node, "ty", None) if isinstance(node, (relax.Call, relax.Var)) else None
         if isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr):
-            extents = tuple(int(extent) if isinstance(extent, tirx.IntImm) else 1 for extent in kind.shape.values)
-            name = f"the result of {node.op.name}" if isinstance(node, relax.Call) and hasattr(node.op, "name") else "a tensor"
+            extents = tuple(
+                int(extent) if isinstance(extent, tirx.IntImm) else 1
+                for extent in kind.shape.values
+            )
+            name = (
+                f"the result of {node.op.name}"
+                if isinstance(node, relax.Call) and hasattr(node.op, "name")
+                else "a tensor"
+            )
             found[name, extents] = (DataType(str(kind.dtype)).bits + 7) // 8
 
     relax.analysis.post_order_visit(module["main"], note)  # type: ignore[index]

@@ -69,8 +69,12 @@ def of_imported(model: Model, imported: Imported) -> Outline:
     relax.analysis.post_order_visit(imported.module["main"], count)
     return Outline(
         source=model.source,
-        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs),
-        outputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs),
+        inputs=tuple(
+            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs
+        ),
+        outputs=tuple(
+            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs
+        ),
         parameters=sum(weight.size for weight in imported.weights),
         parameter_bytes=sum(weight.nbytes for weight in imported.weights),
         operators=dict(operators.most_common()),

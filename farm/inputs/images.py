@@ -19,15 +19,25 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
 Tell = Callable[[str], None]  # called with a description of a conversion of the image's channels
 _PILLOW_MODES = {"RGB": "RGB", "BGR": "RGB", "L": "L"}
-_NAMES = {"L": "grey", "LA": "grey with transparency", "P": "palette", "1": "black and white", "RGB": "colour"}
+_NAMES = {
+    "L": "grey",
+    "LA": "grey with transparency",
+    "P": "palette",
+    "1": "black and white",
+    "RGB": "colour",
+}
 _TRANSPARENT = ("RGBA", "RGBa", "LA", "La", "PA")
 _BROKEN = "feed an image that other programs open, or an .npz or .npy file"
 
 
-def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell | None = None) -> Array:
+def read_image(
+    path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell | None = None
+) -> Array:
     """Return an image as a batch of one that fits the input `spec`.
 
     The image is resized (bilinear) to the input's height and width, scaled to [0, 1] and normalised
@@ -42,7 +52,9 @@ def read_image(path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell 
     """
     channels = len(preprocess.channels)
     layout, height, width = _image_size(spec, preprocess.layout, channels)
-    image = _open_image(path, _PILLOW_MODES[preprocess.channels], (width, height), preprocess.crop, tell)
+    image = _open_image(
+        path, _PILLOW_MODES[preprocess.channels], (width, height), preprocess.crop, tell
+    )
     pixels = np.asarray(image).reshape(height, width, channels)
     if preprocess.channels == "BGR":
         pixels = pixels[..., ::-1]
@@ -68,8 +80,15 @@ def _whole_numbers(pixels: Array, spec: TensorSpec, path: Path) -> Array:
     Raises ModelError if the cast could change values.
     """
     if not np.can_cast(pixels.dtype, spec.dtype, casting="safe"):
-        why = f"the model takes {spec.dtype}, pixels are {pixels.dtype}, and the cast could change values"
-        raise ModelError(f"{path}: the image for {spec.name!r} has the wrong dtype", why, "feed an .npy file of that dtype")
+        why = (
+            f"the model takes {spec.dtype}, pixels are {pixels.dtype}, and the cast could change "
+            "values"
+        )
+        raise ModelError(
+            f"{path}: the image for {spec.name!r} has the wrong dtype",
+            why,
+            "feed an .npy file of that dtype",
+        )
     return np.ascontiguousarray(pixels, spec.dtype)
 
 
@@ -85,7 +104,11 @@ def _normalise(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
     for name, given in values.items():
         if len(given) not in (1, channels) or (name == "std" and 0 in given):
             fix = f"give 1 or {channels} numbers, and no std of 0, in devices.toml"
-            raise ModelError(f"{name} of the preprocessing does not fit {channels} channels", f"it is {list(given)}", fix)
+            raise ModelError(
+                f"{name} of the preprocessing does not fit {channels} channels",
+                f"it is {list(given)}",
+                fix,
+            )
     mean, std = (np.asarray(given, np.float32).reshape(axes) for given in values.values())
     scaled: Array = (pixels.astype(np.float32) / np.float32(255) - mean) / std
     return scaled
@@ -104,13 +127,18 @@ def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[str, int,
                 return fitting, height, width
     wanted = f"[1, {channels}, H, W]" if layout == "NCHW" else f"[1, H, W, {channels}]"
     raise ModelError(
-        f"input {spec.name} {shape_in_words(spec)} {spec.dtype} does not take an image of {channels} channel{'s' if channels > 1 else ''}",
+        (
+            f"input {spec.name} {shape_in_words(spec)} {spec.dtype} does not take an image of "
+            f"{channels} channel{'s' if channels > 1 else ''}"
+        ),
         f"the preprocessing of the model makes {layout} images: {wanted}",
         "set layout and channels of the model's preprocess in devices.toml, or feed an .npz file",
     )
 
 
-def _open_image(path: Path, mode: str, size: tuple[int, int], crop: float | None, tell: Tell | None) -> PIL.Image.Image:
+def _open_image(
+    path: Path, mode: str, size: tuple[int, int], crop: float | None, tell: Tell | None
+) -> PIL.Image.Image:
     """Return the image upright, in the channels of `mode`, with the size (width, height)."""
     from PIL import Image, ImageOps
 
@@ -125,8 +153,19 @@ def _open_image(path: Path, mode: str, size: tuple[int, int], crop: float | None
         return _middle(upright, size, crop)
     except FileNotFoundError as exc:
         raise ModelError(f"no file {path}", "", f"check the path: ls {path.parent}") from exc
-    except (OSError, ValueError, SyntaxError, EOFError, zlib.error, Image.DecompressionBombError) as exc:
-        said = "it is empty" if path.is_file() and not path.stat().st_size else f"{type(exc).__name__}: {exc}"
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as exc:
+        said = (
+            "it is empty"
+            if path.is_file() and not path.stat().st_size
+            else f"{type(exc).__name__}: {exc}"
+        )
         raise ModelError(f"{path} cannot be read as an image", said, _BROKEN) from exc
 
 
@@ -149,13 +188,21 @@ def _converted(image: PIL.Image.Image, mode: str, path: Path, tell: Tell | None)
         return Image.fromarray((deep.astype(np.uint32) >> 8).astype(np.uint8)).convert(mode)
     if image.mode in ("I", "F"):
         why = (
-            f"its pixels are {'numbers of 32 bits' if image.mode == 'I' else 'floating-point numbers'}, of which nobody says where white is"
+            "its pixels are "
+            f"{'numbers of 32 bits' if image.mode == 'I' else 'floating-point numbers'}, of which "
+            "nobody says where white is"
         )
         raise ModelError(
-            f"{path} is an image of another kind than a photograph", why, "save it with 8 bits a channel, or feed an .npy file"
+            f"{path} is an image of another kind than a photograph",
+            why,
+            "save it with 8 bits a channel, or feed an .npy file",
         )
     if tell:
-        lost = ", transparency left out" if image.mode in _TRANSPARENT or "transparency" in image.info else ""
+        lost = (
+            ", transparency left out"
+            if image.mode in _TRANSPARENT or "transparency" in image.info
+            else ""
+        )
         tell(f"{name} to {_NAMES[mode]}{lost}")
     return image.convert(mode)
 
@@ -176,4 +223,6 @@ def _middle(image: PIL.Image.Image, size: tuple[int, int], crop: float) -> PIL.I
     else:
         resized = (max(size[0], int(wanted[1] * image.width / image.height)), wanted[1])
     left, top = (round((length - side) / 2) for length, side in zip(resized, size, strict=True))
-    return image.resize(resized, Image.Resampling.BILINEAR).crop((left, top, left + size[0], top + size[1]))
+    return image.resize(resized, Image.Resampling.BILINEAR).crop(
+        (left, top, left + size[0], top + size[1])
+    )

@@ -21,5 +21,7 @@ def quantized(numbers: Array, spec: TensorSpec) -> Array:
     https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/quantization_spec
     """
     limits = np.iinfo(spec.dtype)
-    steps = np.rint(np.asarray(numbers, np.float32) / np.float32(spec.scale)) + np.float32(spec.zero)
+    steps = np.rint(np.asarray(numbers, np.float32) / np.float32(spec.scale)) + np.float32(
+        spec.zero
+    )
     return np.ascontiguousarray(np.clip(steps, limits.min, limits.max), spec.dtype)

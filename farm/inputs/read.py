@@ -20,10 +20,20 @@ from farm.types import Preprocess, TensorSpec, shape_in_words
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-ARRAY_ERRORS = (OSError, MemoryError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+ARRAY_ERRORS = (
+    OSError,
+    MemoryError,
+    ValueError,
+    EOFError,
+    KeyError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
-def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, tell: Tell | None = None) -> dict[str, Array]:
+def read_inputs(
+    path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, tell: Tell | None = None
+) -> dict[str, Array]:
     """Return the inputs of one inference by name, with exactly the model's shapes and dtypes.
 
     If the model's batch is open, the arrays may have any batch, the same for all inputs. An `.npz`
@@ -39,11 +49,22 @@ def read_inputs(path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess
     if suffix not in (".npz", ".npy"):
         spec = only(inputs, path, "an image")
         return {spec.name: read_image(path, spec, preprocess, tell)}
-    arrays = _named(_load_all(path), inputs, path) if suffix == ".npz" else {only(inputs, path, "a .npy file").name: _load(path)}
+    arrays = (
+        _named(_load_all(path), inputs, path)
+        if suffix == ".npz"
+        else {only(inputs, path, "a .npy file").name: _load(path)}
+    )
     fitted = {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
-    if len(batches := {spec.name: len(fitted[spec.name]) for spec in inputs if spec.open}) > 1 and len(set(batches.values())) > 1:
+    if (
+        len(batches := {spec.name: len(fitted[spec.name]) for spec in inputs if spec.open}) > 1
+        and len(set(batches.values())) > 1
+    ):
         said = ", ".join(f"{name} {batch}" for name, batch in batches.items())
-        raise ModelError(f"{path}: the inputs are not of one batch", f"they are: {said}", "give all of them the same first axis")
+        raise ModelError(
+            f"{path}: the inputs are not of one batch",
+            f"they are: {said}",
+            "give all of them the same first axis",
+        )
     return fitted
 
 
@@ -56,12 +77,18 @@ def read_labels(path: Path) -> list[str]:
         check_regular(path)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise ModelError(f"{path} cannot be read as labels", str(exc), "name a text file with a label a line") from exc
+        raise ModelError(
+            f"{path} cannot be read as labels", str(exc), "name a text file with a label a line"
+        ) from exc
     labels = [line.strip() for line in lines]
     while labels and not labels[-1]:
         labels.pop()
     if not labels:
-        raise ModelError(f"{path} holds no labels", "it is empty", "write a label a line, in the order of the model's scores")
+        raise ModelError(
+            f"{path} holds no labels",
+            "it is empty",
+            "write a label a line, in the order of the model's scores",
+        )
     return labels
 
 
@@ -71,7 +98,9 @@ def only(inputs: Sequence[TensorSpec], path: Path, kind: str) -> TensorSpec:
         raise ModelError(
             f"{path}: {kind} feeds one input, and the model has {len(inputs)}",
             f"they are {', '.join(map(_describe, inputs))}",
-            "save an array for each in an .npz file: numpy.savez(path, " + ", ".join(f"{spec.name}=..." for spec in inputs) + ")",
+            "save an array for each in an .npz file: numpy.savez(path, "
+            + ", ".join(f"{spec.name}=..." for spec in inputs)
+            + ")",
         )
     return inputs[0]
 
@@ -88,16 +117,24 @@ def _named(arrays: dict[str, Array], inputs: Sequence[TensorSpec], path: Path) -
         return arrays
     missing, extra = sorted(wanted - arrays.keys()), sorted(arrays.keys() - wanted)
     said = [f"no array for {', '.join(missing)}"] if missing else []
-    said += [f"nothing takes {', '.join(extra)} ({did_you_mean(extra[0], wanted)})"] if extra else []
+    said += (
+        [f"nothing takes {', '.join(extra)} ({did_you_mean(extra[0], wanted)})"] if extra else []
+    )
     why = f"the model takes {', '.join(map(_describe, inputs))}; the file has {_listed(arrays)}"
     raise ModelError(
-        f"{path}: {' and '.join(said)}", why, "save each array under the name of its input: numpy.savez(path, name=array, ...)"
+        f"{path}: {' and '.join(said)}",
+        why,
+        "save each array under the name of its input: numpy.savez(path, name=array, ...)",
     )
 
 
 def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
     """Return the array in the input's dtype; raise ModelError if shape or dtype do not fit."""
-    fits = array.shape[1:] == spec.shape[1:] and array.ndim and len(array) if spec.open else array.shape == spec.shape
+    fits = (
+        array.shape[1:] == spec.shape[1:] and array.ndim and len(array)
+        if spec.open
+        else array.shape == spec.shape
+    )
     if not fits:
         raise ModelError(
             f"{path}: the array for {spec.name!r} has the wrong shape",
@@ -117,11 +154,22 @@ def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
     """
     quantizes = bool(spec.scale) and array.dtype.kind == "f"
     if not quantizes and not np.can_cast(array.dtype, spec.dtype, casting="safe"):
-        why = f"the model takes {spec.dtype}, the array is {array.dtype}, and the cast could change values"
-        raise ModelError(f"{path}: the array for {spec.name!r} has the wrong dtype", why, f'cast it: array.astype("{spec.dtype}")')
+        why = (
+            f"the model takes {spec.dtype}, the array is {array.dtype}, and the cast could change "
+            "values"
+        )
+        raise ModelError(
+            f"{path}: the array for {spec.name!r} has the wrong dtype",
+            why,
+            f'cast it: array.astype("{spec.dtype}")',
+        )
     if array.dtype.kind == "f" and np.isnan(array).any():
         why = f"{int(np.isnan(array).sum())} of its {array.size} values"
-        raise ModelError(f"{path}: the array for {spec.name!r} holds NaN", why, "look for it with numpy.isnan(array).nonzero()")
+        raise ModelError(
+            f"{path}: the array for {spec.name!r} holds NaN",
+            why,
+            "look for it with numpy.isnan(array).nonzero()",
+        )
     return quantized(array, spec) if quantizes else np.ascontiguousarray(array, spec.dtype)
 
 
@@ -134,7 +182,11 @@ def _load(path: Path) -> Array:
         raise unreadable(path, exc) from exc
     if not isinstance(array, np.ndarray):
         array.close()
-        raise ModelError(f"{path} is not a single array", "it is an .npz archive under another name", "rename it to .npz")
+        raise ModelError(
+            f"{path} is not a single array",
+            "it is an .npz archive under another name",
+            "rename it to .npz",
+        )
     return array
 
 
@@ -154,7 +206,9 @@ def _check_size(archive: Any) -> None:
     """Raise ValueError if the arrays of an `.npz` file would take more than half of the memory."""
     total = sum(member.file_size for member in archive.zip.infolist())
     if total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2:
-        raise ValueError(f"its arrays take {total / 2**30:.1f} GiB, more than half of this machine's memory")
+        raise ValueError(
+            f"its arrays take {total / 2**30:.1f} GiB, more than half of this machine's memory"
+        )
 
 
 def unreadable(path: Path, error: Exception) -> ModelError:
@@ -162,7 +216,11 @@ def unreadable(path: Path, error: Exception) -> ModelError:
     if isinstance(error, FileNotFoundError):
         return ModelError(f"no file {path}", "", f"check the path: ls {path.parent}")
     what = f"{path} cannot be read as numpy data"
-    return ModelError(what, f"{type(error).__name__}: {error}", "save it again with numpy.savez (numbers only, no objects)")
+    return ModelError(
+        what,
+        f"{type(error).__name__}: {error}",
+        "save it again with numpy.savez (numbers only, no objects)",
+    )
 
 
 def _describe(spec: TensorSpec) -> str:
@@ -170,4 +228,7 @@ def _describe(spec: TensorSpec) -> str:
 
 
 def _listed(arrays: dict[str, Array]) -> str:
-    return ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in arrays.items()) or "no arrays"
+    return (
+        ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in arrays.items())
+        or "no arrays"
+    )

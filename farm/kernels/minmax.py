@@ -19,9 +19,18 @@ def emit(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     if "float" not in str(data.ty.dtype):
         return None
     count = len(data.ty.shape)
-    axes = range(count) if attributes.axis is None else [int(axis) % count for axis in attributes.axis]
+    axes = (
+        range(count) if attributes.axis is None else [int(axis) % count for axis in attributes.axis]
+    )
     largest = call.op.name == "relax.max"
-    return builder.call_te(_reduced, data, sorted(axes), bool(attributes.keepdims), largest, primfunc_name_hint=call.op.name[6:])
+    return builder.call_te(
+        _reduced,
+        data,
+        sorted(axes),
+        bool(attributes.keepdims),
+        largest,
+        primfunc_name_hint=call.op.name[6:],
+    )
 
 
 def _reduced(data: te.Tensor, axes: list[int], keepdims: bool, largest: bool) -> te.Tensor:
@@ -29,9 +38,15 @@ def _reduced(data: te.Tensor, axes: list[int], keepdims: bool, largest: bool) ->
     dtype = str(data.dtype)
     begin = tirx.const(float("-inf") if largest else float("inf"), dtype)
     pick = tirx.max if largest else tirx.min
-    reducer = te.comm_reducer(lambda one, other: pick(one, other), lambda _: begin, name="max" if largest else "min")
+    reducer = te.comm_reducer(
+        lambda one, other: pick(one, other), lambda _: begin, name="max" if largest else "min"
+    )
     over = {axis: te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes}
-    shape = [1 if axis in over else extent for axis, extent in enumerate(data.shape) if keepdims or axis not in over]
+    shape = [
+        1 if axis in over else extent
+        for axis, extent in enumerate(data.shape)
+        if keepdims or axis not in over
+    ]
 
     def body(*at: Any) -> Any:
         places = iter(at)

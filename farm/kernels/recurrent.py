@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 Expr: TypeAlias = Any  # a tirx expression; mypy has no type information for it
 Function: TypeAlias = Callable[[Expr], Expr]
 NAME = "recurrence"  # of the kernel and of its outermost block
-# Numbers of axes of the input gates [T, B, D, N, G, L] and of the recurrent weights [D, N, H, G, L].
-# No other operand has as many.
+# Numbers of axes of the input gates [T, B, D, N, G, L] and of the recurrent weights [D, N, H, G,
+# L]. No other operand has as many.
 INPUT_GATES_AXES, WEIGHTS_AXES = 6, 5
 LSTM, GRU, RNN = "LSTM", "GRU", "RNN"
 GATES = {LSTM: 4, GRU: 3, RNN: 1}
@@ -33,7 +33,14 @@ _FLOAT = "float32"
 # tanh x = x p(x^2) / q(x^2) below the limit, fitted by weighted least squares; above the limit,
 # tanh is 1 in float32. Error in float32: 4e-7.
 _LIMIT = 8.6
-_P = (2.0205596346775016e-11, -1.352729043206684e-08, 9.512493304540586e-06, 0.0029473364861562156, 0.1294385835851959, 0.99999996)
+_P = (
+    2.0205596346775016e-11,
+    -1.352729043206684e-08,
+    9.512493304540586e-06,
+    0.0029473364861562156,
+    0.1294385835851959,
+    0.99999996,
+)
 _Q = (0.00023178952942442976, 0.02387168239293953, 0.4627715839702654, 1.0)
 
 
@@ -88,13 +95,21 @@ def emit(builder: relax.BlockBuilder, layer: Layer, operands: Sequence[relax.Exp
     shapes = [(layer.steps, *state)] + [state] * (2 if layer.cell == LSTM else 1)
 
     def body(*tensors: te.Tensor) -> list[te.Tensor]:
-        made = te.extern(shapes, list(tensors), lambda ins, outs: _program(layer, ins, outs), name=NAME, dtype=[_FLOAT] * len(shapes))
+        made = te.extern(
+            shapes,
+            list(tensors),
+            lambda ins, outs: _program(layer, ins, outs),
+            name=NAME,
+            dtype=[_FLOAT] * len(shapes),
+        )
         return list(made)
 
     return builder.emit(builder.call_te(body, *operands, primfunc_name_hint=NAME))
 
 
-def _program(layer: Layer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+def _program(
+    layer: Layer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]
+) -> tirx.Stmt:
     """Return the TIR statement of the layer: the directions run in parallel."""
     with IRBuilder() as program, T.parallel(0, len(layer.backwards)) as direction:
         if len(layer.backwards) == 1:
@@ -111,7 +126,14 @@ def _program(layer: Layer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx
 class _Direction:
     """Writer of the loops of one direction."""
 
-    def __init__(self, layer: Layer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer], index: int, where: Expr) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        inputs: Sequence[tirx.Buffer],
+        outputs: Sequence[tirx.Buffer],
+        index: int,
+        where: Expr,
+    ) -> None:
         self.layer, self.at, self.backwards = layer, where, layer.backwards[index]
         self.functions = [FUNCTIONS[name] for name in layer.activations[index]]
         rest = [T.buffer_proxy(buffer) for buffer in inputs]
@@ -127,12 +149,20 @@ class _Direction:
         """Write the copy of the first state, then the loops over steps and sequences."""
         layer = self.layer
         full = layer.blocks * layer.lanes
-        self.sums = T.buffer_proxy(T.alloc_buffer((layer.gates, layer.lanes), _FLOAT, scope="local"))
+        self.sums = T.buffer_proxy(
+            T.alloc_buffer((layer.gates, layer.lanes), _FLOAT, scope="local")
+        )
         if layer.cell == GRU and not layer.reset_after:
-            self.reset, self.update = (T.buffer_proxy(T.alloc_buffer((full,), _FLOAT)) for _ in range(2))
+            self.reset, self.update = (
+                T.buffer_proxy(T.alloc_buffer((full,), _FLOAT)) for _ in range(2)
+            )
         with T.serial(0, layer.batch) as row:
             for first, state in zip(self.first, self.state, strict=True):
-                self._each_block(lambda unit, first=first, state=state: _store(state, (self.at, row, unit), first[self.at, row, unit]))  # type: ignore[misc]
+                self._each_block(
+                    lambda unit, first=first, state=state: _store(  # type: ignore[misc]
+                        state, (self.at, row, unit), first[self.at, row, unit]
+                    )
+                )
         with T.serial(0, layer.steps) as step, T.serial(0, layer.batch) as row:
             if self.lengths is None:
                 self._step(layer.steps - 1 - step if self.backwards else step, row)
@@ -146,13 +176,19 @@ class _Direction:
             with T.Then():
                 self._step(length - 1 - step if self.backwards else step, row)
             with T.Else():
-                self._each_block(lambda unit: _store(self.output, (step, self.at, row, unit), _f(0)))
+                self._each_block(
+                    lambda unit: _store(self.output, (step, self.at, row, unit), _f(0))
+                )
 
     def _step(self, time: Expr, row: Expr) -> None:
         """Write one step: the cell, then the copy of its output to the state."""
         cell = {LSTM: self._lstm, GRU: self._gru, RNN: self._rnn}[self.layer.cell]
         cell(time, row)
-        self._each_block(lambda unit: _store(self.state[0], (self.at, row, unit), self.output[time, self.at, row, unit]))
+        self._each_block(
+            lambda unit: _store(
+                self.state[0], (self.at, row, unit), self.output[time, self.at, row, unit]
+            )
+        )
 
     def _lstm(self, time: Expr, row: Expr) -> None:
         """Write a step of an LSTM with the gates i, o, f, c."""
@@ -163,8 +199,13 @@ class _Direction:
             with T.vectorized(0, self.layer.lanes) as lane:
                 unit = block * self.layer.lanes + lane
                 before = self.state[1][self.at, row, unit]
-                into, forget = self._peeped(0, 0, lane, unit, before), self._peeped(2, 2, lane, unit, before)
-                self.state[1][self.at, row, unit] = f(forget) * before + f(into) * g(self.sums[3, lane])
+                into, forget = (
+                    self._peeped(0, 0, lane, unit, before),
+                    self._peeped(2, 2, lane, unit, before),
+                )
+                self.state[1][self.at, row, unit] = f(forget) * before + f(into) * g(
+                    self.sums[3, lane]
+                )
                 after = self.state[1][self.at, row, unit]
                 out = self._peeped(1, 1, lane, unit, after)
                 self.output[time, self.at, row, unit] = f(out) * h(after)
@@ -172,7 +213,11 @@ class _Direction:
     def _peeped(self, gate: int, peephole: int, lane: Expr, unit: Expr, state: Expr) -> Expr:
         """Return the accumulator of a gate, plus the peephole's product if there is one."""
         total = self.sums[gate, lane]
-        return total if self.peepholes is None else total + self.peepholes[self.at, peephole, unit] * state
+        return (
+            total
+            if self.peepholes is None
+            else total + self.peepholes[self.at, peephole, unit] * state
+        )
 
     def _gru(self, time: Expr, row: Expr) -> None:
         """Write a step of a GRU with the gates z, r, h.
@@ -204,12 +249,17 @@ class _Direction:
                 self.sums[2, lane] = self.bias[self.at, block * lanes + lane]
             self._product(block, range(3), state, (self.at, row))
             with T.vectorized(0, lanes) as lane:
-                new = g(self.input_gates[time, row, self.at, block, 2, lane] + f(self.sums[1, lane]) * self.sums[2, lane])
+                new = g(
+                    self.input_gates[time, row, self.at, block, 2, lane]
+                    + f(self.sums[1, lane]) * self.sums[2, lane]
+                )
                 self._mixed(time, row, block * lanes + lane, f(self.sums[0, lane]), new)
 
     def _mixed(self, time: Expr, row: Expr, unit: Expr, kept: Expr, new: Expr) -> None:
         """Write the output z * old state + (1 - z) * new state, where z is `kept`."""
-        self.output[time, self.at, row, unit] = (_f(1) - kept) * new + kept * self.state[0][self.at, row, unit]
+        self.output[time, self.at, row, unit] = (_f(1) - kept) * new + kept * self.state[0][
+            self.at, row, unit
+        ]
 
     def _rnn(self, time: Expr, row: Expr) -> None:
         """Write a step of a plain RNN."""
@@ -218,7 +268,9 @@ class _Direction:
             self._start(time, row, block, range(1))
             self._product(block, range(1), self.state[0], (self.at, row))
             with T.vectorized(0, lanes) as lane:
-                self.output[time, self.at, row, block * lanes + lane] = self.functions[0](self.sums[0, lane])
+                self.output[time, self.at, row, block * lanes + lane] = self.functions[0](
+                    self.sums[0, lane]
+                )
 
     def _start(self, time: Expr, row: Expr, block: Expr, gates: range) -> None:
         """Initialise the accumulators with the input gates of the step."""
@@ -226,7 +278,9 @@ class _Direction:
             with T.vectorized(0, self.layer.lanes) as lane:
                 self.sums[gate, lane] = self.input_gates[time, row, self.at, block, gate, lane]
 
-    def _product(self, block: Expr, gates: range, state: tirx.Buffer, where: tuple[Expr, ...]) -> None:
+    def _product(
+        self, block: Expr, gates: range, state: tirx.Buffer, where: tuple[Expr, ...]
+    ) -> None:
         """Add the product of the state and a block's weights to the accumulators."""
         with T.serial(0, self.layer.hidden) as other:
             for gate in gates:
@@ -278,4 +332,8 @@ def _f(value: float) -> Expr:
     return tirx.const(value, _FLOAT)
 
 
-FUNCTIONS: dict[str, Function] = {"sigmoid": _sigmoid, "tanh": _tanh, "relu": lambda x: tirx.max(_f(0), x)}
+FUNCTIONS: dict[str, Function] = {
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "relu": lambda x: tirx.max(_f(0), x),
+}

@@ -22,5 +22,8 @@ def is_recurrence(kernel: tirx.PrimFunc) -> bool:
 def operations(kernel: tirx.PrimFunc) -> int:
     """Return the arithmetic operations of all steps: two per weight, step and sequence."""
     shapes = [[int(extent) for extent in buffer.shape] for buffer in kernel.params]
-    (steps, batch, *_), weights = (next(shape for shape in shapes if len(shape) == axes) for axes in (INPUT_GATES_AXES, WEIGHTS_AXES))
+    (steps, batch, *_), weights = (
+        next(shape for shape in shapes if len(shape) == axes)
+        for axes in (INPUT_GATES_AXES, WEIGHTS_AXES)
+    )
     return 2 * steps * batch * math.prod(weights)

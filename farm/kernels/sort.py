@@ -25,10 +25,18 @@ def emit(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     descending = bool(attributes.largest if name == "relax.topk" else attributes.descending)
     dtype = "int64" if name == "relax.sort" else str(attributes.dtype)
     rows = builder.emit(relax.op.permute_dims(data, last))
-    made = builder.emit(builder.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort"))
+    made = builder.emit(
+        builder.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort")
+    )
     back = [last.index(index) for index in range(len(shape))]
-    values, indices = (builder.emit(relax.op.permute_dims(builder.emit(made[index]), back)) for index in range(2))
-    wanted = str(attributes.ret_type) if name == "relax.topk" else {"relax.sort": "values", "relax.argsort": "indices"}[name]
+    values, indices = (
+        builder.emit(relax.op.permute_dims(builder.emit(made[index]), back)) for index in range(2)
+    )
+    wanted = (
+        str(attributes.ret_type)
+        if name == "relax.topk"
+        else {"relax.sort": "values", "relax.argsort": "indices"}[name]
+    )
     return {"values": values, "indices": indices}.get(wanted, relax.Tuple([values, indices]))
 
 
@@ -46,7 +54,14 @@ def _sorted(data: te.Tensor, count: int, descending: bool, dtype: str) -> list[t
     return list(te.extern(shapes, [data], body, name="sort", dtype=[str(data.dtype), dtype]))
 
 
-def _merge_sort(shape: list[int], count: int, descending: bool, dtype: str, keys: tirx.Buffer, outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+def _merge_sort(
+    shape: list[int],
+    count: int,
+    descending: bool,
+    dtype: str,
+    keys: tirx.Buffer,
+    outputs: Sequence[tirx.Buffer],
+) -> tirx.Stmt:
     """Return the TIR statement that sorts each row; rows run in parallel.
 
     `keys` has the given shape. `outputs` are the values and the indices, with `count` elements in
@@ -74,7 +89,15 @@ def _merge_sort(shape: list[int], count: int, descending: bool, dtype: str, keys
     return program.get()
 
 
-def _merge(keys: Any, where: tuple[Any, ...], orders: list[Any], heads: Any, length: int, width: int, descending: bool) -> None:
+def _merge(
+    keys: Any,
+    where: tuple[Any, ...],
+    orders: list[Any],
+    heads: Any,
+    length: int,
+    width: int,
+    descending: bool,
+) -> None:
     """Merge adjacent runs of `width` indices from `orders[0]` into `orders[1]`.
 
     `heads` is a buffer for the two read positions.
@@ -83,10 +106,14 @@ def _merge(keys: Any, where: tuple[Any, ...], orders: list[Any], heads: Any, len
     last = tirx.const(length - 1, "int32")
     with T.serial(0, -(-length // (2 * width))) as run:
         first = tirx.Cast("int32", run * (2 * width))
-        middle, end = (tirx.min(first + tirx.const(steps * width, "int32"), last + 1) for steps in (1, 2))
+        middle, end = (
+            tirx.min(first + tirx.const(steps * width, "int32"), last + 1) for steps in (1, 2)
+        )
         heads[0], heads[1] = first, middle
         with T.serial(0, end - first) as step:
-            left, right = (_at(keys, (*where, source[tirx.min(heads[side], last)])) for side in range(2))
+            left, right = (
+                _at(keys, (*where, source[tirx.min(heads[side], last)])) for side in range(2)
+            )
             before = right > left if descending else right < left
             takes_right = tirx.any(heads[0] >= middle, tirx.all(heads[1] < end, before))
             with T.If(takes_right):

@@ -23,12 +23,23 @@ _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 _EXP = (0.008312519968, 0.04189015689, 0.1666711465, 0.4999923149)
 _RECIPROCAL_SEED = 0x7EF311C7  # minus the bits of x: the bits of 1 / x, to 12 %
 _SIGMOID_LOWEST = -80.0  # sigmoid is 0 below
-_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
 _TANH_SMALL = 0.625
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _ERF_TAYLOR = (-1 / 1320, 1 / 216, -1 / 42, 1 / 10, -1 / 3)
 _ERF_ONE = 10.0  # erf is 1 from here on
-_ERF_SMALL, _ERF_SLOPE, _TWO_OVER_ROOT_PI, _ROOT_HALF = 0.5, 0.3275911, 1.1283791670955126, 0.7071067811865476
+_ERF_SMALL, _ERF_SLOPE, _TWO_OVER_ROOT_PI, _ROOT_HALF = (
+    0.5,
+    0.3275911,
+    1.1283791670955126,
+    0.7071067811865476,
+)
 
 
 def exp(x: Expr) -> Expr:
@@ -79,7 +90,12 @@ def erf(x: Expr) -> Expr:
     """Return the error function of x: its Taylor series below 0.5, formula 7.1.26 above."""
 
     def value(x: Expr) -> Expr:
-        small = _let(x * x, lambda square: x * _f(_TWO_OVER_ROOT_PI) * (_f(1) + square * _polynomial(_ERF_TAYLOR, square)))
+        small = _let(
+            x * x,
+            lambda square: (
+                x * _f(_TWO_OVER_ROOT_PI) * (_f(1) + square * _polynomial(_ERF_TAYLOR, square))
+            ),
+        )
         t = _reciprocal(_f(1) + _f(_ERF_SLOPE) * tirx.min(_f(_ERF_ONE), tirx.abs(x)))
         power = _let(tirx.max(_f(_LOWEST), -x * x), _exp_normal)
         size = _f(1) - _let(t, lambda t: t * _polynomial(_ERF, t)) * power
@@ -91,7 +107,9 @@ def erf(x: Expr) -> Expr:
 
 def elementwise(function: Callable[[Expr], Expr]) -> Callable[[te.Tensor], te.Tensor]:
     """Return the function of tensors that applies `function` to each element."""
-    return lambda data: te.compute(data.shape, lambda *at: function(data[at]), name=function.__name__)
+    return lambda data: te.compute(
+        data.shape, lambda *at: function(data[at]), name=function.__name__
+    )
 
 
 def bounded(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
@@ -100,7 +118,11 @@ def bounded(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
     NaN stays NaN. On ARM this is one instruction, where TVM's own functions take three.
     """
     name = f"llvm.{intrinsic}"
-    return lambda data: te.compute(data.shape, lambda *at: tirx.call_llvm_pure_intrin(_FLOAT, name, data[at], _f(bound)), name=intrinsic)
+    return lambda data: te.compute(
+        data.shape,
+        lambda *at: tirx.call_llvm_pure_intrin(_FLOAT, name, data[at], _f(bound)),
+        name=intrinsic,
+    )
 
 
 def _exp_within(x: Expr) -> Expr:
@@ -108,7 +130,10 @@ def _exp_within(x: Expr) -> Expr:
 
     def value(n: Expr) -> Expr:
         mantissa = _let(_rest(x, n), _mantissa)
-        return _let(n >> tirx.const(1, _INT), lambda half: mantissa * _power_of_two(half) * _power_of_two(n - half))
+        return _let(
+            n >> tirx.const(1, _INT),
+            lambda half: mantissa * _power_of_two(half) * _power_of_two(n - half),
+        )
 
     return _let(_steps(x), value)
 
@@ -142,7 +167,9 @@ def _reciprocal(x: Expr) -> Expr:
     """
 
     def value(x: Expr) -> Expr:
-        seed = tirx.reinterpret(_FLOAT, tirx.const(_RECIPROCAL_SEED, _INT) - tirx.reinterpret(_INT, x))
+        seed = tirx.reinterpret(
+            _FLOAT, tirx.const(_RECIPROCAL_SEED, _INT) - tirx.reinterpret(_INT, x)
+        )
         return _newton(x, seed, 3)
 
     return _let(x, value)

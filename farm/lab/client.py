@@ -1,4 +1,7 @@
-"""A client of the lab's control socket: ask, and get the answer or the error that the server raised."""
+"""A client of the lab's control socket.
+
+Ask, and get the answer or the error that the server raised.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class LabClient:
         self._file = self._socket.makefile("rb")
         self.hello = self.ask("hello")
         if self.hello.get("protocol") != PROTOCOL:
-            what = f"the lab server speaks version {self.hello.get('protocol')!s:.20}, this farm speaks {PROTOCOL}"
+            what = (
+                f"the lab server speaks version {self.hello.get('protocol')!s:.20}, this farm "
+                f"speaks {PROTOCOL}"
+            )
             raise DeviceError(what, f"at {path}", "use the farm of the server's version")
 
     def __enter__(self) -> LabClient:
@@ -62,7 +68,11 @@ class LabClient:
             raise _error(answer["error"])
         found = answer.get("ok")
         if not isinstance(found, dict):
-            raise DeviceError("the lab server's answer is not understood", f"at {self.path}", "use the farm of the server's version")
+            raise DeviceError(
+                "the lab server's answer is not understood",
+                f"at {self.path}",
+                "use the farm of the server's version",
+            )
         return found
 
     def follow(self, since: int) -> Iterator[dict[str, Any]]:
@@ -87,13 +97,19 @@ class LabClient:
         except OSError as exc:
             raise away(self.path, exc) from exc
         if not line.endswith(b"\n"):
-            raise LinkError("the lab server hung up", f"at {self.path}", "try again: farm lab leases")
+            raise LinkError(
+                "the lab server hung up", f"at {self.path}", "try again: farm lab leases"
+            )
         try:
             body = json.loads(line)
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise DeviceError("the lab server's answer is not understood", f"at {self.path}", "use the farm of the server's version")
+            raise DeviceError(
+                "the lab server's answer is not understood",
+                f"at {self.path}",
+                "use the farm of the server's version",
+            )
         return body
 
 
@@ -148,9 +164,14 @@ class PatientClient:
 def away(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
     why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
-    return LinkError("there is no lab server", why, "start it: farm lab serve; or name its socket with --socket")
+    return LinkError(
+        "there is no lab server", why, "start it: farm lab serve; or name its socket with --socket"
+    )
 
 
 def _error(body: Any) -> FarmError:
-    kind, what, why, fix = (str(body.get(name, "")) if isinstance(body, dict) else "" for name in ("kind", "what", "why", "fix"))
+    kind, what, why, fix = (
+        str(body.get(name, "")) if isinstance(body, dict) else ""
+        for name in ("kind", "what", "why", "fix")
+    )
     return of_failure(Failure(kind, what, why, fix, FarmError.exit_code))

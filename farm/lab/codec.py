@@ -19,12 +19,21 @@ def lease_from_json(body: Mapping[str, Any]) -> Lease:
 
     The first stores of labs have the request under another name.
     """
-    request = LeaseRequest(**_known(LeaseRequest, body["request"] if "request" in body else body["wish"]))
-    rest = {**_known(Lease, body), "request": request, "state": State(body["state"]), "boards": tuple(body["boards"])}
+    request = LeaseRequest(
+        **_known(LeaseRequest, body["request"] if "request" in body else body["wish"])
+    )
+    rest = {
+        **_known(Lease, body),
+        "request": request,
+        "state": State(body["state"]),
+        "boards": tuple(body["boards"]),
+    }
     return Lease(**rest)
 
 
-def shown_lease(lease: Lease, prospect: Prospect | None = None, key: bool = False) -> dict[str, Any]:
+def shown_lease(
+    lease: Lease, prospect: Prospect | None = None, key: bool = False
+) -> dict[str, Any]:
     """Return a lease as people see it: flat, with its place in the queue, and without its key."""
     request = lease.request
     return {

@@ -5,7 +5,7 @@
     {"do": "events", "since": 41, "follow": true}   one line for each event, from then on
 
 Who asks is what the kernel says of the socket. What is answered is kept.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _MOST_COUNT = 10_000
 _LONGEST_S = 366 * 86400.0
 _UCRED = struct.Struct("3i")
 
-Watcher = Callable[[list[Lease], list[Event]], None]  # leases that changed, and events, once they are kept
+Watcher = Callable[
+    [list[Lease], list[Event]], None
+]  # leases that changed, and events, once they are kept
 
 
 class Fields:
@@ -64,7 +66,11 @@ class Fields:
     def seconds(self, name: str, usual: float | None = None) -> float:
         """Return a duration above 0. Raises UsageError."""
         value = self._body.get(name, usual)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= _LONGEST_S:
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not 0 < value <= _LONGEST_S
+        ):
             raise _bad(name, "a number of seconds above 0")
         return float(value)
 
@@ -76,7 +82,9 @@ class Fields:
         """Return texts by name. Raises UsageError."""
         value = self._body.get("labels", {})
         fits = isinstance(value, dict) and len(value) <= 20
-        if not fits or not all(isinstance(one, str) and len(one) <= 200 for pair in value.items() for one in pair):
+        if not fits or not all(
+            isinstance(one, str) and len(one) <= 200 for pair in value.items() for one in pair
+        ):
             raise _bad("labels", "at most 20 texts of at most 200 characters, by name")
         return dict(value)
 
@@ -157,7 +165,12 @@ class Control:
         try:
             if self._clients <= MOST_CLIENTS:
                 await self._answer_all(reader, writer, caller_of(writer.get_extra_info("socket")))
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+        except (
+            OSError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+            asyncio.CancelledError,
+        ):
             pass  # it has gone, or sent what is no line, or the server ends
         finally:
             self._clients -= 1
@@ -165,7 +178,9 @@ class Control:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
+    async def _answer_all(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller
+    ) -> None:
         while True:
             line = await reader.readuntil(b"\n")
             try:
@@ -179,25 +194,43 @@ class Control:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 
-    def _parse(self, line: bytes) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
+    def _parse(
+        self, line: bytes
+    ) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
         try:
             body = json.loads(line)
         except (ValueError, RecursionError) as exc:
-            raise UsageError("a request is one line of JSON", "this is none", '{"do": "hello"}') from exc
+            raise UsageError(
+                "a request is one line of JSON", "this is none", '{"do": "hello"}'
+            ) from exc
         return self._action(body)
 
-    def _action(self, body: Any) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
+    def _action(
+        self, body: Any
+    ) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
         do = body.get("do") if isinstance(body, dict) else None
         if not isinstance(do, str) or do not in self._actions:
-            raise UsageError(f"the lab cannot do {str(do)[:100]!r}", did_you_mean(str(do)[:100], self._actions), '{"do": "hello"}')
+            raise UsageError(
+                f"the lab cannot do {str(do)[:100]!r}",
+                did_you_mean(str(do)[:100], self._actions),
+                '{"do": "hello"}',
+            )
         return Fields(body), self._actions[do]
 
     async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:
         host, port = self.tracker
-        return {"protocol": PROTOCOL, "you": caller.name, "admin": caller.admin, "tracker": {"host": host, "port": port}}
+        return {
+            "protocol": PROTOCOL,
+            "you": caller.name,
+            "admin": caller.admin,
+            "tracker": {"host": host, "port": port},
+        }
 
     async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
-        shown = [shown_board(board, self.lender.address(board.name)) for board in self.lender.scheduler.boards()]
+        shown = [
+            shown_board(board, self.lender.address(board.name))
+            for board in self.lender.scheduler.boards()
+        ]
         await self._kept()
         return {"boards": shown}
 
@@ -224,7 +257,9 @@ class Control:
             fields.labels(),
             fields.text("nonce", ""),
         )
-        lease = self.lender.scheduler.request(request, f"lease-{secrets.token_hex(8)}", self._clock())
+        lease = self.lender.scheduler.request(
+            request, f"lease-{secrets.token_hex(8)}", self._clock()
+        )
         self.lender.know(lease)
         self.lender.settle()
         return await self._told(lease, caller)
@@ -235,7 +270,9 @@ class Control:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(lease.number, set()).add(future)
             try:
-                async with asyncio.timeout(min(_MOST_WAIT_S, fields.seconds("timeout_s", _MOST_WAIT_S))):
+                async with asyncio.timeout(
+                    min(_MOST_WAIT_S, fields.seconds("timeout_s", _MOST_WAIT_S))
+                ):
                     await future
             except TimeoutError:
                 pass
@@ -244,7 +281,9 @@ class Control:
         return await self._told(self.lender.scheduler.lease(lease.number), caller)
 
     async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        return await self._told(self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller)
+        return await self._told(
+            self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller
+        )
 
     async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
@@ -252,12 +291,16 @@ class Control:
         return await self._told(lease, caller)
 
     async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self.lender.scheduler.extend(fields.whole("lease"), caller, fields.seconds("by_s"), self._clock())
+        lease = self.lender.scheduler.extend(
+            fields.whole("lease"), caller, fields.seconds("by_s"), self._clock()
+        )
         self.lender.settle()
         return await self._told(lease, caller)
 
     async def _end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
-        lease = self.lender.scheduler.end(fields.whole("lease"), caller, self._clock(), fields.text("why", ""))
+        lease = self.lender.scheduler.end(
+            fields.whole("lease"), caller, self._clock(), fields.text("why", "")
+        )
         self.lender.settle()
         return await self._told(lease, caller)
 
@@ -270,10 +313,16 @@ class Control:
 
     async def _page(self, _: Fields, caller: Caller) -> dict[str, Any]:
         if self.open_page is None:
-            raise UsageError("the lab has no page", "its server was started without one", "farm lab serve --page 9180")
+            raise UsageError(
+                "the lab has no page",
+                "its server was started without one",
+                "farm lab serve --page 9180",
+            )
         return {"url": self.open_page(caller)}
 
-    async def _follow(self, since: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _follow(
+        self, since: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Pass events on until the reader has gone, or is too slow."""
         gone = asyncio.ensure_future(reader.read(1))
         passing = asyncio.ensure_future(self._pass_on(since, writer))
@@ -311,7 +360,9 @@ class Control:
             self._readers.discard(queue)
 
     async def _read(self, since: int, most: int) -> list[Event]:
-        return await asyncio.get_running_loop().run_in_executor(None, self._journal.events, since, most)
+        return await asyncio.get_running_loop().run_in_executor(
+            None, self._journal.events, since, most
+        )
 
     async def _told(self, lease: Lease, caller: Caller) -> dict[str, Any]:
         shown = self._shown(lease, key=caller.name == lease.request.owner)
@@ -327,7 +378,11 @@ class Control:
     def _shown(self, lease: Lease, key: bool = False) -> dict[str, Any]:
         with contextlib.suppress(UsageError):
             lease = self.lender.scheduler.lease(lease.number)
-        prospect = self.lender.scheduler.prospect(lease, self._clock()) if lease.state is State.QUEUED else None
+        prospect = (
+            self.lender.scheduler.prospect(lease, self._clock())
+            if lease.state is State.QUEUED
+            else None
+        )
         return shown_lease(lease, prospect, key)
 
 
@@ -338,9 +393,15 @@ async def _write_event(writer: asyncio.StreamWriter, event: Event) -> None:
 
 def caller_of(connection: socket.socket) -> Caller:
     """Return who is at the other end of a Unix socket, by the kernel's word."""
-    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    _, uid, _ = _UCRED.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    )
     return Caller(ownership.name_of(uid), uid in (0, os.geteuid()))
 
 
 def _bad(name: str, wanted: str) -> UsageError:
-    return UsageError(f"the field {name!r} of the request is wrong", f"it is to be {wanted}", "correct the request")
+    return UsageError(
+        f"the field {name!r} of the request is wrong",
+        f"it is to be {wanted}",
+        "correct the request",
+    )

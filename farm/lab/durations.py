@@ -13,9 +13,20 @@ _FORM = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1
 def parse_duration(text: str) -> float:
     """Return a duration in seconds. Raises UsageError."""
     found = _FORM.fullmatch(text.strip().lower())
-    seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), _UNITS.values(), strict=True)) if found else 0
+    seconds = (
+        sum(
+            int(part or 0) * unit
+            for part, unit in zip(found.groups(), _UNITS.values(), strict=True)
+        )
+        if found
+        else 0
+    )
     if not seconds:
-        raise UsageError(f"{text!r} is no duration", "a number with a unit: s, m, h or d", "for example 30m, or 1h30m")
+        raise UsageError(
+            f"{text!r} is no duration",
+            "a number with a unit: s, m, h or d",
+            "for example 30m, or 1h30m",
+        )
     return float(seconds)
 
 

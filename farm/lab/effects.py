@@ -17,7 +17,9 @@ class Effects:
     leases: dict[int, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    used: dict[str, tuple[float, float]] = field(default_factory=dict)  # by owner: board seconds, when
+    used: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # by owner: board seconds, when
     granted: list[Lease] = field(default_factory=list)
     ended: list[Lease] = field(default_factory=list)
 

@@ -62,7 +62,10 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A request that was taken in. `number` only grows; `key` is what its owner asks the tracker for."""
+    """A request that was taken in.
+
+    `number` only grows; `key` is what its owner asks the tracker for.
+    """
 
     number: int
     request: LeaseRequest
@@ -79,7 +82,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A lease's place in the queue, from 1; why it waits; and when it has its boards at the latest."""
+    """A lease's place in the queue, from 1; why it waits.
+
+    And when it has its boards at the latest.
+    """
 
     place: int
     reason: str
@@ -114,7 +120,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LeaseClass:
-    """The longest lease of a class, and how many boards an owner may have at once; 0 is no limit."""
+    """The longest lease of a class, and how many boards an owner may have at once.
+
+    0 is no limit.
+    """
 
     longest_s: float = 2 * HOUR_S
     boards: int = 0
@@ -140,7 +149,9 @@ class Rules:
     itself for `gather_s`, then lets others by for as long.
     """
 
-    classes: Mapping[str, LeaseClass] = field(default_factory=lambda: {rank: LeaseClass() for rank in RANKS})
+    classes: Mapping[str, LeaseClass] = field(
+        default_factory=lambda: {rank: LeaseClass() for rank in RANKS}
+    )
     shares: Mapping[str, float] = field(default_factory=dict)
     aging_s: float = HOUR_S / 2
     half_life_s: float = 24 * HOUR_S

@@ -42,7 +42,9 @@ def read_settings(path: Path | None) -> LabSettings:
             text = file.read(_MOST_BYTES + 1).decode()
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror or str(exc) if isinstance(exc, OSError) else "it is no UTF-8"
-        raise ConfigError(f"{path} cannot be read", why, "name a lab.toml that you may read") from exc
+        raise ConfigError(
+            f"{path} cannot be read", why, "name a lab.toml that you may read"
+        ) from exc
     if len(text) > _MOST_BYTES:
         raise ConfigError(f"{path} cannot be read", "it is larger than 4 MiB", "name a lab.toml")
     return _Reader(path, parse(text)).settings()
@@ -63,14 +65,33 @@ class _Reader:
             self._only((), self._parsed.data, ("lab",))
             settings = self._lab(self._table(("lab",), self._parsed.data))
         if self._wrong:
-            lines = [sanitize.one_line(f"{self._path}:{line}: {message}") for line, message in sorted(self._wrong)]
+            lines = [
+                sanitize.one_line(f"{self._path}:{line}: {message}")
+                for line, message in sorted(self._wrong)
+            ]
             count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-            raise ConfigError(f"{self._path} has {count}", "\n".join(lines), f"correct {'this line' if len(lines) == 1 else 'these lines'}")
+            raise ConfigError(
+                f"{self._path} has {count}",
+                "\n".join(lines),
+                f"correct {'this line' if len(lines) == 1 else 'these lines'}",
+            )
         return settings
 
     def _lab(self, lab: Mapping[str, Any]) -> LabSettings:
         at = ("lab",)
-        keys = ("store", "tracker", "people", "page", "tracker_class", "aging", "half_life", "gather", "classes", "owners", "boards")
+        keys = (
+            "store",
+            "tracker",
+            "people",
+            "page",
+            "tracker_class",
+            "aging",
+            "half_life",
+            "gather",
+            "classes",
+            "owners",
+            "boards",
+        )
         self._only(at, lab, keys)
         usual = Rules()
         rules = Rules(
@@ -130,7 +151,10 @@ class _Reader:
             )
             other = places.setdefault((board.kind, board.address), name)
             if other != name and board.address:
-                self._note(at, f"the boards {other!r} and {name!r} are one: {board.kind} at {board.address}")
+                self._note(
+                    at,
+                    f"the boards {other!r} and {name!r} are one: {board.kind} at {board.address}",
+                )
             boards.append(board)
         return tuple(boards)
 
@@ -155,7 +179,14 @@ class _Reader:
             if key not in known:
                 self._note((*at, key), f"there is no key {key!r} here; {did_you_mean(key, known)}")
 
-    def _get(self, at: tuple[str, ...], table: Mapping[str, Any], key: str, usual: Any, read: Callable[[Any], Any]) -> Any:
+    def _get(
+        self,
+        at: tuple[str, ...],
+        table: Mapping[str, Any],
+        key: str,
+        usual: Any,
+        read: Callable[[Any], Any],
+    ) -> Any:
         if key not in table:
             return usual
         try:

@@ -45,7 +45,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """How long an owner had a board: by a lease, or for a session without one. No end: it still has."""
+    """How long an owner had a board: by a lease, or for a session without one.
+
+    No end: it still has.
+    """
 
     board: str
     kind: str
@@ -112,14 +115,43 @@ def _tables() -> _Tables:
     def times(*names: str, key: bool = False) -> list[Column[float]]:
         return [Column(name, Double, nullable=False, primary_key=key) for name in names]
 
-    server = Table("lab_server", known, Column("id", Integer, primary_key=True, autoincrement=False), *texts("holder"))
+    server = Table(
+        "lab_server",
+        known,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        *texts("holder"),
+    )
     ended_at = Column("ended_at", Double)
-    leases = Table("lab_leases", known, number(), *texts("owner", "kind", "state"), *times("asked_at"), ended_at, *texts("body"))
-    Index("lab_leases_live", leases.c.number, sqlite_where=leases.c.ended_at.is_(None), postgresql_where=leases.c.ended_at.is_(None))
-    lease, until = Column("lease", NUMBER, primary_key=True, autoincrement=False), Column("until", Double)
-    holdings = Table("lab_holdings", known, lease, *texts("board", key=True), *times("since"), until)
+    leases = Table(
+        "lab_leases",
+        known,
+        number(),
+        *texts("owner", "kind", "state"),
+        *times("asked_at"),
+        ended_at,
+        *texts("body"),
+    )
+    Index(
+        "lab_leases_live",
+        leases.c.number,
+        sqlite_where=leases.c.ended_at.is_(None),
+        postgresql_where=leases.c.ended_at.is_(None),
+    )
+    lease, until = (
+        Column("lease", NUMBER, primary_key=True, autoincrement=False),
+        Column("until", Double),
+    )
+    holdings = Table(
+        "lab_holdings", known, lease, *texts("board", key=True), *times("since"), until
+    )
     open_ones = holdings.c.until.is_(None)
-    Index("lab_a_board_is_lent_once", holdings.c.board, unique=True, sqlite_where=open_ones, postgresql_where=open_ones)
+    Index(
+        "lab_a_board_is_lent_once",
+        holdings.c.board,
+        unique=True,
+        sqlite_where=open_ones,
+        postgresql_where=open_ones,
+    )
     return _Tables(
         server,
         leases,
@@ -147,29 +179,44 @@ class Journal:
         self._holder = secrets.token_hex(16)
 
     def open(self) -> Past:
-        """Take the tables over from an earlier server, and return what it kept. Raises FarmError."""
+        """Take the tables over from an earlier server, and return what it kept.
+
+        Raises FarmError.
+        """
         return self._database.change(self._take_over)
 
     def write(self, batch: Batch) -> None:
-        """Keep a batch: all of it, on disk at return. Raises FarmError, also if it was taken over."""
+        """Keep a batch: all of it, on disk at return.
+
+        Raises FarmError, also if it was taken over.
+        """
         self._database.change(lambda db: self._write(db, batch))
 
     def events(self, since: int, most: int) -> list[Event]:
         """Return the events after a number, the oldest first."""
         table = _tables().events
         query = table.select().where(table.c.number > since).order_by(table.c.number).limit(most)
-        rows = self._database.ask(lambda db: list(db.execute(query.with_only_columns(table.c.body)).scalars()))
+        rows = self._database.ask(
+            lambda db: list(db.execute(query.with_only_columns(table.c.body)).scalars())
+        )
         return [event_from_json(json.loads(body)) for body in rows]
 
     def stretches(self, since: float, most: int, board: str | None = None) -> list[Stretch]:
-        """Return who had which board after a time, the newest first: `most` leases and sessions of each sort."""
+        """Return who had which board after a time, the newest first.
+
+        `most` leases and sessions of each sort.
+        """
         its = _tables()
         held, of, ran = its.holdings, its.leases, its.sessions
         held_by = held.join(of, held.c.lease == of.c.number).select()
-        held_by = held_by.with_only_columns(held.c.board, of.c.kind, of.c.owner, held.c.since, held.c.until, held.c.lease)
+        held_by = held_by.with_only_columns(
+            held.c.board, of.c.kind, of.c.owner, held.c.since, held.c.until, held.c.lease
+        )
         held_by = held_by.where(held.c.until.is_(None) | (held.c.until > since))
         alone = ran.select().where(ran.c.until > since, ran.c.lease.is_(None))
-        alone = alone.with_only_columns(ran.c.board, ran.c.kind, ran.c.owner, ran.c.since, ran.c.until, ran.c.lease)
+        alone = alone.with_only_columns(
+            ran.c.board, ran.c.kind, ran.c.owner, ran.c.since, ran.c.until, ran.c.lease
+        )
         if board is not None:
             held_by, alone = held_by.where(held.c.board == board), alone.where(ran.c.board == board)
         found = self._database.ask(
@@ -197,7 +244,12 @@ class Journal:
         leases, events = its.leases, its.events
         ended_at = leases.c.ended_at
         live = leases.select().where(ended_at.is_(None)).order_by(leases.c.number)
-        ended = leases.select().where(ended_at.is_not(None)).order_by(leases.c.number.desc()).limit(MOST_ENDED)
+        ended = (
+            leases.select()
+            .where(ended_at.is_not(None))
+            .order_by(leases.c.number.desc())
+            .limit(MOST_ENDED)
+        )
         return Past(
             [_lease(row.body) for row in db.execute(live)],
             [_lease(row.body) for row in db.execute(ended)][::-1],
@@ -209,17 +261,39 @@ class Journal:
 
     def _write(self, db: Connection, batch: Batch) -> None:
         its = _tables()
-        ours = its.server.update().where(its.server.c.id == _THE_SERVER, its.server.c.holder == self._holder)
+        ours = its.server.update().where(
+            its.server.c.id == _THE_SERVER, its.server.c.holder == self._holder
+        )
         if db.execute(ours, {"holder": self._holder}).rowcount != 1:
             why = "there can be one for a record of leases, and the one that started last has it"
-            raise FarmError("another lab server has taken over", why, "stop one of them, or give it a store of its own")
+            raise FarmError(
+                "another lab server has taken over",
+                why,
+                "stop one of them, or give it a store of its own",
+            )
         put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
-        put(db, its.holdings, [row for row in holdings if row["until"] is not None])  # given back, before lent again
+        put(
+            db, its.holdings, [row for row in holdings if row["until"] is not None]
+        )  # given back, before lent again
         put(db, its.holdings, [row for row in holdings if row["until"] is None])
-        add(db, its.events, [{"number": one.number, "at": one.at, "body": json.dumps(dataclasses.asdict(one))} for one in batch.events])
+        add(
+            db,
+            its.events,
+            [
+                {"number": one.number, "at": one.at, "body": json.dumps(dataclasses.asdict(one))}
+                for one in batch.events
+            ],
+        )
         add(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
-        put(db, its.usage, [{"owner": owner, "board_s": board_s, "at": at} for owner, (board_s, at) in batch.used.items()])
+        put(
+            db,
+            its.usage,
+            [
+                {"owner": owner, "board_s": board_s, "at": at}
+                for owner, (board_s, at) in batch.used.items()
+            ],
+        )
         add(db, its.sessions, _sessions(batch.sessions))
 
 
@@ -228,14 +302,27 @@ def _lease(body: str) -> Lease:
 
 
 def _row(lease: Lease) -> dict[str, Any]:
-    shown = {"number": lease.number, "owner": lease.request.owner, "kind": lease.request.kind, "state": lease.state.value}
-    return {**shown, "asked_at": lease.asked_at, "ended_at": lease.ended_at, "body": json.dumps(lease_to_json(lease))}
+    shown = {
+        "number": lease.number,
+        "owner": lease.request.owner,
+        "kind": lease.request.kind,
+        "state": lease.state.value,
+    }
+    return {
+        **shown,
+        "asked_at": lease.asked_at,
+        "ended_at": lease.ended_at,
+        "body": json.dumps(lease_to_json(lease)),
+    }
 
 
 def _holdings(lease: Lease) -> list[dict[str, Any]]:
     if lease.state is State.QUEUED:
         return []
-    return [{"lease": lease.number, "board": board, "since": lease.granted_at, "until": lease.ended_at} for board in lease.boards]
+    return [
+        {"lease": lease.number, "board": board, "since": lease.granted_at, "until": lease.ended_at}
+        for board in lease.boards
+    ]
 
 
 def _sessions(sessions: Sequence[Session]) -> list[dict[str, Any]]:

@@ -20,7 +20,17 @@ from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, Rules, Sta
 from farm.lab.journal import Session
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
-from farm.tracker.scheduler import Grant, Offer, Queue, Refusal, Scheduler, Server, Summary, TooManyError, Waiting
+from farm.tracker.scheduler import (
+    Grant,
+    Offer,
+    Queue,
+    Refusal,
+    Scheduler,
+    Server,
+    Summary,
+    TooManyError,
+    Waiting,
+)
 
 MOST_REQUESTS = 256  # of one connection that wait
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
@@ -67,7 +77,9 @@ class LabLender:
         self._names = {(one.kind, one.address): one.name for one in known}
         self._listed = frozenset(one.name for one in known)
         self._places = {one.name: one.address for one in known}  # where boards serve
-        self._connections = Scheduler()  # without any request: who is connected, and what they offer
+        self._connections = (
+            Scheduler()
+        )  # without any request: who is connected, and what they offer
         self._numbers = itertools.count(1)
         self._offers: dict[str, Offer] = {}  # open ones, by board
         self._boards: dict[tuple[int, str], str] = {}  # by peer and match key of an open offer
@@ -86,7 +98,11 @@ class LabLender:
         effects = self.scheduler.take()
         self._writer.put(effects)
         grants, refusals = self._of_effects(effects)
-        told = [lease for lease in (*effects.leases.values(), *effects.granted, *effects.ended) if not lease.request.implicit]
+        told = [
+            lease
+            for lease in (*effects.leases.values(), *effects.granted, *effects.ended)
+            if not lease.request.implicit
+        ]
         if told or effects.events:
             self._writer.once_kept(lambda: self._tell(told, effects.events))
         self._say(grants, refusals)
@@ -98,7 +114,10 @@ class LabLender:
             self._keys = {one.key: one.number for one in self.scheduler.remembered()}
 
     def tick(self, now: float) -> None:
-        """End what has lasted too long, and pass over boards that are silent. `now` is the tracker's."""
+        """End what has lasted too long, and pass over boards that are silent.
+
+        `now` is the tracker's.
+        """
         for board, offer in self._offers.items():
             if board not in self._hushed and self._connections.is_silent(offer.peer, now):
                 self._hushed.add(board)
@@ -136,7 +155,9 @@ class LabLender:
         """Take in an offer. Raises TooManyError."""
         self._connections.offer(peer, offer, now)
         board = self._boards.get((peer, offer.match_key))
-        if board is not None and self._offers[board].key != offer.key:  # another kind under the same match key
+        if (
+            board is not None and self._offers[board].key != offer.key
+        ):  # another kind under the same match key
             self._boards_of[peer].discard(board)
             self._lose(board)
             board = None
@@ -150,7 +171,9 @@ class LabLender:
         self.settle()
         return []
 
-    def request(self, peer: int, key: str, priority: float, now: float) -> tuple[Waiting, list[Grant]]:
+    def request(
+        self, peer: int, key: str, priority: float, now: float
+    ) -> tuple[Waiting, list[Grant]]:
         """Take in a request, which is answered by `deliver`. Raises TooManyError."""
         if len(self._requests.get(peer, ())) >= MOST_REQUESTS:
             raise TooManyError(f"more than {MOST_REQUESTS} requests at once")
@@ -237,7 +260,9 @@ class LabLender:
         owner = f"address:{self._connections.origin(waiting.peer)}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
-        request = LeaseRequest(owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True)
+        request = LeaseRequest(
+            owner, waiting.key, for_s, rank, priority=waiting.priority, implicit=True
+        )
         try:
             lease = self.scheduler.request(request, "", self._clock())
         except UsageError as exc:
@@ -262,7 +287,12 @@ class LabLender:
         """Give a board that is idle to who waits for its lease."""
         view = self.scheduler.holder(board)
         offer = self._offers.get(board)
-        if view is None or offer is None or board in self._hushed or not (waiting := self._of_lease.get(view.number)):
+        if (
+            view is None
+            or offer is None
+            or board in self._hushed
+            or not (waiting := self._of_lease.get(view.number))
+        ):
             return
         request = next((one for one in waiting.values() if not one.implicit), None)
         if request is None:
@@ -297,12 +327,18 @@ class LabLender:
         holder = lease or self.scheduler.holder(board)
         if holder:
             number = None if holder.request.implicit else holder.number
-            self._sessions[board] = Session(board, offer.key, holder.request.owner, self._clock(), 0.0, number)
+            self._sessions[board] = Session(
+                board, offer.key, holder.request.owner, self._clock(), 0.0, number
+            )
         return offer
 
     def _end_session(self, board: str) -> None:
         if began := self._sessions.pop(board, None):
-            self._writer.note(Session(began.board, began.kind, began.owner, began.since, self._clock(), began.lease))
+            self._writer.note(
+                Session(
+                    began.board, began.kind, began.owner, began.since, self._clock(), began.lease
+                )
+            )
 
     def _wait(self, request: _Request) -> None:
         waiting = request.waiting
@@ -323,7 +359,11 @@ class LabLender:
 
 def _refusal(waiting: Waiting, lease: Lease) -> Refusal:
     state = "was released" if lease.state is State.RELEASED else f"has ended: {lease.state.value}"
-    return Refusal(waiting.peer, waiting.key, f"lease {lease.number} {state}{f' ({lease.why})' if lease.why else ''}")
+    return Refusal(
+        waiting.peer,
+        waiting.key,
+        f"lease {lease.number} {state}{f' ({lease.why})' if lease.why else ''}",
+    )
 
 
 def _nobody(grants: Iterable[Grant], refusals: Iterable[Refusal] = ()) -> None:

@@ -1,4 +1,7 @@
-"""Whose turn it is: classes, aging, decayed use by owner, and when a waiting lease has its boards."""
+"""Whose turn it is.
+
+Classes, aging, decayed use by owner, and when a waiting lease has its boards.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,13 @@ def turn(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
     level = RANKS.index(request.rank) - lifted
     if lifted >= len(RANKS):  # whatever the class: so the longest wait has a bound
         return (-1.0, lease.asked_at, 0.0, 0.0, lease.number)
-    return (max(0.0, float(level)), use / rules.share(request.owner), -request.priority, lease.asked_at, lease.number)
+    return (
+        max(0.0, float(level)),
+        use / rules.share(request.owner),
+        -request.priority,
+        lease.asked_at,
+        lease.number,
+    )
 
 
 def surely_by(ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]) -> float | None:

@@ -17,25 +17,37 @@ def unknown_kind(kind: str, known: Iterable[str]) -> UsageError:
 
 def unknown_board(board: str, kind: str, known: Iterable[str]) -> UsageError:
     """Return the error for a board that the kind does not have."""
-    return UsageError(f"there is no board {board!r} of kind {kind}", did_you_mean(board, known), "farm lab boards")
+    return UsageError(
+        f"there is no board {board!r} of kind {kind}", did_you_mean(board, known), "farm lab boards"
+    )
 
 
 def unknown_class(rank: str) -> UsageError:
     """Return the error for a class that there is not."""
-    return UsageError(f"there is no class {rank!r}", did_you_mean(rank, RANKS), "--class interactive")
+    return UsageError(
+        f"there is no class {rank!r}", did_you_mean(rank, RANKS), "--class interactive"
+    )
 
 
-def too_long(for_s: float, rank: str, longest: LeaseClass, lease: Lease | None = None) -> UsageError:
+def too_long(
+    for_s: float, rank: str, longest: LeaseClass, lease: Lease | None = None
+) -> UsageError:
     """Return the error for a duration beyond the class: of a new lease, or of one in force."""
     what = f"{duration(for_s)} is too long for a lease of class {rank}"
-    fix = f"give lease {lease.number} back when it ends, and lease anew" if lease else f"--for {duration(longest.longest_s)}"
+    fix = (
+        f"give lease {lease.number} back when it ends, and lease anew"
+        if lease
+        else f"--for {duration(longest.longest_s)}"
+    )
     return UsageError(what, f"its longest is {duration(longest.longest_s)}", fix)
 
 
 def too_many_boards(count: int, rank: str, longest: LeaseClass) -> UsageError:
     """Return the error for more boards than the class ever lends to one owner."""
     what = f"{count} boards are too many for a lease of class {rank}"
-    return UsageError(what, f"an owner may have {longest.boards} at once", f"--count {longest.boards}")
+    return UsageError(
+        what, f"an owner may have {longest.boards} at once", f"--count {longest.boards}"
+    )
 
 
 def queue_full(owner: str, most: int) -> UsageError:
@@ -47,7 +59,9 @@ def queue_full(owner: str, most: int) -> UsageError:
 def ended(lease: Lease) -> DeviceError:
     """Return the error for a lease that has ended."""
     why = f"{lease.state.value}{f': {lease.why}' if lease.why else ''}"
-    return DeviceError(f"lease {lease.number} has ended", why, f"farm lab lease {lease.request.kind}")
+    return DeviceError(
+        f"lease {lease.number} has ended", why, f"farm lab lease {lease.request.kind}"
+    )
 
 
 def waits(lease: Lease) -> UsageError:
@@ -58,7 +72,9 @@ def waits(lease: Lease) -> UsageError:
 
 def no_lease(number: int) -> UsageError:
     """Return the error for a lease that there is not."""
-    return UsageError(f"there is no lease {number}", "it never was, or it ended long ago", "farm lab leases")
+    return UsageError(
+        f"there is no lease {number}", "it never was, or it ended long ago", "farm lab leases"
+    )
 
 
 def anothers(lease: Lease) -> UsageError:

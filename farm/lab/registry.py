@@ -13,7 +13,10 @@ MOST_KINDS = 1000
 
 @dataclass(slots=True)
 class Board:
-    """A board. `listed` is one of the inventory; `idle` one that has said that it has no session."""
+    """A board. `listed` is one of the inventory.
+
+    `idle` one that has said that it has no session.
+    """
 
     name: str
     kind: str
@@ -26,7 +29,9 @@ class Board:
 
 @dataclass(slots=True)
 class Kind:
-    """The boards of a kind and the leases that wait for it. `free` has the least recently used first.
+    """The boards of a kind and the leases that wait for it.
+
+    `free` has the least recently used first.
 
     A kind is `known` if a board of it is there, or has been.
     """
@@ -56,13 +61,23 @@ class Registry:
         return board
 
     def kind(self, name: str) -> Kind:
-        """Return a kind that a board has. A new one may displace one of very many that nothing holds."""
+        """Return a kind that a board has.
+
+        A new one may displace one of very many that nothing holds.
+        """
         kind = self.kinds.setdefault(name, Kind())
         if not kind.known:
             kind.known = True
             self.new_kinds.append(name)
             if len(self.kinds) > MOST_KINDS:
-                unused = next((key for key, one in self.kinds.items() if not (one.boards or one.queue) and one is not kind), None)
+                unused = next(
+                    (
+                        key
+                        for key, one in self.kinds.items()
+                        if not (one.boards or one.queue) and one is not kind
+                    ),
+                    None,
+                )
                 if unused is not None:
                     del self.kinds[unused]
         return kind
@@ -90,7 +105,10 @@ class Registry:
         self.kinds.setdefault(lease.request.kind, Kind()).queue[lease.number] = lease
 
     def leave_queue(self, lease: Lease) -> None:
-        """Let a lease wait no longer; a kind that no board has had is forgotten with its last one."""
+        """Let a lease wait no longer.
+
+        A kind that no board has had is forgotten with its last one.
+        """
         kind = self.kinds[lease.request.kind]
         kind.queue.pop(lease.number, None)
         if not (kind.known or kind.queue):

@@ -52,7 +52,10 @@ class Leased:
     def summary(self) -> Summary:
         """Return the tracker's summary: the boards of the lease."""
         places = [address.rpartition(":") for address in self.addresses]
-        servers = [Server(f"server:{self.kind}", host, int(port) if port.isdigit() else port) for host, _, port in places]
+        servers = [
+            Server(f"server:{self.kind}", host, int(port) if port.isdigit() else port)
+            for host, _, port in places
+        ]
         return Summary({self.kind: Queue(len(servers), 0)}, servers)
 
 
@@ -90,7 +93,13 @@ class Relay:
         client = _Client(self._leased, writer)
         try:
             await client.serve(reader)
-        except (OSError, TimeoutError, ProtocolError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (
+            OSError,
+            TimeoutError,
+            ProtocolError,
+            asyncio.IncompleteReadError,
+            asyncio.CancelledError,
+        ):
             pass  # it hung up, or the lab is away: TVM's client connects anew
         finally:
             client.close()

@@ -66,10 +66,24 @@ class LabServer:
         self._loop = loop
         self._writer = Writer(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
-        self.lender = LabLender(scheduler, self._writer, settings.rules, settings.boards, time.time, self._tell)
-        self.tracker = TrackerServer(loop, Settings(place.unknown_key_s, within_open_files(Settings().limits, _BESIDE)), say, self.lender)
+        self.lender = LabLender(
+            scheduler, self._writer, settings.rules, settings.boards, time.time, self._tell
+        )
+        self.tracker = TrackerServer(
+            loop,
+            Settings(place.unknown_key_s, within_open_files(Settings().limits, _BESIDE)),
+            say,
+            self.lender,
+        )
         self.lender.deliver = self.tracker.deliver
-        self.control = Control(self.lender, journal, self._writer, time.time, (place.host, place.port), past.next_event - 1)
+        self.control = Control(
+            self.lender,
+            journal,
+            self._writer,
+            time.time,
+            (place.host, place.port),
+            past.next_event - 1,
+        )
         self._tick()
 
     async def end(self) -> None:
@@ -92,7 +106,9 @@ class LabServer:
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
 
 
-Beside = Callable[[LabServer], contextlib.AbstractAsyncContextManager[None]]  # what else serves, such as the page
+Beside = Callable[
+    [LabServer], contextlib.AbstractAsyncContextManager[None]
+]  # what else serves, such as the page
 
 
 @dataclass(slots=True)
@@ -120,7 +136,11 @@ def serve(
         ownership.make_private_folder(place.folder)
         held.enter_context(_only_one(place.folder))
         listener = held.enter_context(listen(place.host, [place.port]))
-        numbers = None if place.metrics_port is None else held.enter_context(listen(place.host, [place.metrics_port]))
+        numbers = (
+            None
+            if place.metrics_port is None
+            else held.enter_context(listen(place.host, [place.metrics_port]))
+        )
         path = place.folder / SOCKET
         people = held.enter_context(listen_unix(path, SOCKET_MODES[settings.people]))
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
@@ -135,11 +155,17 @@ def serve(
         lab = LabServer(loop, settings, journal, dataclasses.replace(place, port=port), say, failed)
         held.callback(lab.close)
         servers: list[asyncio.Server] = [
-            loop.run_until_complete(loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG)),
-            loop.run_until_complete(asyncio.start_unix_server(lab.control.serve, sock=people, limit=MOST_LINE_BYTES)),
+            loop.run_until_complete(
+                loop.create_server(lab.tracker.connection, sock=listener, backlog=BACKLOG)
+            ),
+            loop.run_until_complete(
+                asyncio.start_unix_server(lab.control.serve, sock=people, limit=MOST_LINE_BYTES)
+            ),
         ]
         if numbers:
-            servers.append(loop.run_until_complete(serve_metrics(MetricsPage(lab.tracker.summary), numbers)))
+            servers.append(
+                loop.run_until_complete(serve_metrics(MetricsPage(lab.tracker.summary), numbers))
+            )
         around = contextlib.AsyncExitStack()
         if beside:
             loop.run_until_complete(around.enter_async_context(beside(lab)))
@@ -167,7 +193,9 @@ def _only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             why = f"its lock is {folder / 'lab.lock'}"
-            raise UsageError("a lab server runs already", why, "use it: farm lab boards; or stop it first") from exc
+            raise UsageError(
+                "a lab server runs already", why, "use it: farm lab boards; or stop it first"
+            ) from exc
         yield
     finally:
         os.close(descriptor)
@@ -176,14 +204,19 @@ def _only_one(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def listen_unix(path: Path, mode: int) -> Iterator[socket.socket]:
     """Listen on a Unix socket, in the place of one that an earlier server has left behind."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.suppress(FileNotFoundError):
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        contextlib.suppress(FileNotFoundError),
+    ):
         path.unlink(missing_ok=True)
         before = os.umask(0o777 & ~mode)
         try:
             listener.bind(str(path))
         except OSError as exc:
             why = f"{path}: {exc.strerror or exc}"
-            raise DeviceError("the lab cannot listen", why, "use a shorter path: export FARM_DATA=/path") from exc
+            raise DeviceError(
+                "the lab cannot listen", why, "use a shorter path: export FARM_DATA=/path"
+            ) from exc
         finally:
             os.umask(before)
         try:

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
 from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.entities import BoardView, Caller, Event, KnownBoard, Lease, LeaseRequest, Prospect, Rules, State
+from farm.lab.entities import (
+    BoardView,
+    Caller,
+    Event,
+    KnownBoard,
+    Lease,
+    LeaseRequest,
+    Prospect,
+    Rules,
+    State,
+)
 from farm.lab.order import Turn, Usage, surely_by, turn
 from farm.lab.registry import Board, Kind, Registry
 
@@ -21,7 +31,13 @@ from farm.lab.registry import Board, Kind, Registry
 class LeaseScheduler:
     """The boards, the leases and the queue of a lab."""
 
-    def __init__(self, rules: Rules, inventory: Iterable[KnownBoard] = (), past: Past | None = None, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        inventory: Iterable[KnownBoard] = (),
+        past: Past | None = None,
+        now: float = 0.0,
+    ) -> None:
         past = past or Past()
         self.effects = Effects()
         self._rules = rules
@@ -30,9 +46,13 @@ class LeaseScheduler:
         self._live: dict[int, Lease] = {}
         self._timed: dict[int, None] = {}  # explicit leases, which have ends
         self._of_owner: dict[str, OrderedDict[int, None]] = {}
-        self._ended: OrderedDict[int, Lease] = OrderedDict((lease.number, lease) for lease in past.ended)
+        self._ended: OrderedDict[int, Lease] = OrderedDict(
+            (lease.number, lease) for lease in past.ended
+        )
         self._nonces: dict[tuple[str, str], int] = {}
-        self._gathering: dict[int, float] = {}  # since when a lease of several boards is at the head
+        self._gathering: dict[
+            int, float
+        ] = {}  # since when a lease of several boards is at the head
         self._next_lease, self._next_event = past.next_lease, past.next_event
         for owner, (board_s, at) in past.used.items():
             self._usage.load(owner, board_s, at)
@@ -94,7 +114,10 @@ class LeaseScheduler:
     # leases
 
     def request(self, request: LeaseRequest, key: str, now: float) -> Lease:
-        """Take a request in, and return its lease, which may be granted already. Raises UsageError."""
+        """Take a request in, and return its lease, which may be granted already.
+
+        Raises UsageError.
+        """
         if request.nonce and (number := self._nonces.get((request.owner, request.nonce))):
             return self.lease(number)
         self._check(request)
@@ -103,7 +126,12 @@ class LeaseScheduler:
         self._enter(lease)
         self._registry.queue(lease)
         self._put(lease)
-        self._event("lease-queued", now, lease, detail=f"{request.count} of {request.kind} for {request.for_s:.0f} s")
+        self._event(
+            "lease-queued",
+            now,
+            lease,
+            detail=f"{request.count} of {request.kind} for {request.for_s:.0f} s",
+        )
         self._match(request.kind, now)
         return self.lease(lease.number)
 
@@ -118,7 +146,9 @@ class LeaseScheduler:
     def keep(self, number: int, caller: Caller, now: float) -> Lease:
         """Let a lease last to its end without heartbeats: its owner has been told of its boards."""
         lease = self._owned(number, caller)
-        lease = dataclasses.replace(lease, request=dataclasses.replace(lease.request, heartbeat_s=None), heard_at=now)
+        lease = dataclasses.replace(
+            lease, request=dataclasses.replace(lease.request, heartbeat_s=None), heard_at=now
+        )
         self._put(lease)
         if lease.state is State.QUEUED:
             self._registry.queue(lease)
@@ -142,7 +172,13 @@ class LeaseScheduler:
         """End a lease: give its boards back, or leave the queue. Of another's: revoke it."""
         lease = self._owned(number, caller, for_admin=True)
         mine = State.CANCELLED if lease.state is State.QUEUED else State.RELEASED
-        ended = self._end(lease, mine if caller.name == lease.request.owner else State.REVOKED, now, why, caller.name)
+        ended = self._end(
+            lease,
+            mine if caller.name == lease.request.owner else State.REVOKED,
+            now,
+            why,
+            caller.name,
+        )
         self._match(lease.request.kind, now)
         return ended
 
@@ -160,8 +196,14 @@ class LeaseScheduler:
             if lease.ends_at is not None and now >= lease.ends_at:
                 self._end(lease, State.EXPIRED, now)
             elif request.heartbeat_s is not None and now - lease.heard_at > request.heartbeat_s:
-                self._end(lease, State.ABANDONED, now, f"no heartbeat for {request.heartbeat_s:.0f} s")
-            elif lease.state is State.QUEUED and request.wait_s is not None and now - lease.asked_at >= request.wait_s:
+                self._end(
+                    lease, State.ABANDONED, now, f"no heartbeat for {request.heartbeat_s:.0f} s"
+                )
+            elif (
+                lease.state is State.QUEUED
+                and request.wait_s is not None
+                and now - lease.asked_at >= request.wait_s
+            ):
                 self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
         for kind in list(self._registry.kinds):
             self._match(kind, now)
@@ -181,11 +223,19 @@ class LeaseScheduler:
 
     def remembered(self) -> list[Lease]:
         """Return the explicit leases that have not ended, or have lately."""
-        return [*self._ended.values(), *(lease for lease in self._live.values() if not lease.request.implicit)]
+        return [
+            *self._ended.values(),
+            *(lease for lease in self._live.values() if not lease.request.implicit),
+        ]
 
     def boards(self) -> list[BoardView]:
         """Return the boards as they are shown, by kind and name."""
-        return [self._view(board) for board in sorted(self._registry.boards.values(), key=lambda one: (one.kind, one.name))]
+        return [
+            self._view(board)
+            for board in sorted(
+                self._registry.boards.values(), key=lambda one: (one.kind, one.name)
+            )
+        ]
 
     def holder(self, board: str) -> Lease | None:
         """Return the lease that has a board."""
@@ -203,9 +253,19 @@ class LeaseScheduler:
         order = self._order(kind, now)
         place = next(index for index, one in enumerate(order) if one.number == lease.number)
         fitting = [board for board in kind.boards.values() if request.board in ("", board.name)]
-        until = [self._free_at(board, now) for board in fitting if board.present or board.lease is not None]
-        ahead = [one for one in order[:place] if not request.board or one.request.board in ("", request.board)]
-        return Prospect(place + 1, self._reason(lease, fitting), surely_by(ahead, order[place], until))
+        until = [
+            self._free_at(board, now)
+            for board in fitting
+            if board.present or board.lease is not None
+        ]
+        ahead = [
+            one
+            for one in order[:place]
+            if not request.board or one.request.board in ("", request.board)
+        ]
+        return Prospect(
+            place + 1, self._reason(lease, fitting), surely_by(ahead, order[place], until)
+        )
 
     # inside
 
@@ -216,9 +276,14 @@ class LeaseScheduler:
             most = self._rules.classes[request.rank].boards
             return f"your limit of {most} {'board' if most == 1 else 'boards'} at once"
         if len(present) < request.count:
-            return f"{request.count} of {request.board or request.kind} wanted, {len(present)} connected"
+            return (
+                f"{request.count} of {request.board or request.kind} wanted, {len(present)} "
+                "connected"
+            )
         lent = sum(not board.idle or board.lease is not None for board in present)
-        if lease.number in self._gathering and (got := sum(board.idle and board.lease is None for board in present)):
+        if lease.number in self._gathering and (
+            got := sum(board.idle and board.lease is None for board in present)
+        ):
             return f"{got} of {request.count} gathered"
         return f"waiting for {request.board or f'a {request.kind}'}: {lent} of {len(present)} lent"
 
@@ -228,8 +293,20 @@ class LeaseScheduler:
 
     def _view(self, board: Board) -> BoardView:
         lease = self._live.get(board.lease) if board.lease is not None else None
-        use = "away" if not board.present else "leased" if lease and board.idle else "free" if board.idle else "in session"
-        owner, until = (lease.request.owner, None if lease.request.implicit else lease.ends_at) if lease else ("", None)
+        use = (
+            "away"
+            if not board.present
+            else "leased"
+            if lease and board.idle
+            else "free"
+            if board.idle
+            else "in session"
+        )
+        owner, until = (
+            (lease.request.owner, None if lease.request.implicit else lease.ends_at)
+            if lease
+            else ("", None)
+        )
         return BoardView(board.name, board.kind, board.tags, use, board.lease, owner, until)
 
     def _check(self, request: LeaseRequest) -> None:
@@ -245,7 +322,10 @@ class LeaseScheduler:
             raise refusals.too_long(request.for_s, request.rank, longest)
         if longest.boards and request.count > longest.boards:
             raise refusals.too_many_boards(request.count, request.rank, longest)
-        waiting = sum(self._live[number].state is State.QUEUED for number in self._of_owner.get(request.owner, ()))
+        waiting = sum(
+            self._live[number].state is State.QUEUED
+            for number in self._of_owner.get(request.owner, ())
+        )
         if waiting >= self._rules.queue:
             raise refusals.queue_full(request.owner, self._rules.queue)
 
@@ -280,11 +360,21 @@ class LeaseScheduler:
         if not lease.request.implicit:
             self.effects.leases[lease.number] = lease
 
-    def _event(self, what: str, now: float, lease: Lease | None = None, who: str = "", board: str = "", detail: str = "") -> None:
+    def _event(
+        self,
+        what: str,
+        now: float,
+        lease: Lease | None = None,
+        who: str = "",
+        board: str = "",
+        detail: str = "",
+    ) -> None:
         if lease is not None and lease.request.implicit:
             return
         owner, number = (lease.request.owner, lease.number) if lease else ("", None)
-        self.effects.events.append(Event(self._next_event, now, what, who or owner, number, board, detail))
+        self.effects.events.append(
+            Event(self._next_event, now, what, who or owner, number, board, detail)
+        )
         self._next_event += 1
 
     def _use(self, owner: str, now: float) -> float:
@@ -296,7 +386,10 @@ class LeaseScheduler:
         return self._usage.of(owner, now) + running
 
     def _order(self, kind: Kind, now: float) -> list[Lease]:
-        use = {owner: self._use(owner, now) for owner in {lease.request.owner for lease in kind.queue.values()}}
+        use = {
+            owner: self._use(owner, now)
+            for owner in {lease.request.owner for lease in kind.queue.values()}
+        }
 
         def key(lease: Lease) -> Turn:
             return turn(lease, use[lease.request.owner], self._rules, now)
@@ -308,7 +401,11 @@ class LeaseScheduler:
         if not most:
             return False
         held = (self._live[number] for number in self._of_owner[lease.request.owner])
-        return sum(len(one.boards) for one in held if one.request.rank == lease.request.rank) + lease.request.count > most
+        return (
+            sum(len(one.boards) for one in held if one.request.rank == lease.request.rank)
+            + lease.request.count
+            > most
+        )
 
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
@@ -325,7 +422,11 @@ class LeaseScheduler:
             if self._over_limit(lease):
                 continue
             count, wanted = lease.request.count, lease.request.board
-            fitting = [board for board in kind.free.values() if board.name not in kept and wanted in ("", board.name)]
+            fitting = [
+                board
+                for board in kind.free.values()
+                if board.name not in kept and wanted in ("", board.name)
+            ]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)
                 return True
@@ -349,13 +450,20 @@ class LeaseScheduler:
     def _grant(self, lease: Lease, boards: Sequence[Board], now: float) -> None:
         names = tuple(board.name for board in boards)
         lease = dataclasses.replace(
-            lease, state=State.ACTIVE, granted_at=now, ends_at=now + lease.request.for_s, heard_at=max(lease.heard_at, now), boards=names
+            lease,
+            state=State.ACTIVE,
+            granted_at=now,
+            ends_at=now + lease.request.for_s,
+            heard_at=max(lease.heard_at, now),
+            boards=names,
         )
         del self._registry.kinds[lease.request.kind].queue[lease.number]
         self._gathering.pop(lease.number, None)
         for board in boards:
             board.lease = lease.number
-            board.idle = board.idle and not lease.request.implicit  # an implicit lease is for a session, now
+            board.idle = (
+                board.idle and not lease.request.implicit
+            )  # an implicit lease is for a session, now
             self._registry.refresh(board)
         self._put(lease)
         self._event("lease-granted", now, lease, detail=", ".join(names))

@@ -20,7 +20,9 @@ Action = Callable[[], None]
 class Writer:
     """The only one who writes a journal. `failed` is called once if that cannot be done."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, journal: Journal, failed: Callable[[FarmError], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, journal: Journal, failed: Callable[[FarmError], None]
+    ) -> None:
         self._loop = loop
         self._journal = journal
         self._failed = failed
@@ -99,7 +101,11 @@ class Writer:
             return
         if error := done.exception():
             self._broken = True  # what was not kept is not so: the next server reads what is
-            known = error if isinstance(error, FarmError) else FarmError("the lab cannot keep its leases", str(error), "")
+            known = (
+                error
+                if isinstance(error, FarmError)
+                else FarmError("the lab cannot keep its leases", str(error), "")
+            )
             self._failed(known)
             return
         then, self._then = self._then, []

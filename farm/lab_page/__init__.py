@@ -14,5 +14,6 @@
     server     the sockets, and what belongs to which path
 
 aiohttp serves it, in the event loop of the lab's server. Reading is open to whoever reaches the
-socket, which is on loopback; changing needs to be known by the kernel or by a link of `farm lab page`.
+socket, which is on loopback; changing needs to be known by the kernel or by a link of `farm lab
+page`.
 """

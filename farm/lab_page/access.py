@@ -70,11 +70,20 @@ class Access:
         if self._clock() >= until:
             return None
         if not self._is_of(request, caller):
-            why = f"{caller.name} asked for it, and the connection is of {self._peer(request) or 'a process that is gone'}"
-            raise Forbidden("this link is somebody else's", why, "farm lab page, as the user of the browser or of ssh -L")
+            why = (
+                f"{caller.name} asked for it, and the connection is of "
+                f"{self._peer(request) or 'a process that is gone'}"
+            )
+            raise Forbidden(
+                "this link is somebody else's",
+                why,
+                "farm lab page, as the user of the browser or of ssh -L",
+            )
         del self._links[word]
         cookie = secrets.token_urlsafe(32)
-        self._sessions[cookie] = Session(caller, secrets.token_urlsafe(32), self._clock() + SESSION_S)
+        self._sessions[cookie] = Session(
+            caller, secrets.token_urlsafe(32), self._clock() + SESSION_S
+        )
         _limit(self._sessions)
         return cookie
 
@@ -85,7 +94,11 @@ class Access:
     def session(self, request: web.Request) -> Session | None:
         """Return the session of a browser, if it has one."""
         found = self._sessions.get(request.cookies.get(COOKIE, ""))
-        return found if found and self._clock() < found.until and self._is_of(request, found.caller) else None
+        return (
+            found
+            if found and self._clock() < found.until and self._is_of(request, found.caller)
+            else None
+        )
 
     def caller(self, request: web.Request) -> Caller | None:
         """Return who asks, if that is known."""
@@ -97,7 +110,11 @@ class Access:
     def changer(self, request: web.Request) -> Caller:
         """Return who asks for a change. Raises Forbidden if that is not known."""
         if (caller := self.caller(request)) is None:
-            raise Forbidden("the lab does not know who you are", "without that it can be read only", "open the page with: farm lab page")
+            raise Forbidden(
+                "the lab does not know who you are",
+                "without that it can be read only",
+                "open the page with: farm lab page",
+            )
         return caller
 
     def check_form(self, request: web.Request, token: str) -> Caller:
@@ -106,12 +123,18 @@ class Access:
         if session is None:
             return self.changer(request)
         if not hmac.compare_digest(session.form_token.encode(), token.encode()):
-            raise Forbidden("this form is not of the lab's page", "its token is missing or old", "load the page again")
+            raise Forbidden(
+                "this form is not of the lab's page",
+                "its token is missing or old",
+                "load the page again",
+            )
         return session.caller
 
     def _is_of(self, request: web.Request, caller: Caller) -> bool:
         connection = _unix_socket(request)
-        return (caller_of(connection).name if connection is not None else self._peer(request)) == caller.name
+        return (
+            caller_of(connection).name if connection is not None else self._peer(request)
+        ) == caller.name
 
     def _peer(self, request: web.Request) -> str:
         """Return the user at the other end of a connection of loopback; "" if it is not known."""
@@ -135,15 +158,23 @@ def check_origin(request: web.Request) -> None:
     host = request.headers.get("Host", "")
     if _name(f"http://{host}") not in _LOOPBACK:
         raise Forbidden(
-            "the lab does not answer under this name", f"it was asked as {host[:100]!r}", "use http://127.0.0.1:PORT, or ssh -L"
+            "the lab does not answer under this name",
+            f"it was asked as {host[:100]!r}",
+            "use http://127.0.0.1:PORT, or ssh -L",
         )
     if request.method in ("GET", "HEAD"):
         return
     origin = request.headers.get("Origin")
     if origin is not None and origin != f"http://{host}":
-        raise Forbidden("a page of elsewhere asks for this", f"its origin is {origin[:100]!r}", "use the lab's own page")
+        raise Forbidden(
+            "a page of elsewhere asks for this",
+            f"its origin is {origin[:100]!r}",
+            "use the lab's own page",
+        )
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("a page of elsewhere asks for this", "the browser says so", "use the lab's own page")
+        raise Forbidden(
+            "a page of elsewhere asks for this", "the browser says so", "use the lab's own page"
+        )
 
 
 def _name(url: str) -> str:

@@ -43,8 +43,13 @@ def day(found: Sequence[Stretch], since: float, now: float) -> list[DayRow]:
             continue
         at, width = (seconds * WIDTH / (24 * HOUR_S) for seconds in (start - since, end - start))
         width = max(_LEAST, width)
-        rows.setdefault((one.kind, one.board), []).append(Bar(min(at, WIDTH - width), width, colour, one))
-    return [DayRow(board, tuple(bars), _covered(bars, since, now)) for (_, board), bars in sorted(rows.items())]
+        rows.setdefault((one.kind, one.board), []).append(
+            Bar(min(at, WIDTH - width), width, colour, one)
+        )
+    return [
+        DayRow(board, tuple(bars), _covered(bars, since, now))
+        for (_, board), bars in sorted(rows.items())
+    ]
 
 
 def _covered(bars: Sequence[Bar], since: float, now: float) -> float:

@@ -46,12 +46,19 @@ class History:
         self._sparks = await asyncio.get_running_loop().run_in_executor(None, sparks, found, now)
 
     def spark(self, board: str) -> str:
-        """Return the shares of the last 24 hours in which a board was used, as digits; "" if it was not."""
+        """Return the shares of the last 24 hours in which a board was used, as digits.
+
+        "" if it was not.
+        """
         return self._sparks.get(board, "")
 
-    async def stretches(self, since: float, board: str | None = None, most: int = MOST) -> list[Stretch]:
+    async def stretches(
+        self, since: float, board: str | None = None, most: int = MOST
+    ) -> list[Stretch]:
         """Return who had which board after a time."""
-        return await asyncio.get_running_loop().run_in_executor(None, self._journal.stretches, since, most, board)
+        return await asyncio.get_running_loop().run_in_executor(
+            None, self._journal.stretches, since, most, board
+        )
 
 
 def sparks(found: Iterable[Stretch], now: float) -> dict[str, str]:
@@ -61,7 +68,9 @@ def sparks(found: Iterable[Stretch], now: float) -> dict[str, str]:
     for one in found:
         start, end = max(0.0, one.since - since), min(now, one.until or now) - since
         for hour in range(int(start // HOUR_S), min(_HOURS, int(end // HOUR_S) + 1)):
-            hours[one.board][hour] += max(0.0, min(end, (hour + 1) * HOUR_S) - max(start, hour * HOUR_S))
+            hours[one.board][hour] += max(
+                0.0, min(end, (hour + 1) * HOUR_S) - max(start, hour * HOUR_S)
+            )
     return {board: "".join(_digit(used / HOUR_S) for used in row) for board, row in hours.items()}
 
 
@@ -72,7 +81,10 @@ def uses(found: Iterable[Stretch], since: float, now: float) -> list[Use]:
     for one in found:
         seconds[one.owner, one.kind] += max(0.0, min(now, one.until or now) - max(since, one.since))
         leases[one.owner, one.kind].add(one.since if one.lease is None else one.lease)
-    made = [Use(owner, kind, board_s, len(leases[owner, kind])) for (owner, kind), board_s in seconds.items()]
+    made = [
+        Use(owner, kind, board_s, len(leases[owner, kind]))
+        for (owner, kind), board_s in seconds.items()
+    ]
     return sorted(made, key=lambda one: (-one.board_s, one.owner, one.kind))
 
 

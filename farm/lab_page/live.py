@@ -1,4 +1,4 @@
-"""The parts of the page, rendered anew only where the lab has changed, each with the version of its last change.
+"""The parts of the page, rendered again only where the lab has changed, each with its version.
 
 The lab's event loop renders them, in small portions: a grant never waits for a thousand rows.
 """
@@ -79,13 +79,20 @@ class Live:
     async def __aenter__(self) -> Live:
         """Return the parts, which are looked after from now on."""
         control = self._lab.control
-        last = await control.ask({"do": "events", "since": max(0, control.last_event - _EVENTS)}, Caller(""))
+        last = await control.ask(
+            {"do": "events", "since": max(0, control.last_event - _EVENTS)}, Caller("")
+        )
         self._events.extend(Event(**one) for one in last["events"])
         await self.look()  # the templates are compiled before anybody waits for them
         self._task = asyncio.ensure_future(self._watch())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Look no more."""
         if self._task:
             self._task.cancel()
@@ -109,7 +116,10 @@ class Live:
         return self.version
 
     async def look(self, now: bool = False) -> None:
-        """Render what has changed since the last look; without `now`, one a moment ago will do if nothing has happened."""
+        """Render what has changed since the last look.
+
+        Without `now`, one a moment ago will do if nothing has happened.
+        """
         async with self._looking:
             passed_s = time.monotonic() - self._looked_at
             if passed_s < PERIOD_S and not (now or self._stale):
@@ -132,19 +142,35 @@ class Live:
         found: dict[str, list[str]] = {}
         for kind, board in self._layout:
             found.setdefault(kind, []).append(self._rows[board].html)
-        return [KindRows(kind, self._kinds[kind], self._parts[f"k{self._kinds[kind]}"].html, tuple(rows)) for kind, rows in found.items()]
+        return [
+            KindRows(
+                kind, self._kinds[kind], self._parts[f"k{self._kinds[kind]}"].html, tuple(rows)
+            )
+            for kind, rows in found.items()
+        ]
 
     def part(self, name: str) -> str:
         """Return a part of the page as HTML."""
         return self._parts[name].html
 
     def changes(self, version: str) -> dict[str, str] | None:
-        """Return the parts that have changed since a version, by their name; None if the page has to be loaded anew."""
+        """Return the parts that have changed since a version, by their name.
+
+        None if the page has to be loaded anew.
+        """
         epoch, _, number = version.partition(".")
-        if epoch != self._epoch or not (number.isascii() and number.isdigit() and len(number) <= 15) or int(number) < self._layout_version:
+        if (
+            epoch != self._epoch
+            or not (number.isascii() and number.isdigit() and len(number) <= 15)
+            or int(number) < self._layout_version
+        ):
             return None
-        parts = {name: part.html for name, part in self._parts.items() if part.version > int(number)}
-        return parts | {f"b{row.number}": row.html for row in self._rows.values() if row.version > int(number)}
+        parts = {
+            name: part.html for name, part in self._parts.items() if part.version > int(number)
+        }
+        return parts | {
+            f"b{row.number}": row.html for row in self._rows.values() if row.version > int(number)
+        }
 
     async def _watch(self) -> None:
         while True:
@@ -164,7 +190,9 @@ class Live:
                 if before and before.view == view and before.spark == spark:
                     continue
                 number = before.number if before else self._number()
-                self._rows[view.name] = _Row(number, view, spark, templates.row(view, number, spark, now), version)
+                self._rows[view.name] = _Row(
+                    number, view, spark, templates.row(view, number, spark, now), version
+                )
                 changed = True
             await asyncio.sleep(0)
         layout = tuple((view.kind, view.name) for view in shown.boards)
@@ -184,7 +212,9 @@ class Live:
             "tiles": lambda: templates.part("tiles", shown=shown),
             "hands": lambda: templates.part("hands", found=shown.wants_hands()),
             "queue": lambda: templates.part("queue", shown=shown, now=shown.at),
-            "events": lambda: templates.part("events", events=list(self._events)[::-1], now=shown.at),
+            "events": lambda: templates.part(
+                "events", events=list(self._events)[::-1], now=shown.at
+            ),
         }
         uses: dict[str, dict[str, int]] = {}
         for board in shown.boards:

@@ -50,18 +50,40 @@ class Numbers:
         shown = take(lender, now)
         boards = metrics.Metric("farm_lab_boards", "Boards by kind and use.")
         uses = Counter((one.kind, one.use) for one in shown.boards)
-        boards.values += [({"kind": kind, "use": use}, count) for (kind, use), count in _sorted(uses)]
-        queued = Counter(one.request.rank for one in lender.scheduler.leases() if one.state is State.QUEUED)
+        boards.values += [
+            ({"kind": kind, "use": use}, count) for (kind, use), count in _sorted(uses)
+        ]
+        queued = Counter(
+            one.request.rank for one in lender.scheduler.leases() if one.state is State.QUEUED
+        )
         active = Counter(one.request.rank for one in shown.active)
-        queue = metrics.Metric("farm_lab_queue", "Leases that wait, by class.", [({"class": rank}, queued[rank]) for rank in RANKS])
-        leases = metrics.Metric("farm_lab_leases", "Leases in force, by class.", [({"class": rank}, active[rank]) for rank in RANKS])
-        grants = metrics.Metric("farm_lab_grants_total", "Leases that people asked for and that got their boards.", kind="counter")
-        waited = metrics.Metric("farm_lab_wait_seconds_total", "How long they had waited, added up.", kind="counter")
+        queue = metrics.Metric(
+            "farm_lab_queue",
+            "Leases that wait, by class.",
+            [({"class": rank}, queued[rank]) for rank in RANKS],
+        )
+        leases = metrics.Metric(
+            "farm_lab_leases",
+            "Leases in force, by class.",
+            [({"class": rank}, active[rank]) for rank in RANKS],
+        )
+        grants = metrics.Metric(
+            "farm_lab_grants_total",
+            "Leases that people asked for and that got their boards.",
+            kind="counter",
+        )
+        waited = metrics.Metric(
+            "farm_lab_wait_seconds_total", "How long they had waited, added up.", kind="counter"
+        )
         for metric, found in ((grants, self._grants), (waited, self._waited_s)):
-            metric.values += [({"kind": kind, "class": rank}, value) for (kind, rank), value in _sorted(found)]
+            metric.values += [
+                ({"kind": kind, "class": rank}, value) for (kind, rank), value in _sorted(found)
+            ]
         events = metrics.Metric("farm_lab_events_total", "What has happened.", kind="counter")
         events.values += [({"what": what}, count) for what, count in sorted(self._events.items())]
-        lag = metrics.Metric("farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)])
+        lag = metrics.Metric(
+            "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
+        )
         beside = of_summary(lender.summary(asyncio.get_running_loop().time()))
         return beside + metrics.text([boards, queue, leases, grants, waited, events, lag])
 

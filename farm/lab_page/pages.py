@@ -24,7 +24,10 @@ from farm.lab_page.rest import known_lease
 _MOST_ROWS = 200  # of a table that is not the lab's own
 _MOST_OF_BOARD = 1000
 _LAST_EVENTS = 1000  # among which those of a board are looked for
-_BUTTONS: Mapping[str, Mapping[str, Any]] = {"extend": {"do": "extend", "by_s": HOUR_S}, "end": {"do": "end"}}
+_BUTTONS: Mapping[str, Mapping[str, Any]] = {
+    "extend": {"do": "extend", "by_s": HOUR_S},
+    "end": {"do": "end"},
+}
 _WAIT_S = HOUR_S  # in the queue, for a lease that a page asks for: nobody may be there any more
 
 
@@ -53,8 +56,15 @@ class Pages:
     async def now(self, request: web.Request) -> web.Response:
         """Answer with the page of what the lab is like now."""
         await self._live.look(now=True)
-        parts = {name: Markup(self._live.part(name)) for name in ("tiles", "hands", "queue", "events")}
-        shown = {"version": self._live.version, "kinds": self._live.kinds(), "ranks": RANKS, "mine": Markup(self._mine(request))}
+        parts = {
+            name: Markup(self._live.part(name)) for name in ("tiles", "hands", "queue", "events")
+        }
+        shown = {
+            "version": self._live.version,
+            "kinds": self._live.kinds(),
+            "ranks": RANKS,
+            "mine": Markup(self._mine(request)),
+        }
         return self._page(request, "lab.html", {**parts, **shown})
 
     async def use(self, request: web.Request) -> web.Response:
@@ -64,11 +74,21 @@ class Pages:
         found = await self._live.history.stretches(week)
         loop = asyncio.get_running_loop()
         of_day = [one for one in found if (one.until or now) > day]
-        rows, uses = await loop.run_in_executor(None, lambda: (gantt.day(of_day, day, now), history.uses(found, week, now)))
+        rows, uses = await loop.run_in_executor(
+            None, lambda: (gantt.day(of_day, day, now), history.uses(found, week, now))
+        )
         shown, left = rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS)
         total = sum(one.board_s for one in uses) or 1.0
         cut = history.MOST if len(found) >= history.MOST else 0
-        values = {"rows": shown, "left": left, "since": day, "now": now, "uses_found": uses[:_MOST_ROWS], "total": total, "cut": cut}
+        values = {
+            "rows": shown,
+            "left": left,
+            "since": day,
+            "now": now,
+            "uses_found": uses[:_MOST_ROWS],
+            "total": total,
+            "cut": cut,
+        }
         return self._page(request, "use.html", values)
 
     async def board(self, request: web.Request) -> web.Response:
@@ -76,13 +96,28 @@ class Pages:
         name, lender, now = request.query.get("name", ""), self._control.lender, time.time()
         boards = {one.name: one for one in lender.scheduler.boards()}
         if name not in boards:
-            raise NotFound(f"there is no board {name[:100]!r}", did_you_mean(name, boards), "farm lab boards")
+            raise NotFound(
+                f"there is no board {name[:100]!r}", did_you_mean(name, boards), "farm lab boards"
+            )
         since = now - DAY_S
         found = await self._live.history.stretches(now - 7 * DAY_S, name, _MOST_OF_BOARD)
         rows = gantt.day([one for one in found if (one.until or now) > since], since, now)
-        last = await self._control.ask({"do": "events", "since": max(0, self._control.last_event - _LAST_EVENTS)}, Caller(""))
-        events = [Event(**one) for one in last["events"] if one["board"] == name or name in one["detail"].split(", ")]
-        values = {"board": boards[name], "address": lender.address(name), "rows": rows, "since": since, "now": now, "found": found}
+        last = await self._control.ask(
+            {"do": "events", "since": max(0, self._control.last_event - _LAST_EVENTS)}, Caller("")
+        )
+        events = [
+            Event(**one)
+            for one in last["events"]
+            if one["board"] == name or name in one["detail"].split(", ")
+        ]
+        values = {
+            "board": boards[name],
+            "address": lender.address(name),
+            "rows": rows,
+            "since": since,
+            "now": now,
+            "found": found,
+        }
         return self._page(request, "board.html", {**values, "events": events[::-1]})
 
     async def changes(self, request: web.Request) -> web.Response:
@@ -97,9 +132,13 @@ class Pages:
         """Take the link of `farm lab page`, and let the browser be known from now on."""
         cookie = self._access.enter(request, request.query.get("link", ""))
         if cookie is None:
-            raise Forbidden("this link is used up", "each is good once, and for two minutes", "farm lab page")
+            raise Forbidden(
+                "this link is used up", "each is good once, and for two minutes", "farm lab page"
+            )
         answer = web.HTTPSeeOther("/")
-        answer.set_cookie(COOKIE, cookie, max_age=int(SESSION_S), httponly=True, samesite="Strict", path="/")
+        answer.set_cookie(
+            COOKIE, cookie, max_age=int(SESSION_S), httponly=True, samesite="Strict", path="/"
+        )
         raise answer
 
     async def lease(self, request: web.Request) -> web.Response:
@@ -108,9 +147,18 @@ class Pages:
         caller = self._access.check_form(request, form.get(FORM_TOKEN, ""))
         count = form.get("count", "")
         if not (count.isascii() and count.isdigit() and len(count) <= 5):
-            raise UsageError(f"{count[:20]!r} is no number of boards", "it is to be a whole number from 1", "1")
-        wanted = {"kind": form.get("kind", ""), "class": form.get("class", RANKS[0]), "count": int(count), "wait_s": _WAIT_S}
-        await self._control.ask({"do": "request", **wanted, "for_s": parse_duration(form.get("for", ""))}, caller)
+            raise UsageError(
+                f"{count[:20]!r} is no number of boards", "it is to be a whole number from 1", "1"
+            )
+        wanted = {
+            "kind": form.get("kind", ""),
+            "class": form.get("class", RANKS[0]),
+            "count": int(count),
+            "wait_s": _WAIT_S,
+        }
+        await self._control.ask(
+            {"do": "request", **wanted, "for_s": parse_duration(form.get("for", ""))}, caller
+        )
         raise web.HTTPSeeOther("/#mine-title")
 
     async def change(self, request: web.Request) -> web.Response:
@@ -120,7 +168,9 @@ class Pages:
         number = known_lease(self._control, request.match_info["lease"])
         asked = _BUTTONS.get(form.get("do", ""))
         if asked is None:
-            raise UsageError("this button is not known", "the page may be an old one", "load the page again")
+            raise UsageError(
+                "this button is not known", "the page may be an old one", "load the page again"
+            )
         await self._control.ask({**asked, "lease": number}, caller)
         raise web.HTTPSeeOther("/#mine-title")
 
@@ -131,9 +181,13 @@ class Pages:
     def _mine(self, request: web.Request) -> str:
         session = self._access.session(request)
         caller = session.caller if session else None
-        return templates.part("mine", leases=self._live.shown.of(caller), session=session, now=time.time())
+        return templates.part(
+            "mine", leases=self._live.shown.of(caller), session=session, now=time.time()
+        )
 
-    def _page(self, request: web.Request, name: str, values: Mapping[str, object], status: int = 200) -> web.Response:
+    def _page(
+        self, request: web.Request, name: str, values: Mapping[str, object], status: int = 200
+    ) -> web.Response:
         session: Session | None = self._access.session(request)
         clock = time.strftime("%Y-%m-%d %H:%M, the lab's time is %Z")
         text = templates.page(name, here=request.path, session=session, clock=clock, **values)
@@ -143,7 +197,9 @@ class Pages:
 async def _form(request: web.Request) -> dict[str, str]:
     """Return the fields of a form. Raises UsageError."""
     if request.content_type != "application/x-www-form-urlencoded":
-        raise UsageError("this is no form", f"it is {request.content_type[:100]}", "use POST /api/1/leases")
+        raise UsageError(
+            "this is no form", f"it is {request.content_type[:100]}", "use POST /api/1/leases"
+        )
     found = await request.post()
     return {name: value for name, value in found.items() if isinstance(value, str)}
 

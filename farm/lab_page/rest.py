@@ -15,7 +15,11 @@ from farm.lab_page.answers import Forbidden, NotFound, document
 from farm.views.schema import NAMES, schema
 
 _NOBODY = Caller("")
-_CHANGES = {"by_s": "extend", "heartbeat": "heartbeat", "keep": "keep"}  # by the field that asks for it
+_CHANGES = {
+    "by_s": "extend",
+    "heartbeat": "heartbeat",
+    "keep": "keep",
+}  # by the field that asks for it
 
 
 class Rest:
@@ -44,7 +48,9 @@ class Rest:
         """Answer with all boards, or those of a kind."""
         kind = request.query.get("kind")
         found = (await self._ask(request, "boards"))["boards"]
-        return document("lab_boards", {"boards": [one for one in found if kind in (None, one["kind"])]})
+        return document(
+            "lab_boards", {"boards": [one for one in found if kind in (None, one["kind"])]}
+        )
 
     async def board(self, request: web.Request) -> web.Response:
         """Answer with one board."""
@@ -53,16 +59,26 @@ class Rest:
         for one in found:
             if one["name"] == name:
                 return document("lab_board", {"board": one})
-        raise NotFound(f"there is no board {name[:100]!r}", did_you_mean(name, [one["name"] for one in found]), "farm lab boards")
+        raise NotFound(
+            f"there is no board {name[:100]!r}",
+            did_you_mean(name, [one["name"] for one in found]),
+            "farm lab boards",
+        )
 
     async def leases(self, request: web.Request) -> web.Response:
         """Answer with the leases that have not ended; with ?ended=1 also those that have lately."""
-        return document("lab_leases", await self._ask(request, "leases", ended=request.query.get("ended") == "1"))
+        return document(
+            "lab_leases",
+            await self._ask(request, "leases", ended=request.query.get("ended") == "1"),
+        )
 
     async def queue(self, request: web.Request) -> web.Response:
         """Answer with the leases that wait, by kind and place."""
         waiting = [one for one in (await self._ask(request, "leases"))["leases"] if one["queue"]]
-        return document("lab_leases", {"leases": sorted(waiting, key=lambda one: (one["kind"], one["queue"]["place"]))})
+        return document(
+            "lab_leases",
+            {"leases": sorted(waiting, key=lambda one: (one["kind"], one["queue"]["place"]))},
+        )
 
     async def lease(self, request: web.Request) -> web.Response:
         """Answer with one lease."""
@@ -75,40 +91,57 @@ class Rest:
         return self._lease(await self._control.ask({**wanted, "do": "request"}, caller), 201)
 
     async def change(self, request: web.Request) -> web.Response:
-        """Extend a lease, or note that its owner is alive, or that it needs no heartbeats any more."""
+        """Extend a lease, or note that its owner is alive or needs no heartbeats."""
         caller = self._access.changer(request)
         body = await _body(request)
         asked = [action for name, action in _CHANGES.items() if body.get(name)]
         if len(asked) != 1:
             example = '{"by_s": 3600}, {"heartbeat": true} or {"keep": true}'
-            raise UsageError("a change of a lease has one field", f"one of {', '.join(_CHANGES)}", example)
+            raise UsageError(
+                "a change of a lease has one field", f"one of {', '.join(_CHANGES)}", example
+            )
         return self._lease(await self._change(request, caller, {**body, "do": asked[0]}))
 
     async def end(self, request: web.Request) -> web.Response:
-        """Give the boards of a lease back, or leave the queue; ?because= is an administrator's reason."""
+        """Give the boards of a lease back, or leave the queue.
+
+        ?because= is an administrator's reason.
+        """
         caller = self._access.changer(request)
         if request.content_length:
             await _body(request)
-        return self._lease(await self._change(request, caller, {"do": "end", "why": request.query.get("because", "")}))
+        return self._lease(
+            await self._change(
+                request, caller, {"do": "end", "why": request.query.get("because", "")}
+            )
+        )
 
     async def events(self, request: web.Request) -> web.Response:
         """Answer with the events after the number ?since=, ?most= at once."""
-        found = await self._ask(request, "events", since=whole(request, "since", 0), most=whole(request, "most", 1000))
+        found = await self._ask(
+            request, "events", since=whole(request, "since", 0), most=whole(request, "most", 1000)
+        )
         return document("lab_events", found)
 
     async def schema(self, request: web.Request) -> web.Response:
         """Answer with the JSON Schema of a document."""
         if (name := request.match_info["name"]) not in NAMES:
-            raise NotFound(f"there is no schema {name[:100]!r}", did_you_mean(name, NAMES), "farm schema")
+            raise NotFound(
+                f"there is no schema {name[:100]!r}", did_you_mean(name, NAMES), "farm schema"
+            )
         return web.json_response(schema(name), content_type="application/schema+json")
 
     def _known(self, request: web.Request) -> int:
         return known_lease(self._control, request.match_info["lease"])
 
     async def _ask(self, request: web.Request, do: str, **fields: Any) -> dict[str, Any]:
-        return await self._control.ask({"do": do, **fields}, self._access.caller(request) or _NOBODY)
+        return await self._control.ask(
+            {"do": do, **fields}, self._access.caller(request) or _NOBODY
+        )
 
-    async def _change(self, request: web.Request, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+    async def _change(
+        self, request: web.Request, caller: Caller, body: dict[str, Any]
+    ) -> dict[str, Any]:
         number = self._known(request)
         owner = self._control.lender.scheduler.lease(number).request.owner
         try:
@@ -135,7 +168,9 @@ def whole(request: web.Request, name: str, usual: int) -> int:
     """Return a whole number of the query. Raises UsageError."""
     text = request.query.get(name, str(usual))
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise UsageError(f"?{name}= is wrong", "it is to be a whole number from 0", f"?{name}={usual}")
+        raise UsageError(
+            f"?{name}= is wrong", "it is to be a whole number from 0", f"?{name}={usual}"
+        )
     return int(text)
 
 
@@ -143,11 +178,19 @@ async def _body(request: web.Request) -> dict[str, Any]:
     """Return the object that was sent: as JSON, which no form can send. Raises UsageError."""
     fix = "Content-Type: application/json"
     if request.content_type != "application/json":
-        raise UsageError("a change is asked for in JSON", f"this is {request.content_type[:100]}", fix)
+        raise UsageError(
+            "a change is asked for in JSON", f"this is {request.content_type[:100]}", fix
+        )
     try:
         found = json.loads(await request.read())
     except (ValueError, RecursionError) as exc:
-        raise UsageError("a change is asked for in JSON", "this cannot be read as JSON", fix) from exc
+        raise UsageError(
+            "a change is asked for in JSON", "this cannot be read as JSON", fix
+        ) from exc
     if not isinstance(found, dict):
-        raise UsageError("a change is asked for by a JSON object", f"this is a {type(found).__name__}", '{"kind": "pi5", "for_s": 600}')
+        raise UsageError(
+            "a change is asked for by a JSON object",
+            f"this is a {type(found).__name__}",
+            '{"kind": "pi5", "for_s": 600}',
+        )
     return found

@@ -27,7 +27,10 @@ SOCKET = "http.sock"  # in the lab's folder
 _MOST_BODY_BYTES = 1 << 16
 MOST_CONNECTIONS = 2 * MOST_STREAMS  # on loopback, where anyone can connect
 _IDLE_S = 60.0  # that a connection without a request lasts
-_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; "
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+    "form-action 'self'; "
+)
 _HEADERS = {
     "Content-Security-Policy": _POLICY + "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -53,13 +56,25 @@ def beside(port: int, folder: Path, announce: Callable[[str], None]) -> Beside:
         pages = Pages(lab.control, access, live)
         numbers = Numbers(lab.control)
         parts = (Rest(lab.control, access), stream, pages, numbers)
-        routes = [*(route for part in parts for route in part.routes()), web.get("/healthz", _healthz)]
+        routes = [
+            *(route for part in parts for route in part.routes()),
+            web.get("/healthz", _healthz),
+        ]
         application = _application(routes, pages)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0, handle_signals=False, keepalive_timeout=_IDLE_S)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=1.0,
+            handle_signals=False,
+            keepalive_timeout=_IDLE_S,
+        )
         await runner.setup()
         assert runner.server, "set up"
         loop, server = asyncio.get_running_loop(), runner.server
-        with listen(HOST, [port]) as loopback, listen_unix(folder / SOCKET, SOCKET_MODES["owner"]) as local:
+        with (
+            listen(HOST, [port]) as loopback,
+            listen_unix(folder / SOCKET, SOCKET_MODES["owner"]) as local,
+        ):
             address = f"http://{HOST}:{loopback.getsockname()[1]}"
             lab.control.open_page = lambda caller: f"{address}/enter?link={access.link(caller)}"
             lag = asyncio.ensure_future(numbers.watch_lag())
@@ -101,7 +116,10 @@ class _Door(asyncio.Protocol):
 def _application(routes: list[web.RouteDef], pages: Pages) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Refuse what a page of elsewhere has a browser ask for; answer errors as they are read there."""
+        """Refuse what a page of elsewhere has a browser ask for.
+
+        Answer errors as they are read there.
+        """
         try:
             check_origin(request)
             return await handler(request)
@@ -109,7 +127,14 @@ def _application(routes: list[web.RouteDef], pages: Pages) -> web.Application:
             return pages.error(request, exc) if _is_for_people(request) else error(exc)
         except web.HTTPClientError as exc:
             why = f"{request.method} {request.path[:100]}: {exc.reason}"
-            return error(NotFound("the lab does not answer this", why, "see docs/how-to/lab.md, or ask for /api/1/boards"), exc.status)
+            return error(
+                NotFound(
+                    "the lab does not answer this",
+                    why,
+                    "see docs/how-to/lab.md, or ask for /api/1/boards",
+                ),
+                exc.status,
+            )
 
     application = web.Application(middlewares=[guard], client_max_size=_MOST_BODY_BYTES)
     application.add_routes(routes)

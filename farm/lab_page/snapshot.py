@@ -30,15 +30,25 @@ class Snapshot:
         """Return the leases of a person, those that wait, too."""
         if caller is None:
             return []
-        mine: list[tuple[Lease, Prospect | None]] = [(lease, None) for lease in self.active if lease.request.owner == caller.name]
-        return mine + [(lease, prospect) for lease, prospect in self.queue if lease.request.owner == caller.name]
+        mine: list[tuple[Lease, Prospect | None]] = [
+            (lease, None) for lease in self.active if lease.request.owner == caller.name
+        ]
+        return mine + [
+            (lease, prospect)
+            for lease, prospect in self.queue
+            if lease.request.owner == caller.name
+        ]
 
     def wants_hands(self) -> list[tuple[str, str]]:
         """Return what a person has to look after: a board or a kind, and what is the matter."""
         found = []
         for board in self.boards:
             if board.use == "away":
-                holder = f"; lease {board.lease} of {board.owner} has it" if board.lease is not None else ""
+                holder = (
+                    f"; lease {board.lease} of {board.owner} has it"
+                    if board.lease is not None
+                    else ""
+                )
                 found.append((board.name, f"it is away{holder}"))
         connected = Counter(board.kind for board in self.boards if board.use != "away")
         wanted = {lease.request.kind: lease for lease, _ in self.queue}

@@ -1,7 +1,8 @@
 """Events as they happen: server-sent events with numbers, so that a reader resumes without a gap.
 
-/api/1/stream has the events of the journal, as `event: lease` or `event: board`, under their numbers.
-/stream tells a page, as `event: page`, that it has changed; its number is the page's version.
+/api/1/stream has the events of the journal, as `event: lease` or `event: board`, under their
+numbers. /stream tells a page, as `event: page`, that it has changed; its number is the page's
+version.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Stream:
         since = _resumed(request.headers.get("Last-Event-ID", ""))
         if since is None:
             since = whole(request, "since", self._control.last_event)
-        if since > self._control.last_event:  # of a lab whose record was lost: its numbers mean nothing here
+        if (
+            since > self._control.last_event
+        ):  # of a lab whose record was lost: its numbers mean nothing here
             return await self._send(request, _once("reload", "", str(self._control.last_event)))
         return await self._send(request, self._events(since))
 
@@ -58,17 +61,31 @@ class Stream:
     async def _events(self, since: int) -> AsyncGenerator[bytes]:
         async with contextlib.aclosing(self._control.follow(since)) as events:
             async for event in events:
-                yield _message(event.what.partition("-")[0], json.dumps(dataclasses.asdict(event)), str(event.number))
+                yield _message(
+                    event.what.partition("-")[0],
+                    json.dumps(dataclasses.asdict(event)),
+                    str(event.number),
+                )
 
     async def _versions(self, version: str) -> AsyncGenerator[bytes]:
         while True:
             version = await self._live.changed(version)
             yield _message("page", version, version)
 
-    async def _send(self, request: web.Request, messages: AsyncGenerator[bytes]) -> web.StreamResponse:
+    async def _send(
+        self, request: web.Request, messages: AsyncGenerator[bytes]
+    ) -> web.StreamResponse:
         if len(self._open) >= MOST_STREAMS:
-            raise LinkError("too many streams are open", f"there can be {MOST_STREAMS}", "close some pages of the lab")
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            raise LinkError(
+                "too many streams are open",
+                f"there can be {MOST_STREAMS}",
+                "close some pages of the lab",
+            )
+        headers = {
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+        }
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         await response.write(f"retry: {_RETRY_MS}\n\n".encode())

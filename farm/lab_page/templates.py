@@ -79,7 +79,10 @@ def _environment() -> Environment:
 
 
 def moment(at: float, now: float) -> str:
-    """Return a time as the server's clock has it: of the day if it is near, with its date if not."""
+    """Return a time as the server's clock has it.
+
+    Of the day if it is near, with its date if not.
+    """
     form = "%H:%M" if abs(at - now) < _NEAR_S else "%Y-%m-%d %H:%M"
     return time.strftime(form, time.localtime(at))
 

@@ -26,4 +26,15 @@ Each of them starts a pool of worker processes (`worker_tasks.pool_of`) and ends
 from farm.pipeline.operations import agent_for, ask, compile_model, facts_of, infer, infer_deployed
 from farm.pipeline.run_jobs import Ledger, Outcome, execute, expand
 
-__all__ = ["Ledger", "Outcome", "agent_for", "ask", "compile_model", "execute", "expand", "facts_of", "infer", "infer_deployed"]
+__all__ = [
+    "Ledger",
+    "Outcome",
+    "agent_for",
+    "ask",
+    "compile_model",
+    "execute",
+    "expand",
+    "facts_of",
+    "infer",
+    "infer_deployed",
+]

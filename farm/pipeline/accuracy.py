@@ -59,7 +59,10 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The state of a run for display: the samples to answer, their classes, and the participants."""
+    """The state of a run for display.
+
+    The samples to answer, their classes, and the participants.
+    """
 
     wanted: Mapping[str, tuple[int, int]]  # sample key -> (index, class)
     participants: Sequence[Participant]
@@ -68,7 +71,9 @@ class Counting:
         """Return the seconds left at the rate since the first answer; None while it is unknown."""
         if participant.since is None or not participant.new or now <= participant.since:
             return None
-        return (len(self.wanted) - len(participant.best)) * (now - participant.since) / participant.new
+        return (
+            (len(self.wanted) - len(participant.best)) * (now - participant.since) / participant.new
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +117,40 @@ def accuracy(
         _, prepared = prepare(pool, model, host, host, store, told)
         samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
         work = _Work(model, prepared, path, samples, keep, pool, store, fresh)
-        states = dict(zip((device.name for device in devices), thread_map(transports.state, devices), strict=True))
-        made = fits(pool, model, [device for device in devices if states[device.name].usable], host, store, told)
+        states = dict(
+            zip(
+                (device.name for device in devices),
+                thread_map(transports.state, devices),
+                strict=True,
+            )
+        )
+        made = fits(
+            pool,
+            model,
+            [device for device in devices if states[device.name].usable],
+            host,
+            store,
+            told,
+        )
         participants = [
-            _device_participant(work, device, made.get(device.name) or not_usable(device, states[device.name]), deadlines_s[device.name])
+            _device_participant(
+                work,
+                device,
+                made.get(device.name) or not_usable(device, states[device.name]),
+                deadlines_s[device.name],
+            )
             for device in devices
         ]
         participants.append(_reference_participant(work))
         assert samples.labels is not None
-        wanted = {samples.key(index): (index, int(samples.labels[index])) for index in samples.spread(count)}
+        wanted = {
+            samples.key(index): (index, int(samples.labels[index]))
+            for index in samples.spread(count)
+        }
         for participant in participants:
-            participant.best = {key: best for key, best in participant.best.items() if key in wanted}
+            participant.best = {
+                key: best for key, best in participant.best.items() if key in wanted
+            }
             participant.kept = len(participant.best)
         _run(pool, Counting(wanted, participants), keep, show)
         found = [_accuracy(participant, participants[-1], wanted) for participant in participants]
@@ -140,18 +168,22 @@ class _Work:
     store: Store
     fresh: bool
 
-    def participant(self, name: str, subject: str, sit: Callable[[Sequence[int]], None]) -> Participant:
-        """Return a participant that continues from the stored predictions, unless the run is `fresh`."""
+    def participant(
+        self, name: str, subject: str, sit: Callable[[Sequence[int]], None]
+    ) -> Participant:
+        """Return a participant that continues from stored predictions, unless `fresh`."""
         if self.fresh:
             self.keep.forget(subject)
         return Participant(name, subject, sit, self.keep.answers(subject), 0)
 
     def subject(self, *parts: str) -> str:
-        """Return the digest of everything but the sample that a participant's predictions depend on."""
+        """Return the digest of what predictions depend on, except the sample."""
         return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
-def _device_participant(work: _Work, device: Device, made: Fitted | FarmError, seconds: float) -> Participant:
+def _device_participant(
+    work: _Work, device: Device, made: Fitted | FarmError, seconds: float
+) -> Participant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
     from farm.executor.accuracy import classify_on
 
@@ -163,25 +195,57 @@ def _device_participant(work: _Work, device: Device, made: Fitted | FarmError, s
 
     def sit(indices: Sequence[int]) -> None:
         sitting = (work.path, made.model, made.prepared, indices)
-        arguments = (device_at_home(device, work.store.root), made.artifact, made.agent, sitting, seconds / 2, seconds)
-        work.pool.assign(f"device-{name}", classify_on, *arguments, deadline_s=seconds, task=task, here=device.on_this_machine)
+        arguments = (
+            device_at_home(device, work.store.root),
+            made.artifact,
+            made.agent,
+            sitting,
+            seconds / 2,
+            seconds,
+        )
+        work.pool.assign(
+            f"device-{name}",
+            classify_on,
+            *arguments,
+            deadline_s=seconds,
+            task=task,
+            here=device.on_this_machine,
+        )
 
-    return work.participant(name, work.subject("device", name, device.url, made.artifact.digest), sit)
+    return work.participant(
+        name, work.subject("device", name, device.url, made.artifact.digest), sit
+    )
 
 
 def _reference_participant(work: _Work) -> Participant:
     """Return the participant of the reference engine."""
 
     def sit(indices: Sequence[int]) -> None:
-        arguments = (work.model, (work.path, work.model, work.prepared, indices), work.store.root, _REFERENCE_S / 2)
+        arguments = (
+            work.model,
+            (work.path, work.model, work.prepared, indices),
+            work.store.root,
+            _REFERENCE_S / 2,
+        )
         work.pool.assign(
-            "reference", reference_task, *arguments, deadline_s=_REFERENCE_S, task=f"{work.model.name} by {work.prepared.engine}"
+            "reference",
+            reference_task,
+            *arguments,
+            deadline_s=_REFERENCE_S,
+            task=f"{work.model.name} by {work.prepared.engine}",
         )
 
-    return work.participant(work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit)
+    return work.participant(
+        work.prepared.engine, work.subject(REFERENCE, work.prepared.digest), sit
+    )
 
 
-def reference_task(context: TaskContext, model: Model, sitting: tuple[Path, Model, Prepared, Sequence[int]], *arguments: Any) -> None:
+def reference_task(
+    context: TaskContext,
+    model: Model,
+    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    *arguments: Any,
+) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
     from farm.executor.accuracy import classify_here
 
@@ -189,12 +253,23 @@ def reference_task(context: TaskContext, model: Model, sitting: tuple[Path, Mode
 
 
 def _run(pool: WorkerPool, counting: Counting, keep: AnswerStore, show: Show) -> None:
-    """Assign samples and process messages until every participant has answered all, or has failed."""
-    by_slot = {("reference" if one is counting.participants[-1] else f"device-{one.name}"): one for one in counting.participants}
+    """Assign samples and process messages until every participant is done or has failed."""
+    by_slot = {
+        ("reference" if one is counting.participants[-1] else f"device-{one.name}"): one
+        for one in counting.participants
+    }
     sitting: dict[str, int] = {}  # busy slots -> answers they had when their session began
     while True:
         for slot, participant in by_slot.items():
-            left = [index for key, (index, _) in counting.wanted.items() if key not in participant.best] if slot not in sitting else []
+            left = (
+                [
+                    index
+                    for key, (index, _) in counting.wanted.items()
+                    if key not in participant.best
+                ]
+                if slot not in sitting
+                else []
+            )
             if left and participant.failure is None:
                 sitting[slot] = len(participant.best)
                 participant.sit(left)
@@ -203,29 +278,41 @@ def _run(pool: WorkerPool, counting: Counting, keep: AnswerStore, show: Show) ->
             return
         for message in pool.messages(_TICK_S):
             _hear(by_slot[message.slot], message, counting, keep)
-            if message.kind is not Kind.NOTE and sitting.pop(message.slot) == len(by_slot[message.slot].best):
+            if message.kind is not Kind.NOTE and sitting.pop(message.slot) == len(
+                by_slot[message.slot].best
+            ):
                 participant = by_slot[message.slot]
                 participant.failure = participant.failure or ModelError(
                     "the data changed while they were read", "", "run the command again"
                 )
 
 
-def _hear(participant: Participant, message: Message, counting: Counting, keep: AnswerStore) -> None:
+def _hear(
+    participant: Participant, message: Message, counting: Counting, keep: AnswerStore
+) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is Kind.FAILED:
         participant.failure = message.value
     elif isinstance(message.value, Answered):
-        best = {key: classes for key, classes in message.value.best.items() if key in counting.wanted}
+        best = {
+            key: classes for key, classes in message.value.best.items() if key in counting.wanted
+        }
         if best:
             keep.keep(participant.subject, best)
         participant.best.update(best)
         participant.converted.update(message.value.converted)
     elif isinstance(message.value, Progress):
         participant.note = f"{message.value.stage.value} {message.value.note}".strip()
-        participant.since = time.monotonic() if participant.since is None and message.value.stage.value == "accuracy" else participant.since
+        participant.since = (
+            time.monotonic()
+            if participant.since is None and message.value.stage.value == "accuracy"
+            else participant.since
+        )
 
 
-def _accuracy(participant: Participant, reference: Participant, wanted: Mapping[str, tuple[int, int]]) -> Accuracy:
+def _accuracy(
+    participant: Participant, reference: Participant, wanted: Mapping[str, tuple[int, int]]
+) -> Accuracy:
     """Count a participant's right answers and those that agree with the reference."""
     right = Counter[str]()
     for key, best in participant.best.items():
@@ -256,7 +343,12 @@ def as_json(found: Accuracy) -> dict[str, Any]:
     from farm import stats
 
     shares = {
-        name: {"share": right / found.answered, "interval": stats.wilson_interval(right, found.answered)} if found.answered else None
+        name: {
+            "share": right / found.answered,
+            "interval": stats.wilson_interval(right, found.answered),
+        }
+        if found.answered
+        else None
         for name, right in (("top1", found.top1), ("top5", found.top5))
     }
     return {**asdict(found), "shares": shares}

@@ -22,7 +22,19 @@ from farm.pipeline.confinement import confined, confined_build
 from farm.pipeline.operations import Show, check_usable, do, fit, prepare
 from farm.pipeline.worker_tasks import PREPARE_S, device_at_home, pool_of
 from farm.store import Store
-from farm.types import Artifact, Device, Dissection, Fitted, Layer, Likeness, Model, Prepared, Profile, Progress, Stage
+from farm.types import (
+    Artifact,
+    Device,
+    Dissection,
+    Fitted,
+    Layer,
+    Likeness,
+    Model,
+    Prepared,
+    Profile,
+    Progress,
+    Stage,
+)
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -65,11 +77,24 @@ def bisect(
         model, prepared = prepare(pool, model, device.profile, host, store, show)
         inputs = _read(source, prepared, model) if source else None
         fitted = fit(pool, model, prepared, device, store, show)
-        names, expected = do(pool, layers_task, (model, prepared, inputs, store.root), show, PREPARE_S, f"asking {prepared.engine}")
+        names, expected = do(
+            pool,
+            layers_task,
+            (model, prepared, inputs, store.root),
+            show,
+            PREPARE_S,
+            f"asking {prepared.engine}",
+        )
         fed = None if inputs is None else (inputs, expected)
         arguments = (model, device_at_home(device, store.root), fitted, fed, least_db, deadline_s)
-        dissection: Dissection = do(pool, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}")
-    return Found(replace(dissection, layers=tuple(named(dissection.layers, names))), fitted.artifact, prepared.engine)
+        dissection: Dissection = do(
+            pool, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}"
+        )
+    return Found(
+        replace(dissection, layers=tuple(named(dissection.layers, names))),
+        fitted.artifact,
+        prepared.engine,
+    )
 
 
 def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarray[Any, Any]]:
@@ -78,7 +103,9 @@ def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarra
     return read_inputs(source, prepared.inputs, model.preprocess)
 
 
-def layers_task(context: TaskContext, model: Model, prepared: Prepared, inputs: Any, cache: Path) -> tuple[list[Name], Any]:
+def layers_task(
+    context: TaskContext, model: Model, prepared: Prepared, inputs: Any, cache: Path
+) -> tuple[list[Name], Any]:
     """Return the layers of the source and, for given `inputs`, the reference's outputs.
 
     Without `inputs` the layers are those of the example input, which are cached in the store, and
@@ -91,10 +118,16 @@ def layers_task(context: TaskContext, model: Model, prepared: Prepared, inputs: 
         content = json.loads((kept / _FILE).read_text())
         return [(name, operator, Likeness(**values)) for name, operator, values in content], None
     fed = reference(prepared)[0] if inputs is None else inputs
-    layers: _Layers = confined(context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,))
+    layers: _Layers = confined(
+        context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,)
+    )
     if inputs is None and layers.complete:
         with store.publish(_KIND, prepared.digest) as folder:
-            (folder / _FILE).write_text(json.dumps([(name, operator, asdict(values)) for name, operator, values in layers.names]))
+            (folder / _FILE).write_text(
+                json.dumps(
+                    [(name, operator, asdict(values)) for name, operator, values in layers.names]
+                )
+            )
     return layers.names, layers.outputs
 
 
@@ -110,22 +143,42 @@ class _Layers:
     outputs: list[Any] | None
 
 
-def _layers(context: TaskContext, model: Model, fed: dict[str, np.ndarray[Any, Any]], with_outputs: bool, cache: Path) -> _Layers:
+def _layers(
+    context: TaskContext,
+    model: Model,
+    fed: dict[str, np.ndarray[Any, Any]],
+    with_outputs: bool,
+    cache: Path,
+) -> _Layers:
     """Run the source engine layer by layer; called in the sandbox."""
     context.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
     imported = importers.load(quantize.float_model(model), cache)
     names = [(name, "input", stats.likeness(value)) for name, value in fed.items()]
     complete = True
     try:
-        names += [(name, operator, stats.likeness(value)) for name, operator, value in (imported.layers(fed) if imported.layers else ())]
+        names += [
+            (name, operator, stats.likeness(value))
+            for name, operator, value in (imported.layers(fed) if imported.layers else ())
+        ]
     except Exception as exc:  # an engine may raise anything here; names are optional
-        context.note(Progress(Stage.RUNNING, f"layers have no names of the source: {type(exc).__name__}: {exc}"[:200]))
+        context.note(
+            Progress(
+                Stage.RUNNING,
+                f"layers have no names of the source: {type(exc).__name__}: {exc}"[:200],
+            )
+        )
         complete = False
     return _Layers(names, complete, imported.reference(fed) if with_outputs else None)
 
 
 def dissect_task(
-    context: TaskContext, model: Model, device: Device, fitted: Fitted, fed: Fed | None, least_db: float | None, deadline_s: float
+    context: TaskContext,
+    model: Model,
+    device: Device,
+    fitted: Fitted,
+    fed: Fed | None,
+    least_db: float | None,
+    deadline_s: float,
 ) -> Dissection:
     """Compare the kernels of a build one by one; called in a worker process.
 
@@ -135,7 +188,9 @@ def dissect_task(
     from farm.compiler.diagnostics.reference_steps import Computed, Step
     from farm.executor.kernel_bisect import dissect
 
-    def computer(context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any) -> Computed:
+    def computer(
+        context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any
+    ) -> Computed:
         computed: Computed = confined_build(
             *(context, model, compute, prepared, artifact, *others),
             read=(prepared.directory, artifact.library.parent),
@@ -160,7 +215,9 @@ def named(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
         distances = {
             place: distance
             for place, (_, _, known) in enumerate(names)
-            if place not in taken and layer.likeness and (distance := stats.apart(layer.likeness, known)) < float("inf")
+            if place not in taken
+            and layer.likeness
+            and (distance := stats.apart(layer.likeness, known)) < float("inf")
         }
         if distances:
             place = min(distances, key=lambda place: (distances[place], place))

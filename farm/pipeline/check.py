@@ -50,7 +50,14 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
     """
     with pool_of(store) as pool:
         try:
-            report: Report = do(pool, check_task, (model, profile, store.root), show, PREPARE_S, f"checking {model.name}")
+            report: Report = do(
+                pool,
+                check_task,
+                (model, profile, store.root),
+                show,
+                PREPARE_S,
+                f"checking {model.name}",
+            )
         except InternalError:
             raise
         except FarmError as error:
@@ -67,7 +74,9 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         from farm.compiler.codegen.driver_stub import stub
 
         read.append(stub(Store(cache)).parent)
-    report: Report = confined(context, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem))
+    report: Report = confined(
+        context, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem)
+    )
     return report
 
 
@@ -119,7 +128,10 @@ def _most_at_once(main: Any) -> int:
     last: dict[Any, int] = {}
 
     def read(expression: Any, index: int) -> None:
-        relax.analysis.post_order_visit(expression, lambda node: last.__setitem__(node, index) if isinstance(node, relax.Var) else None)
+        relax.analysis.post_order_visit(
+            expression,
+            lambda node: last.__setitem__(node, index) if isinstance(node, relax.Var) else None,
+        )
 
     for index, binding in enumerate(bindings):
         read(binding.value, index)
@@ -144,5 +156,7 @@ def _nbytes(type_: Any) -> int:
 
     if isinstance(type_, relax.TupleType):
         return sum(_nbytes(field) for field in type_.fields)
-    extents = list(type_.shape) if isinstance(getattr(type_, "shape", None), relax.ShapeExpr) else []
+    extents = (
+        list(type_.shape) if isinstance(getattr(type_, "shape", None), relax.ShapeExpr) else []
+    )
     return product_at_batch_one(extents) * np.dtype(str(type_.dtype)).itemsize

@@ -64,7 +64,12 @@ class Built:
 
 
 def build_on_cluster_task(
-    context: TaskContext, model: Model, prepared: Prepared, profile: Profile, store: Store, engine: Engine
+    context: TaskContext,
+    model: Model,
+    prepared: Prepared,
+    profile: Profile,
+    store: Store,
+    engine: Engine,
 ) -> Artifact:
     """Have a worker of the cluster build a prepared model; return the build from our own store.
 
@@ -85,12 +90,21 @@ def build_on_cluster_task(
     try:
         _receive(answer, request, store)
     except ArchiveError as error:
-        what = f"what worker {worker} of the cluster sent is not the build of {model.name} for {profile.name}"
-        raise BuildError(what, str(error), "run the command again, without --cluster if it happens again") from error
+        what = (
+            f"what worker {worker} of the cluster sent is not the build of {model.name} for "
+            f"{profile.name}"
+        )
+        raise BuildError(
+            what, str(error), "run the command again, without --cluster if it happens again"
+        ) from error
     made = kept_build_task(context, prepared, profile, store.root)
     if made is None:
         why = "a tuning record changed while it was built"
-        raise BuildError(f"{model.name} was built for {profile.name} with other records", why, "run the command again")
+        raise BuildError(
+            f"{model.name} was built for {profile.name} with other records",
+            why,
+            "run the command again",
+        )
     return replace(made, cached=False)
 
 
@@ -108,13 +122,23 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
         prepared = replace(request.prepared, directory=directory)
         if artifact_digest(prepared, request.profile) != request.base:
             why = "its farm has the same version and other sources, or another compiler"
-            return BuildError("a worker of the cluster would build something else", why, "install the same farm on the workers")
+            return BuildError(
+                "a worker of the cluster would build something else",
+                why,
+                "install the same farm on the workers",
+            )
         with pool_of(store) as pool, store.scratch() as folder:
             records = RecordStore(folder / "records.sqlite")
             if request.records:
                 records.merge(request.records)
             arguments = (request.model, prepared, request.profile, store, records)
-            made: Artifact = _carried_out(pool, line, build_task, arguments, f"compiling {request.model.name} for {request.profile.name}")
+            made: Artifact = _carried_out(
+                pool,
+                line,
+                build_task,
+                arguments,
+                f"compiling {request.model.name} for {request.profile.name}",
+            )
         artifact = _archive(made.library.parent, KIND, made.digest)
         workloads = store.find(compiler_build.ASKED, request.base)
         assert workloads is not None, "a build leaves them"
@@ -122,10 +146,16 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
     except FarmError as error:
         return error
     except ArchiveError as error:
-        return BuildError(f"the import of {request.model.name} was damaged on its way", str(error), "run the command again")
+        return BuildError(
+            f"the import of {request.model.name} was damaged on its way",
+            str(error),
+            "run the command again",
+        )
 
 
-def _carried_out(pool: WorkerPool, line: Line, function: Callable[..., Any], arguments: Sequence[Any], task: str) -> Any:
+def _carried_out(
+    pool: WorkerPool, line: Line, function: Callable[..., Any], arguments: Sequence[Any], task: str
+) -> Any:
     """Run a task in a process; end it when nobody waits for it any more."""
     pool.assign("task", function, *arguments, deadline_s=BUILD_S, task=task)
     while True:
@@ -150,9 +180,14 @@ def _receive(built: Built, request: BuildRequest, store: Store) -> None:
         read_archive(BytesIO(built.artifact), KIND, built.digest, None, made)
         wanted = compiler_build.digest_by(asked, request.base, request.records)
         if built.digest != wanted:
-            raise ArchiveError("its digest is not that of the import, the profile and the tuning records")
+            raise ArchiveError(
+                "its digest is not that of the import, the profile and the tuning records"
+            )
         compiler_build.check_files(made, wanted)
-        for kind, digest, folder in ((KIND, wanted, made), (compiler_build.ASKED, request.base, asked)):
+        for kind, digest, folder in (
+            (KIND, wanted, made),
+            (compiler_build.ASKED, request.base, asked),
+        ):
             if store.find(kind, digest) is None:
                 with store.publish(kind, digest) as place:
                     shutil.copytree(folder, place, dirs_exist_ok=True)

@@ -49,26 +49,55 @@ def side(run: Run, fleet: Fleet, store: Store) -> Side:
     """
     from farm import prepare
 
-    again = f"measure it again: farm bench --device {shlex.quote(run.device)} {shlex.quote(run.model)}"
+    again = (
+        f"measure it again: farm bench --device {shlex.quote(run.device)} {shlex.quote(run.model)}"
+    )
     if run.artifact_digest is None or run.model_digest is None:
-        why = f"it is {run.verdict.value}" if run.artifact_digest is None else "an older farm kept it"
+        why = (
+            f"it is {run.verdict.value}" if run.artifact_digest is None else "an older farm kept it"
+        )
         raise UsageError(f"run {run.id} does not say which build it was of", why, again)
-    artifact, model = store.find(artifacts.KIND, run.artifact_digest), store.find(prepare.KIND, run.model_digest)
+    artifact, model = (
+        store.find(artifacts.KIND, run.artifact_digest),
+        store.find(prepare.KIND, run.model_digest),
+    )
     if artifact is None or model is None:
-        gone = f"artifact {run.artifact_digest[:12]}" if artifact is None else f"model {run.model_digest[:12]}"
+        gone = (
+            f"artifact {run.artifact_digest[:12]}"
+            if artifact is None
+            else f"model {run.model_digest[:12]}"
+        )
         versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-        fix = f"from the sources of then: farm compile {shlex.quote(run.model)} --profile {shlex.quote(run.profile)}; or {again}"
-        raise UsageError(f"the build of run {run.id} is no longer in the cache", f"{gone} is not in {store.root}; made by {versions}", fix)
+        fix = (
+            f"from the sources of then: farm compile {shlex.quote(run.model)} --profile "
+            f"{shlex.quote(run.profile)}; or {again}"
+        )
+        raise UsageError(
+            f"the build of run {run.id} is no longer in the cache",
+            f"{gone} is not in {store.root}; made by {versions}",
+            fix,
+        )
     prepared = prepare.load(run.model, model, cached=True)
     built = artifacts.load(artifact, cached=True)
     built = replace(
-        built, model=run.model, profile=run.profile, inputs=prepared.inputs, outputs=prepared.outputs
+        built,
+        model=run.model,
+        profile=run.profile,
+        inputs=prepared.inputs,
+        outputs=prepared.outputs,
     )  # builds are shared between models of the same content but another name
-    return Side(f"{run.title} (run {run.id[:6]})", built, prepared, _limits(run, fleet)[prepared.precision])
+    return Side(
+        f"{run.title} (run {run.id[:6]})", built, prepared, _limits(run, fleet)[prepared.precision]
+    )
 
 
 def measure(
-    contests: Sequence[Contest], until: Until, deadline_s: Callable[[Device], float], *, store: Store, show: Callable[[Progress], None]
+    contests: Sequence[Contest],
+    until: Until,
+    deadline_s: Callable[[Device], float],
+    *,
+    store: Store,
+    show: Callable[[Progress], None],
 ) -> list[Paired | FarmError]:
     """Measure each contest; return, in the same order, its result or the FarmError of its failure.
 
@@ -91,14 +120,30 @@ def measure(
                     limit_s = deadline_s(one.device) + until.seconds + _AROUND_S * until.loads
                     arguments = (one.device, one.sides, agent, until, limit_s, store.root)
                     task = f"{one.title} on {one.device.name}, in turns"
-                    pool.assign(slot, compare_task, *arguments, deadline_s=limit_s, task=task, here=one.device.on_this_machine)
+                    pool.assign(
+                        slot,
+                        compare_task,
+                        *arguments,
+                        deadline_s=limit_s,
+                        task=task,
+                        here=one.device.on_this_machine,
+                    )
                 else:
                     continue
                 waiting.remove(index)
             for message in pool.messages(_TICK_S):
                 one = contests[running[message.slot]]
                 if message.kind is Kind.NOTE:
-                    show(replace(message.value, note=": ".join(filter(None, (f"{one.title} on {one.device.name}", message.value.note)))))
+                    show(
+                        replace(
+                            message.value,
+                            note=": ".join(
+                                filter(
+                                    None, (f"{one.title} on {one.device.name}", message.value.note)
+                                )
+                            ),
+                        )
+                    )
                 else:
                     found[running.pop(message.slot)] = message.value
     return [found[index] for index in range(len(contests))]
@@ -117,16 +162,34 @@ def _device(first: Run, second: Run, fleet: Fleet) -> Device:
         ("threads or cores", _computing(first), _computing(second)),
     ):
         if one != other:
-            fix = f"without --in-turns, farm compare {shlex.quote(first.id[:6])} {shlex.quote(second.id[:6])} says what their figures tell"
-            raise UsageError(f"{runs} cannot be measured in turns: they are of different {what}", f"{one} and {other}", fix)
+            fix = (
+                f"without --in-turns, farm compare {shlex.quote(first.id[:6])} "
+                f"{shlex.quote(second.id[:6])} says what their figures tell"
+            )
+            raise UsageError(
+                f"{runs} cannot be measured in turns: they are of different {what}",
+                f"{one} and {other}",
+                fix,
+            )
     device = fleet.device(first.device)
     if device.profile.name != first.profile:
         why = f"its profile is {device.profile.name} now, and was {first.profile}"
-        raise UsageError(f"{runs} cannot be measured in turns: {device.name} is another board", why, f"correct [devices.{device.name}]")
+        raise UsageError(
+            f"{runs} cannot be measured in turns: {device.name} is another board",
+            why,
+            f"correct [devices.{device.name}]",
+        )
     check_no_emulator(device)
-    own = {name: value for name, value in device.options.items() if name not in ("threads", "cores", "pinned")}
+    own = {
+        name: value
+        for name, value in device.options.items()
+        if name not in ("threads", "cores", "pinned")
+    }
     asked = {"threads": first.threads, "cores": first.cores or None, "pinned": first.pinned or None}
-    return replace(device, options={**own, **{name: value for name, value in asked.items() if value is not None}})
+    return replace(
+        device,
+        options={**own, **{name: value for name, value in asked.items() if value is not None}},
+    )
 
 
 def _computing(run: Run) -> str:

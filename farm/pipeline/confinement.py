@@ -59,7 +59,9 @@ def confined(
     importers.check_source(source)
     allowed = ((*_files_of(model, source), *read), write)
     modules = (importers.loader_module(source), *_MODULES)
-    return _in_sandbox(context, f"importing {model.name}", allowed, modules, types, task, *arguments)
+    return _in_sandbox(
+        context, f"importing {model.name}", allowed, modules, types, task, *arguments
+    )
 
 
 def confined_build(
@@ -72,14 +74,22 @@ def confined_build(
     types: Sequence[type] = (),
     modules: Sequence[str] = (),
 ) -> Any:
-    """Return `task(context, *arguments)`, which compiles what was imported, as `confined` would run it.
+    """Run `task(context, *arguments)`, which compiles what was imported, as `confined` does.
 
     It may read `read`, which are files of the import, and not the model's own files. `modules` are
     imported ahead of it, besides those of a build.
     """
     if not _is_sandboxed(context, model, Stage.COMPILING):
         return task(context, *arguments)
-    return _in_sandbox(context, f"compiling {model.name}", (read, write), (*_BUILD_MODULES, *modules), types, task, *arguments)
+    return _in_sandbox(
+        context,
+        f"compiling {model.name}",
+        (read, write),
+        (*_BUILD_MODULES, *modules),
+        types,
+        task,
+        *arguments,
+    )
 
 
 def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
@@ -99,7 +109,8 @@ def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
         raise ModelError(
             f"{model.name} is a program, and this machine cannot confine it",
             support.missing,
-            "where you trust whoever made it as you trust a program: --trust, or `trust = true` in devices.toml; "
+            "where you trust whoever made it as you trust a program: --trust, or `trust = true` "
+            "in devices.toml; "
             "or export it to ONNX, which holds no code",
         )
     context.note(Progress(stage, f"without a sandbox: {support.missing}"))
@@ -115,12 +126,21 @@ def _in_sandbox(
     task: Callable[..., Any],
     *arguments: Any,
 ) -> Any:
-    """Run a task in a sandbox that may read and write the `allowed` files, and its scratch folder."""
+    """Run a task in a sandbox that may use the `allowed` files and its scratch folder."""
     read, write = allowed
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=context.scratch) as folder:
         scratch = Path(folder)
         policy = Policy.of_this_machine(tuple(read), (scratch, *write))
-        return sandbox.run(policy, scratch, task, *arguments, modules=modules, types=types, note=context.note, what=what)
+        return sandbox.run(
+            policy,
+            scratch,
+            task,
+            *arguments,
+            modules=modules,
+            types=types,
+            note=context.note,
+            what=what,
+        )
 
 
 def _files_of(model: Model, source: Model) -> list[Path]:

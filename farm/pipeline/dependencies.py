@@ -86,9 +86,14 @@ def for_profile(model: Model, profile: Profile) -> Model:
         return model
     settings = Quantize(dtype=profile.quantize)
     if settings.calibrates and model.calibration_data is None:
-        what = f"{model.name} cannot be quantized for {profile.name}: there are no data to calibrate it by"
+        what = (
+            f"{model.name} cannot be quantized for {profile.name}: there are no data to calibrate "
+            "it by"
+        )
         why = f'the profile has quantize = "{profile.quantize}"'
-        raise UsageError(what, why, f'add calibration_data = "DIR" to [models.{model.name}] in devices.toml')
+        raise UsageError(
+            what, why, f'add calibration_data = "DIR" to [models.{model.name}] in devices.toml'
+        )
     return replace(model, name=f"{model.name}.{profile.quantize}", quantize=settings)
 
 

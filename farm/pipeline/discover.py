@@ -1,4 +1,7 @@
-"""Find boards that could be added: hosts of ~/.ssh/config, a tracker's boards, those of adb, GPUs of this machine."""
+"""Find boards that could be added.
+
+Hosts of ~/.ssh/config, a tracker's boards, those of adb, GPUs of this machine.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,16 @@ def discover(fleet: Fleet) -> list[Candidate]:
     """Return the boards that were found and are not in the fleet, at most 200.
 
     Nobody is logged in to: the configuration of ssh, the tracker that `[tracker]` of devices.toml
-    names, the list of an adb server that runs, and the driver's list of this machine's GPUs are read.
-    A source that cannot be read adds nothing, and nothing is started.
+    names, the list of an adb server that runs, and the driver's list of this machine's GPUs are
+    read. A source that cannot be read adds nothing, and nothing is started.
     """
     taken = {device.url for device in fleet.devices.values()}
-    found = [*_ssh_hosts(Path("~/.ssh/config").expanduser()), *_lent(fleet), *_phones(), *_gpus(fleet)]
+    found = [
+        *_ssh_hosts(Path("~/.ssh/config").expanduser()),
+        *_lent(fleet),
+        *_phones(),
+        *_gpus(fleet),
+    ]
     return [one for one in found if one.url not in taken][:_MOST]
 
 
@@ -44,7 +52,11 @@ def _ssh_hosts(file: Path) -> Iterator[Candidate]:
     from farm.transports.ssh.config_include import included
 
     try:
-        names = paramiko.SSHConfig.from_text(included(file)).get_hostnames() if file.is_file() else set()
+        names = (
+            paramiko.SSHConfig.from_text(included(file)).get_hostnames()
+            if file.is_file()
+            else set()
+        )
     except (paramiko.SSHException, OSError, ValueError, FarmError):
         return
     for name in sorted(names):
@@ -89,14 +101,18 @@ def _phones() -> Iterator[Candidate]:
         except ValueError:
             continue
         allowed = "" if one.state == "device" else ", not authorized yet"
-        yield Candidate(_as_name(one.model or one.serial).lower(), f"adb:{one.serial}", f"adb devices{allowed}")
+        yield Candidate(
+            _as_name(one.model or one.serial).lower(), f"adb:{one.serial}", f"adb devices{allowed}"
+        )
 
 
 def _gpus(fleet: Fleet) -> Iterator[Candidate]:
     """Yield this machine if it has a GPU and the fleet has no device for it."""
     from farm.transports import gpu_preflight
 
-    if gpu_preflight.installed() and not any(one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()):
+    if gpu_preflight.installed() and not any(
+        one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()
+    ):
         yield Candidate("gpu", "local:", "NVIDIA's driver on this machine")
 
 

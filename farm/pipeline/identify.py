@@ -20,11 +20,19 @@ _IDENTIFY_S = 60.0
 def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
-    A board by SSH or adb and this machine are inspected by a script; an agent at an address is asked for
-    its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no facts.
+    A board by SSH or adb and this machine are inspected by a script; an agent at an address is
+    asked for its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no
+    facts.
     """
     with pool_of(store) as pool:
-        evidence: boards.Evidence = do(pool, identify_task, (device, _IDENTIFY_S), show, _IDENTIFY_S, f"identifying {device.name}")
+        evidence: boards.Evidence = do(
+            pool,
+            identify_task,
+            (device, _IDENTIFY_S),
+            show,
+            _IDENTIFY_S,
+            f"identifying {device.name}",
+        )
         return evidence
 
 
@@ -46,9 +54,20 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
         with adb_board.reached(device, Deadline(seconds)) as phone:
             report = phone.identify()
     else:
-        command: list[str | Path] = ["sh", "-c", board_scripts.HEAD + board_scripts.IDENTIFY, "farm", "", ""]
+        command: list[str | Path] = [
+            "sh",
+            "-c",
+            board_scripts.HEAD + board_scripts.IDENTIFY,
+            "farm",
+            "",
+            "",
+        ]
         fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"
-        report = board_scripts.reported(subprocesses.run(command, deadline=Deadline(seconds), what="looking at this machine", fix=fix))
+        report = board_scripts.reported(
+            subprocesses.run(
+                command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
+            )
+        )
     return boards.of_report(architecture_of(kind_of(report)), report)
 
 
@@ -56,6 +75,8 @@ def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Ev
     facts = facts_task(context, device, None, seconds)
     if not facts:
         raise DeviceError(
-            f"{device.name} does not say what it is", "an RPC server of TVM's own listens there, which has no facts", "name a --profile"
+            f"{device.name} does not say what it is",
+            "an RPC server of TVM's own listens there, which has no facts",
+            "name a --profile",
         )
     return boards.of_facts(facts)

@@ -25,7 +25,9 @@ def interleaved(jobs: Sequence[Job]) -> list[Job]:
     def takes_turns(job: Job) -> bool:
         return several[job.device.name] > 1 and job.plan.maximum_s > 0 and not job.device.emulated
 
-    return [job if takes_turns(job) else replace(job, plan=replace(job.plan, rounds=1)) for job in jobs]
+    return [
+        job if takes_turns(job) else replace(job, plan=replace(job.plan, rounds=1)) for job in jobs
+    ]
 
 
 class Turns:
@@ -41,7 +43,11 @@ class Turns:
     def may_begin(self, job: Job, waiting: Iterable[Job]) -> bool:
         """Return True if no other waiting job of the same device has finished fewer rounds."""
         behind = len(self.of(job))
-        return all(len(self.of(other)) >= behind for other in waiting if other.device.name == job.device.name)
+        return all(
+            len(self.of(other)) >= behind
+            for other in waiting
+            if other.device.name == job.device.name
+        )
 
     def plan_of(self, job: Job) -> Plan:
         """Return the plan of a job's next round: its share of the samples and seconds.
@@ -60,7 +66,9 @@ class Turns:
             most=math.ceil(plan.most / plan.rounds),
             precision=None if plan.precision is None else plan.precision * math.sqrt(plan.rounds),
         )
-        return replace(shared, dataset_limit=0, install=False, block=done[0].block) if done else shared
+        return (
+            replace(shared, dataset_limit=0, install=False, block=done[0].block) if done else shared
+        )
 
     def take(self, job: Job, samples: Samples) -> Samples | None:
         """Store a finished round; return the job's rounds merged if it was the last one, else None.
@@ -80,7 +88,11 @@ def merged(parts: Sequence[Samples]) -> Samples:
     measured = [part for part in parts if part.measured_s]
     measured_s = math.fsum(part.measured_s or 0.0 for part in measured)
     told = [part for part in measured if part.held_up is not None]
-    held_up = math.fsum((part.held_up or 0.0) * (part.measured_s or 0.0) for part in told) / measured_s if told else None
+    held_up = (
+        math.fsum((part.held_up or 0.0) * (part.measured_s or 0.0) for part in told) / measured_s
+        if told
+        else None
+    )
     ledger: dict[str, float] = {}
     for part in parts:
         for name, seconds in part.ledger.items():

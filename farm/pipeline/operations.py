@@ -31,7 +31,17 @@ from farm.pipeline.worker_tasks import (
 )
 from farm.store import Store
 from farm.transports.state import State
-from farm.types import Artifact, Device, Fitted, Model, Prepared, Profile, Progress, Release, TensorSpec
+from farm.types import (
+    Artifact,
+    Device,
+    Fitted,
+    Model,
+    Prepared,
+    Profile,
+    Progress,
+    Release,
+    TensorSpec,
+)
 from farm.workers import Kind, WorkerPool, thread_map
 
 if TYPE_CHECKING:
@@ -42,7 +52,9 @@ _TICK_S = 0.1
 _THREADS = 200  # at once
 
 
-def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store, show: Show) -> tuple[Prepared, Artifact]:
+def compile_model(
+    model: Model, profile: Profile, *, host: Profile, store: Store, show: Show
+) -> tuple[Prepared, Artifact]:
     """Return the checked model and its build for a profile.
 
     `host` is the profile of this machine.
@@ -53,7 +65,14 @@ def compile_model(model: Model, profile: Profile, *, host: Profile, store: Store
 
 
 def infer(
-    model: Model, device: Device, source: Path, *, host: Profile, store: Store, deadline_s: float, show: Show
+    model: Model,
+    device: Device,
+    source: Path,
+    *,
+    host: Profile,
+    store: Store,
+    deadline_s: float,
+    show: Show,
 ) -> tuple[tuple[TensorSpec, ...], list[np.ndarray[Any, Any]], list[str]]:
     """Run a model on a device for the input in a file.
 
@@ -70,7 +89,13 @@ def infer(
         fitted = fit(pool, model, prepared, device, store, show)
         arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
         outputs = do(
-            pool, infer_task, arguments, show, deadline_s, f"{model.name} on {device.name}", thread=transports.runs_in_thread(device)
+            pool,
+            infer_task,
+            arguments,
+            show,
+            deadline_s,
+            f"{model.name} on {device.name}",
+            thread=transports.runs_in_thread(device),
         )
         return prepared.outputs, outputs, said
 
@@ -88,13 +113,25 @@ def infer_deployed(
         agent = ensure_agent(pool, device, store, show)
         arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
         found: tuple[Release, list[Any], list[str]] | None = do(
-            pool, infer_deployed_task, arguments, show, deadline_s, f"{name} on {device.name}", thread=transports.runs_in_thread(device)
+            pool,
+            infer_deployed_task,
+            arguments,
+            show,
+            deadline_s,
+            f"{name} on {device.name}",
+            thread=transports.runs_in_thread(device),
         )
         return found
 
 
 def ask(
-    devices: Sequence[Device], question: Callable[..., Any], *arguments: Any, store: Store, slots: int, timeout_s: float, show: Show
+    devices: Sequence[Device],
+    question: Callable[..., Any],
+    *arguments: Any,
+    store: Store,
+    slots: int,
+    timeout_s: float,
+    show: Show,
 ) -> dict[str, Any]:
     """Run a task for each device, `slots` at a time, or more where threads do.
 
@@ -103,20 +140,29 @@ def ask(
     """
     with pool_of(store) as pool:
         agents = ready(pool, devices, store, show)
-        answers: dict[str, Any] = {name: found for name, found in agents.items() if isinstance(found, FarmError)}
+        answers: dict[str, Any] = {
+            name: found for name, found in agents.items() if isinstance(found, FarmError)
+        }
         waiting = [device for device in devices if device.name not in answers]
         running: dict[str, bool] = {}  # by slot; whether it is a thread
         while waiting or running:
             for device in list(waiting):
                 thread = transports.runs_in_thread(device)
-                if len([one for one in running.values() if one is thread]) >= (_THREADS if thread else slots):
+                if len([one for one in running.values() if one is thread]) >= (
+                    _THREADS if thread else slots
+                ):
                     continue
                 waiting.remove(device)
                 running[device.name] = thread
                 pool.assign(
                     device.name,
                     question,
-                    *(device_at_home(device, store.root), agents[device.name], timeout_s, *arguments),
+                    *(
+                        device_at_home(device, store.root),
+                        agents[device.name],
+                        timeout_s,
+                        *arguments,
+                    ),
                     deadline_s=timeout_s,
                     task=f"asking {device.name}",
                     thread=thread,
@@ -133,7 +179,9 @@ def facts_of(devices: Sequence[Device], *, store: Store, slots: int, show: Show)
     return ask(devices, facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show)
 
 
-def ready(pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show) -> dict[str, Path | FarmError | None]:
+def ready(
+    pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show
+) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
 
     The value is None for a device that gets no agent from farm, and a FarmError if the device
@@ -168,7 +216,11 @@ def check_usable(device: Device) -> None:
 def check_no_emulator(device: Device) -> None:
     """Raise UsageError if a device is emulated."""
     if device.emulated:
-        raise UsageError(f"{device.name} is emulated", "what is fast on an emulator says nothing of a board", "name a real device")
+        raise UsageError(
+            f"{device.name} is emulated",
+            "what is fast on an emulator says nothing of a board",
+            "name a real device",
+        )
 
 
 def not_usable(device: Device, there: State) -> DeviceError:
@@ -176,27 +228,45 @@ def not_usable(device: Device, there: State) -> DeviceError:
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def prepare(pool: WorkerPool, model: Model, profile: Profile, host: Profile, store: Store, show: Show) -> tuple[Model, Prepared]:
+def prepare(
+    pool: WorkerPool, model: Model, profile: Profile, host: Profile, store: Store, show: Show
+) -> tuple[Model, Prepared]:
     """Import and check a model in the form that a profile needs.
 
     Returns the model in that form and the prepared model.
     """
     model = for_profile(model, profile)
     task = f"importing {model.name}"
-    there: Prepared | None = do(pool, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True)
+    there: Prepared | None = do(
+        pool, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True
+    )
     if there:
         return model, there
-    prepared: Prepared = do(pool, prepare_task, (model, host, store, (profile,)), show, PREPARE_S, task)
+    prepared: Prepared = do(
+        pool, prepare_task, (model, host, store, (profile,)), show, PREPARE_S, task
+    )
     return model, prepared
 
 
-def fit(pool: WorkerPool, model: Model, prepared: Prepared, device: Device, store: Store, show: Show) -> Fitted:
+def fit(
+    pool: WorkerPool, model: Model, prepared: Prepared, device: Device, store: Store, show: Show
+) -> Fitted:
     """Build a prepared model and get the agent for a device."""
-    return Fitted(model, prepared, build(pool, model, prepared, device.profile, store, show), ensure_agent(pool, device, store, show))
+    return Fitted(
+        model,
+        prepared,
+        build(pool, model, prepared, device.profile, store, show),
+        ensure_agent(pool, device, store, show),
+    )
 
 
 def fits(
-    pool: WorkerPool, model: Model, devices: Sequence[Device], host: Profile, store: Store, show: Show
+    pool: WorkerPool,
+    model: Model,
+    devices: Sequence[Device],
+    host: Profile,
+    store: Store,
+    show: Show,
 ) -> dict[str, Fitted | FarmError]:
     """Build the model for each device, once per profile and need of an agent.
 
@@ -207,19 +277,31 @@ def fits(
         kind = (device.profile.name, device.gets_agent)
         if kind not in made:
             try:
-                made[kind] = fit(pool, *prepare(pool, model, device.profile, host, store, show), device, store, show)
+                made[kind] = fit(
+                    pool,
+                    *prepare(pool, model, device.profile, host, store, show),
+                    device,
+                    store,
+                    show,
+                )
             except FarmError as error:
                 made[kind] = error
     return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
 
 
-def build(pool: WorkerPool, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show) -> Artifact:
+def build(
+    pool: WorkerPool, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show
+) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
-    there: Artifact | None = do(pool, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True)
+    there: Artifact | None = do(
+        pool, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True
+    )
     if there:
         return there
-    artifact: Artifact = do(pool, build_task, (model, prepared, profile, store), show, BUILD_S, task)
+    artifact: Artifact = do(
+        pool, build_task, (model, prepared, profile, store), show, BUILD_S, task
+    )
     return artifact
 
 
@@ -237,7 +319,14 @@ def ensure_agent(pool: WorkerPool, device: Device, store: Store, show: Show) -> 
 def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
     if path := agent_there(machine, store.root):
         return path
-    made: Path = do(pool, agent_task, (machine, store.root, AGENT_S), show, AGENT_S, f"building the agent for {machine}")
+    made: Path = do(
+        pool,
+        agent_task,
+        (machine, store.root, AGENT_S),
+        show,
+        AGENT_S,
+        f"building the agent for {machine}",
+    )
     return made
 
 

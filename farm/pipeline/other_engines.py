@@ -22,22 +22,42 @@ def check_rivals(names: Sequence[str], jobs: Sequence[Job]) -> None:
     """
     for name in names:
         if name not in ENGINES:
-            raise UsageError(f"there is no engine {name!r} to compare with", did_you_mean(name, ENGINES), f"--against {','.join(ENGINES)}")
+            raise UsageError(
+                f"there is no engine {name!r} to compare with",
+                did_you_mean(name, ENGINES),
+                f"--against {','.join(ENGINES)}",
+            )
     if names and not any(_is_here(job) for job in jobs):
         why = "other engines run on this machine's CPU, and none of the devices is that"
-        raise UsageError("--against has nothing to compare", why, "choose a device with the url local:, for example --device host")
+        raise UsageError(
+            "--against has nothing to compare",
+            why,
+            "choose a device with the url local:, for example --device host",
+        )
     for job in filter(_is_here, jobs if names else ()):
         if not may_run_here(job.model):
             what = f"--against would run {job.model.name} outside of the sandbox"
-            why = "its file is a program, and other engines are timed in a process that also talks to the device"
-            raise UsageError(what, why, "where you trust whoever made it as you trust a program: --trust; or export it to ONNX")
+            why = (
+                "its file is a program, and other engines are timed in a process that also talks "
+                "to the device"
+            )
+            raise UsageError(
+                what,
+                why,
+                (
+                    "where you trust whoever made it as you trust a program: --trust; or export "
+                    "it to ONNX"
+                ),
+            )
 
 
 def _is_here(job: Job) -> bool:
     return job.device.scheme == "local" and not job.device.profile.on_gpu
 
 
-def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show) -> list[Contest]:
+def against(
+    jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show
+) -> list[Contest]:
     """Return a comparison for each job on this machine's CPU, measured one after the other.
 
     Raises FarmError.
@@ -48,7 +68,14 @@ def against(jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store
             if not _is_here(job):
                 continue
             model, prepared = prepare(pool, job.model, job.device.profile, host, store, show)
-            arguments = (job.device, fit(pool, model, prepared, job.device, store, show), names, ROUNDS, job.plan.deadline_s, store.root)
+            arguments = (
+                job.device,
+                fit(pool, model, prepared, job.device, store, show),
+                names,
+                ROUNDS,
+                job.plan.deadline_s,
+                store.root,
+            )
             what = f"{job.title} in {', '.join(names)}"
             made: Contest = do(pool, rivals_task, arguments, show, job.plan.deadline_s, what)
             found.append(made)

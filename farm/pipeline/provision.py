@@ -52,16 +52,30 @@ def provision(
         examination.reach()
         for device in examination.well:
             if not device.gets_agent:
-                examination.note(device.name, Finding("agent binary", "somebody else starts the agent there", advice=_by_hand(device)))
+                examination.note(
+                    device.name,
+                    Finding(
+                        "agent binary",
+                        "somebody else starts the agent there",
+                        advice=_by_hand(device),
+                    ),
+                )
         examination.place()
         examination.open_session()
         examination.prove(model, keep)
         if service:
-            examination.ask("service", service_task, lambda device: (examination.agent(device), service, _SERVICE_S), _SERVICE_S)
+            examination.ask(
+                "service",
+                service_task,
+                lambda device: (examination.agent(device), service, _SERVICE_S),
+                _SERVICE_S,
+            )
         return examination.found
 
 
-def remove(devices: Sequence[Device], *, host: Profile, store: Store, slots: int, tell: Tell, show: Show) -> dict[str, list[Finding]]:
+def remove(
+    devices: Sequence[Device], *, host: Profile, store: Store, slots: int, tell: Tell, show: Show
+) -> dict[str, list[Finding]]:
     """Remove everything that farm has stored on the devices; return the findings of each.
 
     Raises UsageError for a device on another machine to which farm sends no agent: it cannot have
@@ -95,10 +109,15 @@ def _by_hand(device: Device) -> str:
     """Return the advice for starting the agent by hand."""
     from farm.transports.agent_version import start_command
 
-    return f"on the board: {start_command(device)}; where farm is to do it, give the device an ssh:// url"
+    return (
+        f"on the board: {start_command(device)}; where farm is to do it, give the device an "
+        "ssh:// url"
+    )
 
 
-def service_task(context: TaskContext, device: Device, agent: Path, service: Service, seconds: float) -> None:
+def service_task(
+    context: TaskContext, device: Device, agent: Path, service: Service, seconds: float
+) -> None:
     """Install the agent as a service of the board; called in a worker process."""
     from farm.transports.ssh import systemd_service
     from farm.transports.ssh.board import reached
@@ -115,9 +134,17 @@ def _unreachable(service: Service) -> str:
     only is not reachable there.
     """
     host = service.tracker.rpartition(":")[0]
-    if not host or host.startswith("127.") or host in ("localhost", "[::1]") or service.open_to_network:
+    if (
+        not host
+        or host.startswith("127.")
+        or host in ("localhost", "[::1]")
+        or service.open_to_network
+    ):
         return ""
-    return "it listens on the board's loopback only, where the tracker's clients cannot reach it: --host ADDRESS --open-to-network"
+    return (
+        "it listens on the board's loopback only, where the tracker's clients cannot reach it: "
+        "--host ADDRESS --open-to-network"
+    )
 
 
 def remove_task(context: TaskContext, device: Device, cache: Path, seconds: float) -> None:

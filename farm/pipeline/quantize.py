@@ -30,7 +30,9 @@ class Report:
     artifact: Artifact
 
 
-def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show) -> Report:
+def quantize(
+    model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show
+) -> Report:
     """Quantize a model by its `quantize` and `calibration_data`, and write the recipe to `output`.
 
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized;
@@ -38,16 +40,33 @@ def quantize(model: Model, profile: Profile, output: Path, *, host: Profile, sto
     """
     with pool_of(store) as pool:
         arguments = (model, host, store.root, output.absolute())
-        found: Quantized = do(pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}")
+        found: Quantized = do(
+            pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
+        )
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
-    trust = plain.trust or importers.python_source(plain) is not None  # then the recipe names the user's own code
-    made = replace(plain, name=output.name, source=str(output.absolute()), shapes={}, dtypes={}, module=None, trust=trust, values={})
+    trust = (
+        plain.trust or importers.python_source(plain) is not None
+    )  # then the recipe names the user's own code
+    made = replace(
+        plain,
+        name=output.name,
+        source=str(output.absolute()),
+        shapes={},
+        dtypes={},
+        module=None,
+        trust=trust,
+        values={},
+    )
     profile = replace(profile, quantize=None)  # the float model must be built as float, too
-    artifacts = [compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)]
+    artifacts = [
+        compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)
+    ]
     return Report(found, *artifacts)
 
 
-def quantize_task(context: TaskContext, model: Model, host: Profile, cache: Path, output: Path) -> Quantized:
+def quantize_task(
+    context: TaskContext, model: Model, host: Profile, cache: Path, output: Path
+) -> Quantized:
     """Quantize a model and write the recipe; called in a worker process.
 
     The model is read in a sandbox if it needs one.
@@ -55,14 +74,22 @@ def quantize_task(context: TaskContext, model: Model, host: Profile, cache: Path
     from farm.quantize import recipe
 
     if recipe.is_recipe(model):
-        raise ModelError(f"{Path(model.source).name} is quantized already", "it is a recipe of farm quantize", "name the float model")
+        raise ModelError(
+            f"{Path(model.source).name} is quantized already",
+            "it is a recipe of farm quantize",
+            "name the float model",
+        )
     found, made = confined(context, model, _quantize, model, host, cache, types=(recipe.Recipe,))
-    recipe.write(output, replace(made, source=model.source, module=model.module))  # as asked, whatever a hostile model says
+    recipe.write(
+        output, replace(made, source=model.source, module=model.module)
+    )  # as asked, whatever a hostile model says
     quantized: Quantized = found
     return quantized
 
 
-def _quantize(context: TaskContext, model: Model, host: Profile, cache: Path) -> tuple[Quantized, Recipe]:
+def _quantize(
+    context: TaskContext, model: Model, host: Profile, cache: Path
+) -> tuple[Quantized, Recipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
     from farm.compiler.build import compiling

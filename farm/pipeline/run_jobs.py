@@ -3,8 +3,9 @@
     prepare(model) ─> build(model, profile) ─┐
                              agent(machine) ─┴─> measure(device, model)
 
-There is one worker per device, a process or a thread, and a few processes for building. Deploy and bench differ only in
-their plan. A failed job does not stop the others; every run is stored as soon as it is known.
+There is one worker per device, a process or a thread, and a few processes for building. Deploy and
+bench differ only in their plan. A failed job does not stop the others; every run is stored as soon
+as it is known.
 """
 
 from __future__ import annotations
@@ -49,7 +50,23 @@ from farm.pipeline.worker_tasks import (
     whole,
 )
 from farm.store import RunStore, Store
-from farm.types import Artifact, Device, Event, Fitted, Job, Latency, Model, Plan, Prepared, Profile, Progress, Run, Samples, Stage, Verdict
+from farm.types import (
+    Artifact,
+    Device,
+    Event,
+    Fitted,
+    Job,
+    Latency,
+    Model,
+    Plan,
+    Prepared,
+    Profile,
+    Progress,
+    Run,
+    Samples,
+    Stage,
+    Verdict,
+)
 from farm.workers import Kind, Message, WorkerPool, thread_map
 
 if TYPE_CHECKING:
@@ -85,7 +102,9 @@ class Outcome:
         return all(run.good for run in self.runs)
 
 
-def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None) -> list[Job]:
+def expand(
+    devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None
+) -> list[Job]:
     """Return a job for every model on every device.
 
     A device's own deadline overrides the plan's, and `deadline_s` overrides both. Raises UsageError
@@ -99,7 +118,11 @@ def expand(devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadl
     for job in jobs:
         if (other := first.setdefault((job.device.name, job.title), job)) is not job:
             why = f"{other.model.source} and {job.model.source}"
-            raise UsageError(f"two models go by the name {job.title} on {job.device.name}", why, "leave one of them out")
+            raise UsageError(
+                f"two models go by the name {job.title} on {job.device.name}",
+                why,
+                "leave one of them out",
+            )
     return interleaved(jobs)
 
 
@@ -156,7 +179,9 @@ class _JobRunner:
     canaries: frozenset[str] = frozenset()  # names of devices
     cluster: Engine | None = None
     _outcomes: Outcomes = field(default_factory=Outcomes)
-    _sought: list[PrepareKey | BuildKey] = field(default_factory=list)  # may be in the store already
+    _sought: list[PrepareKey | BuildKey] = field(
+        default_factory=list
+    )  # may be in the store already
     _todo: list[Key] = field(default_factory=list)
     # by worker, with the start time
     _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
@@ -173,7 +198,13 @@ class _JobRunner:
         self._profiles = {job.device.profile.name: job.device.profile for job in self.jobs}
         # Each device is queried once: a board may refuse repeated connections.
         devices = list({job.device.name: job.device for job in self.jobs}.values())
-        states = dict(zip((device.name for device in devices), thread_map(transports.state, devices), strict=True))
+        states = dict(
+            zip(
+                (device.name for device in devices),
+                thread_map(transports.state, devices),
+                strict=True,
+            )
+        )
         for job in self.jobs:
             state = states[job.device.name]
             if state.usable:
@@ -197,7 +228,9 @@ class _JobRunner:
 
     def assign(self) -> None:
         """Assign to every idle worker the next task whose dependencies are done."""
-        if self.pool.idle(_LOOKING) and (sought := next((key for key in self._sought if self._ready(key)), None)):
+        if self.pool.idle(_LOOKING) and (
+            sought := next((key for key in self._sought if self._ready(key)), None)
+        ):
             self._sought.remove(sought)
             self._start_look_up(sought)
         for number in range(self.slots):
@@ -231,11 +264,17 @@ class _JobRunner:
 
     def _next_to_build(self, *, travels: bool) -> Key | None:
         """Return the first key that can be built now, on the cluster or on this machine."""
-        return next((key for key in self._todo if self._travels(key) is travels and self._ready(key)), None)
+        return next(
+            (key for key in self._todo if self._travels(key) is travels and self._ready(key)), None
+        )
 
     def _travels(self, key: Key) -> bool:
         """Return whether a worker of the cluster builds what a key names."""
-        return self.cluster is not None and isinstance(key, BuildKey) and may_travel(self._profiles[key.profile])
+        return (
+            self.cluster is not None
+            and isinstance(key, BuildKey)
+            and may_travel(self._profiles[key.profile])
+        )
 
     def _release_or_skip(self) -> bool:
         """Return True if jobs of devices other than the canaries may start.
@@ -244,7 +283,11 @@ class _JobRunner:
         """
         if not self.canaries:
             return True
-        done = [self._runs.get((job.device.name, job.title)) for job in self.jobs if job.device.name in self.canaries]
+        done = [
+            self._runs.get((job.device.name, job.title))
+            for job in self.jobs
+            if job.device.name in self.canaries
+        ]
         if any(run and not run.good for run in done):
             for job in [job for job in self._waiting if job.device.name not in self.canaries]:
                 self._waiting.remove(job)
@@ -290,11 +333,18 @@ class _JobRunner:
     def outcome(self) -> Outcome:
         """Return all runs, builds and times; every job must have its run."""
         runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
-        return Outcome(runs, self._outcomes.artifacts(), Ledger(time.monotonic() - self._begin, self._built, self._device_s))
+        return Outcome(
+            runs,
+            self._outcomes.artifacts(),
+            Ledger(time.monotonic() - self._begin, self._built, self._device_s),
+        )
 
     def _inputs_of(self, job: Job) -> tuple[Prepared, Artifact]:
         """Return the import and the build of a job for which both succeeded."""
-        prepared, artifact = self._outcomes.prepared(prepare_key(job)), self._outcomes.artifact(build_key(job))
+        prepared, artifact = (
+            self._outcomes.prepared(prepare_key(job)),
+            self._outcomes.artifact(build_key(job)),
+        )
         assert prepared and artifact, "a job starts after its import and its build"
         return prepared, artifact
 
@@ -302,7 +352,10 @@ class _JobRunner:
         return all(key in self._outcomes for key in needs_of(job))
 
     def _ready(self, key: Key) -> bool:
-        return not isinstance(key, BuildKey) or self._outcomes.prepared(PrepareKey(key.model)) is not None
+        return (
+            not isinstance(key, BuildKey)
+            or self._outcomes.prepared(PrepareKey(key.model)) is not None
+        )
 
     def _start_look_up(self, key: PrepareKey | BuildKey) -> None:
         """Look in the store for what a key names: a thread suffices for this."""
@@ -310,39 +363,83 @@ class _JobRunner:
         if isinstance(key, PrepareKey):
             arguments: tuple[Any, ...] = (kept_model_task, self._models[key.model], self.store.root)
         else:
-            prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+            prepared, profile = (
+                self._outcomes.prepared(PrepareKey(key.model)),
+                self._profiles[key.profile],
+            )
             arguments = (kept_build_task, prepared, profile, self.store.root)
-        self.pool.assign(_LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True)
+        self.pool.assign(
+            _LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True
+        )
 
     def _start_build(self, slot: str, key: Key) -> None:
         self._running[slot] = (key, time.monotonic())
         if isinstance(key, AgentKey):
             task = f"building the agent for {key.architecture}"
-            self.pool.assign(slot, agent_task, key.architecture, self.store.root, AGENT_S, deadline_s=AGENT_S, task=task)
+            self.pool.assign(
+                slot,
+                agent_task,
+                key.architecture,
+                self.store.root,
+                AGENT_S,
+                deadline_s=AGENT_S,
+                task=task,
+            )
         elif isinstance(key, PrepareKey):
             model = self._models[key.model]
-            wanted = {one.profile for one in map(build_key, self._waiting) if one.model == key.model}
-            arguments = (model, self.host, self.store, tuple(self._profiles[name] for name in sorted(wanted)))
-            self.pool.assign(slot, prepare_task, *arguments, deadline_s=PREPARE_S, task=f"importing {model.name}")
+            wanted = {
+                one.profile for one in map(build_key, self._waiting) if one.model == key.model
+            }
+            arguments = (
+                model,
+                self.host,
+                self.store,
+                tuple(self._profiles[name] for name in sorted(wanted)),
+            )
+            self.pool.assign(
+                slot, prepare_task, *arguments, deadline_s=PREPARE_S, task=f"importing {model.name}"
+            )
         else:
-            prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+            prepared, profile = (
+                self._outcomes.prepared(PrepareKey(key.model)),
+                self._profiles[key.profile],
+            )
             task = f"compiling {key.model} for {key.profile}"
-            self.pool.assign(slot, build_task, self._models[key.model], prepared, profile, self.store, deadline_s=BUILD_S, task=task)
+            self.pool.assign(
+                slot,
+                build_task,
+                self._models[key.model],
+                prepared,
+                profile,
+                self.store,
+                deadline_s=BUILD_S,
+                task=task,
+            )
 
     def _start_on_cluster(self, slot: str, key: Key) -> None:
         from farm.pipeline.cluster_tasks import ELSEWHERE_S, build_on_cluster_task
 
         assert isinstance(key, BuildKey), "what travels"
         self._running[slot] = (key, time.monotonic())
-        prepared, profile = self._outcomes.prepared(PrepareKey(key.model)), self._profiles[key.profile]
+        prepared, profile = (
+            self._outcomes.prepared(PrepareKey(key.model)),
+            self._profiles[key.profile],
+        )
         arguments = (self._models[key.model], prepared, profile, self.store, self.cluster)
         task = f"compiling {key.model} for {key.profile} on the cluster"
-        self.pool.assign(slot, build_on_cluster_task, *arguments, deadline_s=ELSEWHERE_S, task=task, thread=True)
+        self.pool.assign(
+            slot, build_on_cluster_task, *arguments, deadline_s=ELSEWHERE_S, task=task, thread=True
+        )
 
     def _start_job(self, slot: str, job: Job, in_thread: bool) -> None:
         agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))
         self._running[slot] = (job, time.monotonic())
-        arguments = (job.device, Fitted(job.model, *self._inputs_of(job), agent), self._turns.plan_of(job), self.store.root)
+        arguments = (
+            job.device,
+            Fitted(job.model, *self._inputs_of(job), agent),
+            self._turns.plan_of(job),
+            self.store.root,
+        )
         self.pool.assign(
             slot,
             measure_task,
@@ -359,9 +456,17 @@ class _JobRunner:
 
         The progress of an agent's build is shown for a job only while nothing else is built for it.
         """
-        busy = {other for other, _ in self._running.values() if isinstance(other, (PrepareKey, BuildKey))}
+        busy = {
+            other
+            for other, _ in self._running.values()
+            if isinstance(other, (PrepareKey, BuildKey))
+        }
         waiting = [job for job in self._waiting if key in needs_of(job)]
-        return [job for job in waiting if not isinstance(key, AgentKey) or not busy.intersection(needs_of(job))]
+        return [
+            job
+            for job in waiting
+            if not isinstance(key, AgentKey) or not busy.intersection(needs_of(job))
+        ]
 
     def _fail_dependents(self, key: Key) -> None:
         """Finish, as failed, all waiting jobs that depend on a task that failed."""
@@ -369,8 +474,16 @@ class _JobRunner:
         if error is None:
             return
         if isinstance(key, PrepareKey):
-            self._todo = [other for other in self._todo if not (isinstance(other, BuildKey) and other.model == key.model)]
-            self._sought = [other for other in self._sought if not (isinstance(other, BuildKey) and other.model == key.model)]
+            self._todo = [
+                other
+                for other in self._todo
+                if not (isinstance(other, BuildKey) and other.model == key.model)
+            ]
+            self._sought = [
+                other
+                for other in self._sought
+                if not (isinstance(other, BuildKey) and other.model == key.model)
+            ]
         for job in [job for job in self._waiting if key in needs_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
@@ -396,7 +509,10 @@ class _JobRunner:
         error: FarmError | None = None,
     ) -> None:
         """Store the run of a job and show it."""
-        prepared, artifact = self._outcomes.prepared(prepare_key(job)), self._outcomes.artifact(build_key(job))
+        prepared, artifact = (
+            self._outcomes.prepared(prepare_key(job)),
+            self._outcomes.artifact(build_key(job)),
+        )
         run = Run(
             id=uuid.uuid4().hex[:12],
             device=job.device.name,
@@ -413,7 +529,9 @@ class _JobRunner:
             reference_total=prepared.reference_total if prepared else None,
             versions={"farm": __version__, **fingerprint.versions()},
             failure=error.as_failure() if error else None,
-            threads=None if (threads := job.device.options.get("threads")) is None else int(threads),
+            threads=None
+            if (threads := job.device.options.get("threads")) is None
+            else int(threads),
             cores=str(job.device.options.get("cores", "")),
             pinned=bool(job.device.options.get("pinned")),
             model_digest=prepared.digest if prepared else None,
@@ -421,7 +539,11 @@ class _JobRunner:
         )
         self.keep.keep(run)
         self._runs[job.device.name, job.title] = run
-        stage = Stage.FAILED if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED) else Stage.DONE
+        stage = (
+            Stage.FAILED
+            if verdict in (Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
+            else Stage.DONE
+        )
         self.show(Event(job.device.name, job.title, stage, reason, 1.0, run))
 
     def _emit(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:

@@ -92,14 +92,22 @@ def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | Non
     return prepare.kept(model, cache)
 
 
-def kept_build_task(_: TaskContext, prepared: Prepared, profile: Profile, cache: Path) -> Artifact | None:
+def kept_build_task(
+    _: TaskContext, prepared: Prepared, profile: Profile, cache: Path
+) -> Artifact | None:
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
 
     return build.kept(prepared, profile, cache, RecordStore.of_user())
 
 
-def prepare_task(context: TaskContext, model: Model, host: Profile, store: Store, profiles: Sequence[Profile] = ()) -> Prepared:
+def prepare_task(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    store: Store,
+    profiles: Sequence[Profile] = (),
+) -> Prepared:
     """Import and check a model, in a sandbox if the model needs one.
 
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
@@ -108,9 +116,18 @@ def prepare_task(context: TaskContext, model: Model, host: Profile, store: Store
     from farm.compiler.build import Generated, shares_code
     from farm.prepare import make, prepare
 
-    def maker(context: TaskContext, model: Model, host: Profile, cache: Path, folder: Path, keep_build: bool) -> Generated | None:
+    def maker(
+        context: TaskContext,
+        model: Model,
+        host: Profile,
+        cache: Path,
+        folder: Path,
+        keep_build: bool,
+    ) -> Generated | None:
         arguments = (model, host, cache, folder, keep_build)
-        made: Generated | None = confined(context, model, make, *arguments, write=(folder,), types=(Generated,))
+        made: Generated | None = confined(
+            context, model, make, *arguments, write=(folder,), types=(Generated,)
+        )
         return made
 
     keep_build = any(shares_code(profile, host) for profile in profiles)
@@ -118,7 +135,12 @@ def prepare_task(context: TaskContext, model: Model, host: Profile, store: Store
 
 
 def build_task(
-    context: TaskContext, model: Model, prepared: Prepared, profile: Profile, store: Store, records: RecordStore | None = None
+    context: TaskContext,
+    model: Model,
+    prepared: Prepared,
+    profile: Profile,
+    store: Store,
+    records: RecordStore | None = None,
 ) -> Artifact:
     """Build a prepared model for a profile, with these tuning records, or else with this user's.
 
@@ -128,18 +150,37 @@ def build_task(
     from farm.compiler.build import Generated, build, generate
     from farm.compiler.codegen.driver_stub import stub
 
-    def generator(context: TaskContext, prepared: Prepared, profile: Profile, records: Any, cache: Path, folder: Path) -> Generated:
+    def generator(
+        context: TaskContext,
+        prepared: Prepared,
+        profile: Profile,
+        records: Any,
+        cache: Path,
+        folder: Path,
+    ) -> Generated:
         arguments = (prepared, profile, records, cache, folder)
         read = [prepared.directory]
         if profile.on_gpu:
             read.append(stub(Store(cache)).parent)
-        made: Generated = confined_build(context, model, generate, *arguments, read=read, write=(folder,), types=(Generated,))
+        made: Generated = confined_build(
+            context, model, generate, *arguments, read=read, write=(folder,), types=(Generated,)
+        )
         return made
 
-    return build(context, prepared, profile, store.root, records or RecordStore.of_user(), store.upstream, generator)
+    return build(
+        context,
+        prepared,
+        profile,
+        store.root,
+        records or RecordStore.of_user(),
+        store.upstream,
+        generator,
+    )
 
 
-def measure_task(context: TaskContext, device: Device, fitted: Fitted, plan: Plan, cache: Path) -> Samples:
+def measure_task(
+    context: TaskContext, device: Device, fitted: Fitted, plan: Plan, cache: Path
+) -> Samples:
     """Run one job on a device."""
     from farm import executor
 
@@ -165,24 +206,42 @@ def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
 
 
 def profile_task(
-    context: TaskContext, device: Device, fitted: Fitted, probe: Any, seconds: float, deadline_s: float, cache: Path
+    context: TaskContext,
+    device: Device,
+    fitted: Fitted,
+    probe: Any,
+    seconds: float,
+    deadline_s: float,
+    cache: Path,
 ) -> Profiled:
     """Profile a model on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(context, device_at_home(device, cache), fitted, probe, seconds, deadline_s)
+    return profiling.profile(
+        context, device_at_home(device, cache), fitted, probe, seconds, deadline_s
+    )
 
 
 def rivals_task(
-    context: TaskContext, device: Device, fitted: Fitted, names: tuple[str, ...], rounds: int, deadline_s: float, cache: Path
+    context: TaskContext,
+    device: Device,
+    fitted: Fitted,
+    names: tuple[str, ...],
+    rounds: int,
+    deadline_s: float,
+    cache: Path,
 ) -> Contest:
     """Measure a model in farm's build and in other engines, interleaved."""
     from farm.executor import engine_comparison
 
-    return engine_comparison.contest(context, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache)
+    return engine_comparison.contest(
+        context, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache
+    )
 
 
-def tasks_task(context: TaskContext, model: Model, prepared: Prepared, profile: Profile) -> tuple[str, list[Task]]:
+def tasks_task(
+    context: TaskContext, model: Model, prepared: Prepared, profile: Profile
+) -> tuple[str, list[Task]]:
     """Return the CPU model of a profile, and the tuning tasks of a model.
 
     They are found in a sandbox if the model needs one.
@@ -191,19 +250,34 @@ def tasks_task(context: TaskContext, model: Model, prepared: Prepared, profile: 
 
     def finder(context: TaskContext, prepared: Prepared, *arguments: Any) -> list[Task]:
         read = (prepared.directory,)
-        found: list[Task] = confined_build(context, model, batch_build.find_tasks, prepared, *arguments, read=read, modules=_TUNING_MODULES)
+        found: list[Task] = confined_build(
+            context,
+            model,
+            batch_build.find_tasks,
+            prepared,
+            *arguments,
+            read=read,
+            modules=_TUNING_MODULES,
+        )
         return found
 
     return batch_build.tasks(prepared, profile, RecordStore.of_user(), context, finder)
 
 
 def batch_task(
-    context: TaskContext, model: Model, prepared: Prepared, profile: Profile, wanted: tuple[tuple[str, Candidate], ...], folder: Path
+    context: TaskContext,
+    model: Model,
+    prepared: Prepared,
+    profile: Profile,
+    wanted: tuple[tuple[str, Candidate], ...],
+    folder: Path,
 ) -> Batch:
     """Build the candidates of a batch of tuning tasks, in a sandbox if the model needs one."""
     from farm.compiler.tuning import batch_build
 
-    def generator(context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path) -> batch_build.BatchCode:
+    def generator(
+        context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path
+    ) -> batch_build.BatchCode:
         made: batch_build.BatchCode = confined_build(
             *(context, model, batch_build.generate, prepared, profile, wanted, folder),
             read=(prepared.directory,),
@@ -216,7 +290,14 @@ def batch_task(
     return batch_build.build_batch(context, prepared, profile, wanted, folder, generator)
 
 
-def time_variants_task(context: TaskContext, device: Device, batch: Batch, agent: Path | None, cache: Path, deadline_s: float) -> None:
+def time_variants_task(
+    context: TaskContext,
+    device: Device,
+    batch: Batch,
+    agent: Path | None,
+    cache: Path,
+    deadline_s: float,
+) -> None:
     """Measure the variants of a batch; all results are reported as notes while it runs."""
     from farm.executor import tuning
 
@@ -224,12 +305,20 @@ def time_variants_task(context: TaskContext, device: Device, batch: Batch, agent
 
 
 def compare_task(
-    context: TaskContext, device: Device, sides: tuple[Side, Side], agent: Path | None, until: Until, deadline_s: float, cache: Path
+    context: TaskContext,
+    device: Device,
+    sides: tuple[Side, Side],
+    agent: Path | None,
+    until: Until,
+    deadline_s: float,
+    cache: Path,
 ) -> Paired:
     """Measure two builds, interleaved."""
     from farm.executor import comparing
 
-    return comparing.compare(context, device_at_home(device, cache), sides, agent, until, deadline_s)
+    return comparing.compare(
+        context, device_at_home(device, cache), sides, agent, until, deadline_s
+    )
 
 
 def boards_task(_: TaskContext, device: Device) -> int:
@@ -240,16 +329,29 @@ def boards_task(_: TaskContext, device: Device) -> int:
 
 
 def infer_task(
-    context: TaskContext, device: Device, artifact: Artifact, agent: Path | None, inputs: dict[str, Any], deadline_s: float, cache: Path
+    context: TaskContext,
+    device: Device,
+    artifact: Artifact,
+    agent: Path | None,
+    inputs: dict[str, Any],
+    deadline_s: float,
+    cache: Path,
 ) -> list[Any]:
     """Return the outputs for one input."""
     from farm import executor
 
-    return executor.infer(context, device_at_home(device, cache), artifact, agent, inputs, deadline_s)
+    return executor.infer(
+        context, device_at_home(device, cache), artifact, agent, inputs, deadline_s
+    )
 
 
 def infer_deployed_task(
-    context: TaskContext, device: Device, agent: Path | None, name: str, source: Path, deadline_s: float
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    name: str,
+    source: Path,
+    deadline_s: float,
 ) -> tuple[Release, list[Any], list[str]] | None:
     """Run a deployed model for the input in a file.
 
@@ -260,28 +362,45 @@ def infer_deployed_task(
     return executor.infer_deployed(context, device, agent, name, source, deadline_s)
 
 
-def deployments_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Release]:
+def deployments_task(
+    context: TaskContext, device: Device, agent: Path | None, timeout_s: float
+) -> list[Release]:
     """Return the releases on a device."""
     from farm import executor
 
     return executor.deployments(context, device, agent, timeout_s)
 
 
-def roll_back_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, name: str, number: int) -> Release:
+def roll_back_task(
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    timeout_s: float,
+    name: str,
+    number: int,
+) -> Release:
     """Make an earlier release current and return it."""
     from farm import executor
 
     return executor.roll_back(context, device, agent, timeout_s, name, number)
 
 
-def undeploy_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float, names: tuple[str, ...]) -> None:
+def undeploy_task(
+    context: TaskContext,
+    device: Device,
+    agent: Path | None,
+    timeout_s: float,
+    names: tuple[str, ...],
+) -> None:
     """Remove the models from a device."""
     from farm import executor
 
     executor.undeploy(context, device, agent, timeout_s, names)
 
 
-def facts_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> dict[str, str]:
+def facts_task(
+    context: TaskContext, device: Device, agent: Path | None, timeout_s: float
+) -> dict[str, str]:
     """Return the facts that a device reports about itself; none for TVM's own server.
 
     An agent that has no upload to wait for answers within seconds.
@@ -289,7 +408,9 @@ def facts_task(context: TaskContext, device: Device, agent: Path | None, timeout
     from farm import transports
 
     seconds = _ANSWERS_S if transports.runs_in_thread(device) else timeout_s
-    with transports.open(device, agent, context.scratch, seconds, context.ask, transports.PROMPT_S) as link:
+    with transports.open(
+        device, agent, context.scratch, seconds, context.ask, transports.PROMPT_S
+    ) as link:
         if device.profile.on_gpu:  # a GPU reports facts only after it is opened
             from farm.executor import open_gpu
 

@@ -46,7 +46,11 @@ def applies_to(model: Model) -> bool:
 
 def settings_of(model: Model) -> Quantize:
     """Return the quantization settings of a model that farm quantizes."""
-    return recipes.read(Path(model.source)).settings if recipes.is_recipe(model) else model.quantize or Quantize()
+    return (
+        recipes.read(Path(model.source)).settings
+        if recipes.is_recipe(model)
+        else model.quantize or Quantize()
+    )
 
 
 def fingerprint(model: Model, cache: Path) -> str | None:
@@ -79,7 +83,10 @@ def apply(model: Model, imported: Imported, host: Profile, note: Note) -> Import
 
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized.
     """
-    recipe, label = recipes.read(Path(model.source)) if recipes.is_recipe(model) else None, Path(model.source).name
+    recipe, label = (
+        recipes.read(Path(model.source)) if recipes.is_recipe(model) else None,
+        Path(model.source).name,
+    )
     with compiling(model.name, host):
         floating = prepare_float(settings_of(model), imported, label)
         return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
@@ -92,12 +99,20 @@ def prepare_float(settings: Quantize, imported: Imported, label: str) -> Floatin
     """
     from farm.quantize import calibrating, halving
 
-    return calibrating.floating(imported, label) if settings.calibrates else halving.floating(imported, label)
+    return (
+        calibrating.floating(imported, label)
+        if settings.calibrates
+        else halving.floating(imported, label)
+    )
 
 
 def float_model(model: Model) -> Model:
     """Return the float model of a recipe; return any other model unchanged."""
-    return recipes.float_model(model, recipes.read(Path(model.source))) if recipes.is_recipe(model) else model
+    return (
+        recipes.float_model(model, recipes.read(Path(model.source)))
+        if recipes.is_recipe(model)
+        else model
+    )
 
 
 def make_recipe(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
@@ -119,11 +134,15 @@ def make_recipe(model: Model, floating: Floating, host: Profile, note: Note) -> 
     def inputs() -> Iterable[Inputs]:
         return (_filled(sample.inputs, specs) for sample in samples.read(chosen))
 
-    seen = calibrating.observed(floating, inputs, len(chosen), host, note, needs_histogram(settings))
+    seen = calibrating.observed(
+        floating, inputs, len(chosen), host, note, needs_histogram(settings)
+    )
     note(f"choosing ranges by {settings.calibration}", None)
     scales = [scale_of(one, settings) for one in seen]
     [first] = samples.read(chosen[:1])
-    return _recipe(model, floating, settings, f"{path.name}, {len(chosen)} samples", scales, first.inputs)
+    return _recipe(
+        model, floating, settings, f"{path.name}, {len(chosen)} samples", scales, first.inputs
+    )
 
 
 def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
@@ -134,7 +153,12 @@ def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
 
 
 def _recipe(
-    model: Model, floating: Floating, settings: Quantize, data: str, scales: Sequence[tuple[float, int]], example: Inputs
+    model: Model,
+    floating: Floating,
+    settings: Quantize,
+    data: str,
+    scales: Sequence[tuple[float, int]],
+    example: Inputs,
 ) -> Recipe:
     return recipes.Recipe(
         source=model.source,
@@ -176,6 +200,13 @@ def _weights(floating: Floating) -> str:
 def _data_of(model: Model) -> Path:
     """Return the path of a model's calibration data; raise ModelError if it has none."""
     if model.calibration_data is None:
-        fix = 'name samples of what it will be fed: calibration_data = "DIR" beside quantize, or farm quantize MODEL --data DIR'
-        raise ModelError(f"{model.name}: there is no data to quantize it by", "the ranges of its tensors are found by running it", fix)
+        fix = (
+            'name samples of what it will be fed: calibration_data = "DIR" beside quantize, or '
+            "farm quantize MODEL --data DIR"
+        )
+        raise ModelError(
+            f"{model.name}: there is no data to quantize it by",
+            "the ranges of its tensors are found by running it",
+            fix,
+        )
     return model.calibration_data

@@ -62,7 +62,9 @@ def floating(imported: Imported, what: str) -> Floating:
     module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
     if is_quantized(module):
         fix = "use it as it is, or quantize the float model that it was made of"
-        raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
+        raise ModelError(
+            f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix
+        )
     found = points(module)
     if not found:
         why = "it has no convolution over images and no product with a constant weight, of float32"
@@ -70,7 +72,14 @@ def floating(imported: Imported, what: str) -> Floating:
     return Floating(imported, module, found)
 
 
-def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: int, host: Profile, note: Note, spread: bool) -> list[Seen]:
+def observed(
+    model: Floating,
+    samples: Callable[[], Iterable[Inputs]],
+    count: int,
+    host: Profile,
+    note: Note,
+    spread: bool,
+) -> list[Seen]:
     """Return the ranges of each point over `count` samples; with `spread`, also the histograms.
 
     `samples` starts a new pass over the samples at each call. Raises ModelError if a sample makes a
@@ -88,7 +97,11 @@ def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: in
                     look(one, value)
                 except ValueError as exc:
                     what_is = f"sample {index} makes {exc} of a tensor: {point.name}"
-                    raise ModelError(what_is, "no range covers that", "leave the sample out, or check the model's weights") from exc
+                    raise ModelError(
+                        what_is,
+                        "no range covers that",
+                        "leave the sample out, or check the model's weights",
+                    ) from exc
             note(f"{what}: {index + 1} of {count} samples", (index + 1) / count)
 
     observe("looking for ranges", Seen.widen)
@@ -97,7 +110,9 @@ def observed(model: Floating, samples: Callable[[], Iterable[Inputs]], count: in
     return seen
 
 
-def quantized(model: Floating, found: Sequence[tuple[float, int]], settings: Quantize) -> tuple[Any, list[Array]]:
+def quantized(
+    model: Floating, found: Sequence[tuple[float, int]], settings: Quantize
+) -> tuple[Any, list[Array]]:
     """Return the integer module and its weights, in the form of an import.
 
     `found` holds a scale and a zero point for each point.

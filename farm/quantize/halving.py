@@ -39,9 +39,14 @@ def floating(imported: Imported, what: str) -> Floating:
     module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
     if is_quantized(module):
         fix = "use it as it is, or halve the float model that it was made of"
-        raise ModelError(f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix)
+        raise ModelError(
+            f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix
+        )
     if not any(map(_is_weight, _constants(module))):
-        why = f"it has no weight of float32 and of {LEAST_BYTES} bytes or more whose numbers float16 can hold"
+        why = (
+            f"it has no weight of float32 and of {LEAST_BYTES} bytes or more whose numbers "
+            "float16 can hold"
+        )
         raise ModelError(f"{what} has nothing to keep in float16", why, "use it as it is")
     return Floating(imported, module, _points(module))
 
@@ -67,16 +72,29 @@ def remarks(module: tvm.IRModule) -> list[str]:
     for value in _constants(module):
         if _is_weight(value):
             size = np.abs(value[value != 0])
-            small, zero, total = small + int((size < LEAST_NORMAL).sum()), zero + int((size <= LEAST).sum()), total + value.size
+            small, zero, total = (
+                small + int((size < LEAST_NORMAL).sum()),
+                zero + int((size <= LEAST).sum()),
+                total + value.size,
+            )
         elif _is_large(value):
             largest = float(np.abs(value).max())
             shape = "x".join(map(str, value.shape))
-            why = f"{largest:.3g} is above {LARGEST:.0f}" if np.isfinite(largest) else "it holds numbers that are not finite"
+            why = (
+                f"{largest:.3g} is above {LARGEST:.0f}"
+                if np.isfinite(largest)
+                else "it holds numbers that are not finite"
+            )
             found.append(f"a weight of {shape} stays float32: {why}")
     if small:
         are = "is" if small == 1 else "are"
-        lost = {0: "none becomes zero", 1: "1 of them becomes zero"}.get(zero, f"{zero} of them become zero")
-        found.append(f"{small} of {total} numbers {are} below {LEAST_NORMAL:.1e}, where float16 has fewer digits; {lost}")
+        lost = {0: "none becomes zero", 1: "1 of them becomes zero"}.get(
+            zero, f"{zero} of them become zero"
+        )
+        found.append(
+            f"{small} of {total} numbers {are} below {LEAST_NORMAL:.1e}, where float16 has "
+            f"fewer digits; {lost}"
+        )
     return found
 
 
@@ -84,9 +102,15 @@ def _points(module: tvm.IRModule) -> list[Point]:
     """Return the results computed from the weights, in order; for a tuple, its first element."""
     bindings, found = bindings_of(module), []
     bound = {binding.var: binding.value for binding in bindings}
-    direct = {binding.var for binding in bindings if any(map(_is_weight, _constants_in(binding.value)))}
+    direct = {
+        binding.var for binding in bindings if any(map(_is_weight, _constants_in(binding.value)))
+    }
     for binding in bindings:
-        first = isinstance(binding.value, relax.TupleGetItem) and int(binding.value.index) == 0 and binding.value.tuple_value in direct
+        first = (
+            isinstance(binding.value, relax.TupleGetItem)
+            and int(binding.value.index) == 0
+            and binding.value.tuple_value in direct
+        )
         if (binding.var in direct or first) and str(getattr(binding.var.ty, "dtype", "")) == SINGLE:
             found.append(Point(binding.var, named(binding.var, bound)))
     return found

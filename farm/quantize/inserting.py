@@ -26,7 +26,17 @@ from farm.types import Quantize
 Array = np.ndarray[Any, Any]
 _WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # axis of the output channels
 _IMAGE = 4  # number of axes
-_BEHIND = ("add", "maximum", "minimum", "relu", "reshape", "permute_dims", "max_pool2d", "flatten", "squeeze")
+_BEHIND = (
+    "add",
+    "maximum",
+    "minimum",
+    "relu",
+    "reshape",
+    "permute_dims",
+    "max_pool2d",
+    "flatten",
+    "squeeze",
+)
 
 
 @dataclass(frozen=True)
@@ -55,23 +65,37 @@ def quantized_places(call: object) -> list[int]:
     if not isinstance(call, Call) or not name:
         return []
     if name in _WEIGHT_AXIS:
-        return [0] if isinstance(call.args[0], relax.Var) and _is_float(call.args[0]) and _weight(call) is not None else []
+        return (
+            [0]
+            if isinstance(call.args[0], relax.Var)
+            and _is_float(call.args[0])
+            and _weight(call) is not None
+            else []
+        )
     image = int(getattr(call.args[0].ty, "ndim", 0)) == _IMAGE if call.args else False
     if not image or not _is_float(call):
         return []
     if name in ("relax.add", "relax.subtract"):
         both = all(isinstance(one, relax.Var) and str(one.ty) == str(call.ty) for one in call.args)
         return [0, 1] if both else []
-    averages = name in ("relax.nn.adaptive_avg_pool2d", "relax.nn.avg_pool2d") or (name == "relax.mean" and _spatial(call))
+    averages = name in ("relax.nn.adaptive_avg_pool2d", "relax.nn.avg_pool2d") or (
+        name == "relax.mean" and _spatial(call)
+    )
     return [0] if averages and isinstance(call.args[0], relax.Var) else []
 
 
-def inserted(module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize) -> tvm.IRModule:
+def inserted(
+    module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize
+) -> tvm.IRModule:
     """Return the module with its points quantized and its weights as int8.
 
     `scales` holds a scale and a zero point for each point.
     """
-    inserter = _Inserter(module, dict(zip((point.variable for point in points(module)), scales, strict=True)), settings)
+    inserter = _Inserter(
+        module,
+        dict(zip((point.variable for point in points(module)), scales, strict=True)),
+        settings,
+    )
     result = module.clone()
     result["main"] = inserter.visit_expr(module["main"])
     return result
@@ -101,7 +125,9 @@ def dequantized(module: tvm.IRModule) -> list[relax.Var]:
 
 @mutator
 class _Inserter(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule, scales: dict[relax.Var, tuple[float, int]], settings: Quantize) -> None:
+    def __init__(
+        self, module: tvm.IRModule, scales: dict[relax.Var, tuple[float, int]], settings: Quantize
+    ) -> None:
         super().__init__(module)
         self._scales, self._settings = scales, settings
         self._made: dict[relax.Var, relax.Expr] = {}
@@ -113,7 +139,10 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if not places:
             return call
-        arguments = [self._dequantized(given[place], one) if place in places else one for place, one in enumerate(call.args)]
+        arguments = [
+            self._dequantized(given[place], one) if place in places else one
+            for place, one in enumerate(call.args)
+        ]
         if weight is not None:
             arguments[1] = self._weight(weight, _WEIGHT_AXIS[call.op.name])
         return relax.Call(call.op, arguments, call.attrs, call.ty_args)
@@ -122,7 +151,9 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
         if original not in self._made:
             scale, zero = self._scales[original]
             numbers = (relax.const(scale, "float32"), relax.const(zero, "uint8"))
-            whole = self.builder_.emit(relax.op.quantize(value, *numbers, axis=0, out_dtype="uint8"))
+            whole = self.builder_.emit(
+                relax.op.quantize(value, *numbers, axis=0, out_dtype="uint8")
+            )
             self._made[original] = self.builder_.emit(relax.op.dequantize(whole, *numbers, axis=0))
         return self._made[original]
 
@@ -130,7 +161,11 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
         scales = weight_scales(weight, axis, self._settings)
         values = quantized_weight(weight, scales, axis)
         zeros = relax.const(np.zeros(scales.shape, np.int8), "int8")
-        return self.builder_.emit(relax.op.dequantize(relax.const(values, "int8"), relax.const(scales, "float32"), zeros, axis=axis))
+        return self.builder_.emit(
+            relax.op.dequantize(
+                relax.const(values, "int8"), relax.const(scales, "float32"), zeros, axis=axis
+            )
+        )
 
 
 def _weight(call: Call) -> Array | None:
@@ -140,7 +175,12 @@ def _weight(call: Call) -> Array | None:
     """
     weight = constant(call.args[1])
     axis = _WEIGHT_AXIS[call.op.name]
-    if weight is None or weight.dtype != np.float32 or weight.ndim != (_IMAGE if axis == 0 else 2) or not np.isfinite(weight).all():
+    if (
+        weight is None
+        or weight.dtype != np.float32
+        or weight.ndim != (_IMAGE if axis == 0 else 2)
+        or not np.isfinite(weight).all()
+    ):
         return None
     plain = axis == 1 or (call.attrs.data_layout, call.attrs.kernel_layout) == ("NCHW", "OIHW")
     return weight if plain and weight.size // weight.shape[axis] < MOST_PRODUCTS else None

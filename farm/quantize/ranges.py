@@ -120,7 +120,10 @@ def _divergence(counts: Array, kept: int, levels: int) -> float:
     ours[-1] += counts[kept:].sum()
     starts = np.arange(levels) * kept // levels
     filled = inside > 0
-    sums, occupied = np.add.reduceat(inside, starts), np.add.reduceat(filled.astype(np.float64), starts)
+    sums, occupied = (
+        np.add.reduceat(inside, starts),
+        np.add.reduceat(filled.astype(np.float64), starts),
+    )
     each = np.divide(sums, occupied, out=np.zeros(levels), where=occupied > 0)
     theirs = np.repeat(each, np.diff(np.append(starts, kept))) * filled
     if not theirs.any():

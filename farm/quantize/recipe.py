@@ -64,8 +64,15 @@ def write(path: Path, recipe: Recipe) -> None:
 
     Raises ModelError if the file cannot be written.
     """
-    source = recipe.source if is_python(recipe.source) else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
-    tensors = [{"name": name, "scale": scale, "zero": zero} for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)]
+    source = (
+        recipe.source
+        if is_python(recipe.source)
+        else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
+    )
+    tensors = [
+        {"name": name, "scale": scale, "zero": zero}
+        for name, (scale, zero) in zip(recipe.names, recipe.scales, strict=True)
+    ]
     content = {
         "schema": _schema(recipe.settings.dtype),
         "source": source,
@@ -85,7 +92,11 @@ def write(path: Path, recipe: Recipe) -> None:
         part.replace(path)
     except OSError as exc:
         part.unlink(missing_ok=True)
-        raise ModelError(f"{path} cannot be written", str(exc.strerror), "name a file in a folder of yours: -o FILE") from exc
+        raise ModelError(
+            f"{path} cannot be written",
+            str(exc.strerror),
+            "name a file in a folder of yours: -o FILE",
+        ) from exc
 
 
 def read(path: Path) -> Recipe:
@@ -96,7 +107,11 @@ def read(path: Path) -> Recipe:
         check_regular(path)
         content = json.loads(path.read_text())
         if content["schema"] != expected:
-            raise ModelError(f"{path} is of another version of farm", f"it is a {content['schema']}, this farm reads {expected}", again)
+            raise ModelError(
+                f"{path} is of another version of farm",
+                f"it is a {content['schema']}, this farm reads {expected}",
+                again,
+            )
         return _recipe(content, path.resolve().parent)
     except OSError as exc:
         raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
@@ -111,7 +126,10 @@ def _schema(dtype: str) -> str:
 
 def _command(dtype: str) -> str:
     """Return the command that makes a recipe."""
-    return f"farm quantize MODEL {'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
+    return (
+        "farm quantize MODEL "
+        f"{'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
+    )
 
 
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
@@ -156,14 +174,31 @@ def float_model(model: Model, recipe: Recipe) -> Model:
             "where you trust whoever made the file: --trust, or `trust = true` in devices.toml",
         )
     shapes = {**recipe.shapes, **model.shapes}
-    plain = replace(model, quantize=None, calibration_data=None, values={**recipe.values, **model.values})
-    return replace(plain, source=recipe.source, shapes=shapes, dtypes={**recipe.dtypes, **model.dtypes}, module=recipe.module)
+    plain = replace(
+        model, quantize=None, calibration_data=None, values={**recipe.values, **model.values}
+    )
+    return replace(
+        plain,
+        source=recipe.source,
+        shapes=shapes,
+        dtypes={**recipe.dtypes, **model.dtypes},
+        module=recipe.module,
+    )
 
 
-def check_fits(recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str) -> None:
+def check_fits(
+    recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str
+) -> None:
     """Raise ModelError if a float model is not the one of the recipe."""
     taken = {spec.name: (spec.shape[1:], spec.dtype) for spec in inputs}
     given = {name: (value.shape[1:], value.dtype.name) for name, value in recipe.example.items()}
     if (tuple(names), weights, taken) != (recipe.names, recipe.weights, given):
-        why = f"{Path(recipe.source).name} has other layers, weights or inputs than when it was quantized"
-        raise ModelError(f"{what} no longer fits its float model", why, f"quantize it again: {_command(recipe.settings.dtype)}")
+        why = (
+            f"{Path(recipe.source).name} has other layers, weights or inputs than when it was "
+            "quantized"
+        )
+        raise ModelError(
+            f"{what} no longer fits its float model",
+            why,
+            f"quantize it again: {_command(recipe.settings.dtype)}",
+        )

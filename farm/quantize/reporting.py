@@ -25,7 +25,9 @@ _LAYER_SAMPLES = 16
 _ROUNDS = 9
 
 
-def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note: Note) -> Quantized:
+def report(
+    model: Model, floating: Floating, recipe: Recipe, host: Profile, note: Note
+) -> Quantized:
     """Compare a float model with its quantized form.
 
     Layers are compared on samples of `calibration_data`, accuracy on the labelled samples of
@@ -46,12 +48,19 @@ def report(model: Model, floating: Floating, recipe: Recipe, host: Profile, note
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
-    seconds = in_turns({"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))}, so_often(_ROUNDS))
+    seconds = in_turns(
+        {"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))},
+        so_often(_ROUNDS),
+    )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
-    return Quantized(layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks))
+    return Quantized(
+        layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks)
+    )
 
 
-def _layers(model: Model, floating: Floating, observed: Any, host: Profile, note: Note) -> tuple[tuple[LayerError, ...], float]:
+def _layers(
+    model: Model, floating: Floating, observed: Any, host: Profile, note: Note
+) -> tuple[tuple[LayerError, ...], float]:
     """Return the signal-to-noise ratios in dB of the points, the worst first, and of the outputs.
 
     `observed` is the quantized module with the points as additional outputs.
@@ -71,7 +80,10 @@ def _layers(model: Model, floating: Floating, observed: Any, host: Profile, note
                 noise[place] += float(np.sum(np.square(one.astype(np.float64) - other)))
         note(f"comparing layers: {done + 1} of {total} samples", (done + 1) / total)
     *ratios, output = (_decibels(*pair) for pair in zip(signal, noise, strict=True))
-    found = [LayerError(index, name, ratio) for index, (name, ratio) in enumerate(zip(floating.names, ratios, strict=True))]
+    found = [
+        LayerError(index, name, ratio)
+        for index, (name, ratio) in enumerate(zip(floating.names, ratios, strict=True))
+    ]
     return tuple(sorted(found, key=lambda layer: layer.snr_db)), output
 
 
@@ -93,7 +105,9 @@ def _decibels(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
-def _accuracy(model: Model, imported: Imported, runs: tuple[Run, Run], note: Note) -> tuple[tuple[int, int], int, str]:
+def _accuracy(
+    model: Model, imported: Imported, runs: tuple[Run, Run], note: Note
+) -> tuple[tuple[int, int], int, str]:
     """Return how many labelled samples the float and the quantized model get right.
 
     The second value is the number of labelled samples; the third is the reason if there are none.
@@ -110,5 +124,8 @@ def _accuracy(model: Model, imported: Imported, runs: tuple[Run, Run], note: Not
         given = [sample.inputs[spec.name] for spec in imported.inputs]
         for which, run in enumerate(runs):
             correct[which] += int(run(given)[0].argmax() == sample.label)
-        note(f"{Path(path).name}: {done + 1} of {len(samples)} labelled samples", (done + 1) / len(samples))
+        note(
+            f"{Path(path).name}: {done + 1} of {len(samples)} labelled samples",
+            (done + 1) / len(samples),
+        )
     return (correct[0], correct[1]), len(samples), ""

@@ -108,7 +108,9 @@ class BlockingSession:
     def invoke(self, function: RemoteObject, arguments: Sequence[Any]) -> Any:
         """Call a function of the server by its handle."""
         passed = [_passed(one) for one in arguments]
-        return self.owned(self._wait(self._session.call(function, *passed, deadline=self._deadline)))
+        return self.owned(
+            self._wait(self._session.call(function, *passed, deadline=self._deadline))
+        )
 
     def copied(self, tensor: RemoteTensor) -> bytearray:
         """Return the elements of a tensor of the server."""

@@ -31,7 +31,10 @@ class RemoteVirtualMachine:
         allocators = [(one.type, one.number, _POOLED_ALLOCATOR) for one in devices]
         self.module.function("vm_initialization")(*(value for one in allocators for value in one))
         self._device = device
-        self._functions = {name: self.module.function(name) for name in ("set_input", "invoke_stateful", "get_output", "get_output_arity")}
+        self._functions = {
+            name: self.module.function(name)
+            for name in ("set_input", "invoke_stateful", "get_output", "get_output_arity")
+        }
 
     def set_input(self, function: str, *arguments: Any) -> None:
         """Set the arguments of a function: tensors and objects of the server."""
@@ -56,7 +59,11 @@ class RemoteVirtualMachine:
             if isinstance(output, Tensor):
                 return [output]
             raise self.module.session.violation("an output that is no tensor")
-        if not isinstance(arity, int) or not 0 <= arity <= _MOST_OUTPUTS or len(place) > _MOST_NESTED:
+        if (
+            not isinstance(arity, int)
+            or not 0 <= arity <= _MOST_OUTPUTS
+            or len(place) > _MOST_NESTED
+        ):
             raise self.module.session.violation("outputs that are none")
         found: list[Tensor] = []
         for index in range(arity):

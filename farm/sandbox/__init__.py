@@ -62,7 +62,9 @@ def support() -> Support:
     abi, filters = landlock.abi(), seccomp.available()
     missing = [] if abi else ["Landlock, of Linux 5.13 and later"]
     missing += [] if filters else ["seccomp filters for x86-64 or aarch64"]
-    return Support(abi, filters, f"the kernel does not offer {' or '.join(missing)}" if missing else "")
+    return Support(
+        abi, filters, f"the kernel does not offer {' or '.join(missing)}" if missing else ""
+    )
 
 
 _servers: list[ForkServer] = []
@@ -93,4 +95,6 @@ def run(
         return _servers[0].run(request, note, types)
     except (EOFError, BrokenPipeError) as exc:
         _servers.clear()
-        raise InternalError(f"{what}: the process that makes sandboxes has ended", str(exc)) from exc
+        raise InternalError(
+            f"{what}: the process that makes sandboxes has ended", str(exc)
+        ) from exc

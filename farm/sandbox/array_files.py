@@ -33,11 +33,25 @@ def read_arrays(path: Path) -> dict[str, Array]:
                 raise ValueError("an array is compressed")
             if sum(entry.file_size for entry in entries) > path.stat().st_size:
                 raise ValueError("its arrays are larger than the file")
-            return {entry.filename.removesuffix(".npy"): _array(archive.read(entry)) for entry in entries}
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError, EOFError, zipfile.BadZipFile) as exc:
+            return {
+                entry.filename.removesuffix(".npy"): _array(archive.read(entry))
+                for entry in entries
+            }
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RuntimeError,
+        MemoryError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as exc:
         # RuntimeError: an encrypted entry, a method of compression that is not known, recursion
         fix = f"rm -r {shlex.quote(str(path.parent))}"
-        raise ModelError(f"{path.name} is damaged", f"{type(exc).__name__}: {exc}"[:600], fix) from exc
+        raise ModelError(
+            f"{path.name} is damaged", f"{type(exc).__name__}: {exc}"[:600], fix
+        ) from exc
 
 
 def _array(content: bytes) -> Array:
@@ -47,6 +61,12 @@ def _array(content: bytes) -> Array:
     header = read_npy_header(file)
     shape, dtype, count = header.shape, header.dtype, math.prod(header.shape)
     if dtype.hasobject or len(content) - file.tell() != dtype.itemsize * count:
-        raise ValueError(f"an array of {dtype} {list(shape)} has {len(content) - file.tell()} bytes"[:200])
-    values = np.frombuffer(content, dtype, count, file.tell()) if dtype.itemsize * count else np.empty(count, dtype)
+        raise ValueError(
+            f"an array of {dtype} {list(shape)} has {len(content) - file.tell()} bytes"[:200]
+        )
+    values = (
+        np.frombuffer(content, dtype, count, file.tell())
+        if dtype.itemsize * count
+        else np.empty(count, dtype)
+    )
     return values.reshape(shape, order="F" if header.fortran else "C").copy(order="K")

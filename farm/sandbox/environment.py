@@ -32,8 +32,27 @@ NAMES = frozenset(
         "XDG_DATA_HOME",
     )
 )
-BEGINNINGS = ("CUDA_", "GOMP_", "KMP_", "LC_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_", "TVM_")
-_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASS", "SECRET", "TOKEN")  # in a name with such a beginning
+BEGINNINGS = (
+    "CUDA_",
+    "GOMP_",
+    "KMP_",
+    "LC_",
+    "MALLOC_",
+    "MKL_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "TORCH_",
+    "TVM_",
+)
+_SECRET = (
+    "AUTH",
+    "CREDENTIAL",
+    "KEY",
+    "PASS",
+    "SECRET",
+    "TOKEN",
+)  # in a name with such a beginning
 _ENV_START, _ENV_END = 47, 48  # of the fields of /proc/self/stat behind the program's name
 
 

@@ -103,7 +103,10 @@ class _Unpickler(pickle.Unpickler):
             return array_of
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
-        if any(module == ours or module.startswith(f"{ours}.") for ours in _OURS) and "." not in name:
+        if (
+            any(module == ours or module.startswith(f"{ours}.") for ours in _OURS)
+            and "." not in name
+        ):
             found = super().find_class(module, name)
             if isinstance(found, type) and is_dataclass(found):
                 return checked(found)

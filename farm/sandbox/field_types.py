@@ -20,7 +20,14 @@ def wrong_field(value: Any, known: tuple[type, ...] = ()) -> str:
     only.
     """
     hints = _hints(type(value), known)  # type: ignore[arg-type]
-    return next((field.name for field in fields(value) if not fits(getattr(value, field.name), hints[field.name])), "")
+    return next(
+        (
+            field.name
+            for field in fields(value)
+            if not fits(getattr(value, field.name), hints[field.name])
+        ),
+        "",
+    )
 
 
 @functools.cache
@@ -61,20 +68,25 @@ def _fits_container(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool
     if not isinstance(value, origin) or isinstance(value, (str, bytes)):
         return False
     if isinstance(value, Mapping):
-        return all(fits(key, arguments[0]) and fits(one, arguments[1]) for key, one in value.items())
+        return all(
+            fits(key, arguments[0]) and fits(one, arguments[1]) for key, one in value.items()
+        )
     if isinstance(value, (Sequence, Set)):
         return all(fits(one, arguments[0]) for one in value)
     return not isinstance(value, Collection) or type(value).__module__ == "numpy"
 
 
 def checked(cls: type, known: tuple[type, ...] = ()) -> Any:
-    """Return a function that constructs a dataclass and raises TypeError for a field of another type."""
+    """Return a constructor of a dataclass that raises TypeError for a field of another type."""
     assert is_dataclass(cls)
 
     def construct(*arguments: Any) -> Any:
         value = cls(*arguments)
         if name := wrong_field(value, known):
-            raise TypeError(f"{cls.__name__}.{name} is {type(getattr(value, name)).__name__}, or holds another type")
+            raise TypeError(
+                f"{cls.__name__}.{name} is {type(getattr(value, name)).__name__}, or holds "
+                "another type"
+            )
         return value
 
     return construct

@@ -45,7 +45,9 @@ _MOST_BYTES = 1 << 30  # limit for a progress message or a result
 _LOG = "output.log"
 _LEAST_ROOM_BYTES = 64 << 10  # on a disk that is not full
 _KILL_FIRST = "1000"  # written to oom_score_adj: kill this process first if memory runs out
-_START = "import sys; sys.path[:] = {path!r}; from farm.sandbox import fork_server; fork_server.main()"
+_START = (
+    "import sys; sys.path[:] = {path!r}; from farm.sandbox import fork_server; fork_server.main()"
+)
 _OUT_OF_MEMORY = (
     "MemoryError",
     "bad_alloc",
@@ -57,7 +59,10 @@ _AGAIN = "export the model again, or take another file of it"
 _DISTRUST = "do not use this file: it has taken over the process that read it"
 _REFUSALS = ("Permission denied", "Operation not permitted", "PermissionError")
 
-_RULE = "a model is imported in a sandbox, where it reads its own files, and reads, writes and starts nothing else"
+_RULE = (
+    "a model is imported in a sandbox, where it reads its own files, and reads, writes and starts "
+    "nothing else"
+)
 
 Task = Callable[..., Any]
 
@@ -152,7 +157,9 @@ class ForkServer:
         output = _read(request.scratch / _LOG)
         if result is None:
             if _is_full(request.scratch):  # LLVM ends the process that cannot write
-                full = full_disk(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.scratch)))
+                full = full_disk(
+                    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.scratch))
+                )
                 assert full
                 raise full
             cause = process.crash_cause(doing, output)
@@ -165,7 +172,9 @@ class ForkServer:
         raise _explained(value, said, request.policy)
 
 
-def _listen(connection: Connection, note: Callable[[Any], None], types: Sequence[type]) -> tuple[Word, Any] | None:
+def _listen(
+    connection: Connection, note: Callable[[Any], None], types: Sequence[type]
+) -> tuple[Word, Any] | None:
     """Return the result or the error that a task sends, and call `note` with its progress messages.
 
     Returns None if the task ends without either, or sends a message of an invalid form.
@@ -177,7 +186,9 @@ def _listen(connection: Connection, note: Callable[[Any], None], types: Sequence
             return None
         except Exception as error:  # reading hostile bytes may raise any exception
             what = "a model's process sent what is no answer"
-            return Word.FAILED, ModelError(what, f"{type(error).__name__}: {error}"[:600], _DISTRUST)
+            return Word.FAILED, ModelError(
+                what, f"{type(error).__name__}: {error}"[:600], _DISTRUST
+            )
         if word is Word.NOTE:
             note(value)
         elif word is Word.DONE or (word is Word.FAILED and isinstance(value, FarmError)):
@@ -196,7 +207,9 @@ def _explained(error: FarmError, said: str, policy: Policy) -> FarmError:
     """Return the error, with the rule of the sandbox that caused it, if its text shows one."""
     text = f"{error.what} {error.why} {said if not error.why else ''}"
     if any(sign in text for sign in _OUT_OF_MEMORY):
-        allowed = f"a model's process may allocate {policy.memory_bytes / 1e9:.1f} GB on this machine"
+        allowed = (
+            f"a model's process may allocate {policy.memory_bytes / 1e9:.1f} GB on this machine"
+        )
         why = f"{error.why}; {allowed}" if error.why else allowed
         return ModelError(
             error.what,

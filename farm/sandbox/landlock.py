@@ -49,8 +49,18 @@ class Access(IntFlag):
 READ = Access.READ_FILE | Access.READ_DIR
 # Making links is not among these rights: a process without restrictions reads the written files
 # later.
-WRITE = READ | Access.WRITE_FILE | Access.TRUNCATE | Access.MAKE_REG | Access.MAKE_DIR | Access.REMOVE_FILE | Access.REMOVE_DIR
-_OF_FILES = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE | Access.IOCTL_DEV
+WRITE = (
+    READ
+    | Access.WRITE_FILE
+    | Access.TRUNCATE
+    | Access.MAKE_REG
+    | Access.MAKE_DIR
+    | Access.REMOVE_FILE
+    | Access.REMOVE_DIR
+)
+_OF_FILES = (
+    Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE | Access.IOCTL_DEV
+)
 _ALL_OF_ABI_1 = (Access.MAKE_SYM << 1) - 1
 _ADDED = {2: Access.REFER, 3: Access.TRUNCATE, 5: Access.IOCTL_DEV}
 
@@ -98,8 +108,13 @@ def restrict(read: Iterable[Path], write: Iterable[Path], version: int) -> None:
         os.close(made)
 
 
-def ruleset(read: Iterable[Path], write: Iterable[Path], version: int, execute: Iterable[Path] = ()) -> int:
-    """Return the descriptor of the rules of `restrict`; programs of `execute` may be started, too."""
+def ruleset(
+    read: Iterable[Path], write: Iterable[Path], version: int, execute: Iterable[Path] = ()
+) -> int:
+    """Return the descriptor of the rules of `restrict`.
+
+    Programs of `execute` may be started, too.
+    """
     rules = [(path, READ) for path in read] + [(path, WRITE) for path in write]
     rules += [(path, READ | Access.EXECUTE) for path in execute]
     made = _create(version)
@@ -116,7 +131,9 @@ def _create(version: int) -> int:
     attributes = _Ruleset(handled(version), _TCP, _SCOPES)
     # Size of the structure in this ABI, in bytes
     known = 24 if version >= 6 else 16 if version >= 4 else 8
-    return system_call(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(known), ctypes.c_uint32(0))
+    return system_call(
+        _CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(known), ctypes.c_uint32(0)
+    )
 
 
 def _add(ruleset: int, path: Path, rights: Access) -> None:
@@ -128,6 +145,8 @@ def _add(ruleset: int, path: Path, rights: Access) -> None:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= _OF_FILES
         rule = ctypes.byref(_PathBeneath(rights, place))
-        system_call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+        system_call(
+            _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0)
+        )
     finally:
         os.close(place)

@@ -80,7 +80,9 @@ def files_of_python() -> tuple[Path, ...]:
     Folders of the user's own code are not among them.
     """
     places = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix), *_packages()}
-    places |= {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places |= {
+        Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
     places |= {Path(entry) for entry in sys.path if Path(entry).name in _INSTALLED}
     return tuple(sorted({place.resolve() for place in places} - {Path("/"), Path.home().resolve()}))
 

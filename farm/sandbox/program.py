@@ -31,7 +31,7 @@ do(system.syscall(ctypes.c_long(446), ctypes.c_int(ruleset), ctypes.c_uint32(0))
 os.close(ruleset)
 do(system.syscall(ctypes.c_long(call), ctypes.c_uint(1), ctypes.c_uint(0), ctypes.byref(Program(len(code) // 8, code))))
 os.execve(sys.argv[4], sys.argv[4:], {})
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,9 @@ class Restricted:
 
 
 @contextlib.contextmanager
-def restricted(command: Sequence[str | Path], read: Sequence[Path], write: Sequence[Path]) -> Iterator[Restricted]:
+def restricted(
+    command: Sequence[str | Path], read: Sequence[Path], write: Sequence[Path]
+) -> Iterator[Restricted]:
     """Yield a command that runs `command`, a program by its path, with these files only.
 
     The program gets no environment. The kernel must have what `sandbox.support` reports. Raises
@@ -52,10 +54,21 @@ def restricted(command: Sequence[str | Path], read: Sequence[Path], write: Seque
     machine = seccomp.architecture()
     assert machine is not None, "asked for without a sandbox"
     program = Path(command[0])
-    ruleset = landlock.ruleset(read, (*write, *WRITABLE_DEVICES), landlock.abi(), execute=(program,))
+    ruleset = landlock.ruleset(
+        read, (*write, *WRITABLE_DEVICES), landlock.abi(), execute=(program,)
+    )
     try:
         code = seccomp.packed(seccomp.program(machine, None))
-        start = (sys.executable, "-I", "-S", "-c", _START, str(ruleset), str(machine.seccomp), code.hex())
+        start = (
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _START,
+            str(ruleset),
+            str(machine.seccomp),
+            code.hex(),
+        )
         yield Restricted((*start, *map(str, command)), ruleset)
     finally:
         os.close(ruleset)

@@ -130,7 +130,9 @@ def program(machine: Architecture, process: int | None) -> Code:
     ]
     for names, error in _REFUSED:
         allowed_names = () if process is not None else (_BECOME,)
-        for number in filter(None, (machine.number(name) for name in names if name not in allowed_names)):
+        for number in filter(
+            None, (machine.number(name) for name in names if name not in allowed_names)
+        ):
             code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | error)]
     refused, allowed = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
 

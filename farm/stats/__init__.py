@@ -19,7 +19,15 @@ from farm.stats.changepoints import Step, steps
 from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, compare, uncertainty
 from farm.stats.efficiency import each_j, energy_j, per_second, power_w
 from farm.stats.paired_test import LEAST_ROUNDS, compare_in_turns, ratio_in_turns
-from farm.stats.quantiles import P90_COUNT, P95_COUNT, P99_COUNT, latency, median_interval, rounds, spread
+from farm.stats.quantiles import (
+    P90_COUNT,
+    P95_COUNT,
+    P99_COUNT,
+    latency,
+    median_interval,
+    rounds,
+    spread,
+)
 from farm.stats.tensor_fingerprint import apart, likeness
 from farm.stats.topk import best
 from farm.stats.verdict import JUDGED_COUNT, below, drifted, judge, settled, verdict

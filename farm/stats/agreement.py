@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _COUNTS = 0.01
 
 
-def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits) -> Agreement:
+def agreement(
+    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits
+) -> Agreement:
     """Return the agreement of outputs with the reference's: the worst over all outputs.
 
     The outputs may have any shape; never raises. An output is right if it is within all limits. The
@@ -28,7 +30,10 @@ def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]
     """
     if not reference or len(outputs) != len(reference):
         return Agreement(math.inf, -math.inf, None, False)
-    found = [_compare(ours, theirs, limits.max_abs) for ours, theirs in zip(outputs, reference, strict=True)]
+    found = [
+        _compare(ours, theirs, limits.max_abs)
+        for ours, theirs in zip(outputs, reference, strict=True)
+    ]
     top1, top5 = _shares(outputs, reference)
     result = Agreement(
         max_abs=max(one.max_abs for one in found),
@@ -48,11 +53,23 @@ def agreement(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]
 def _beyond(found: Agreement, limits: Limits) -> str:
     """Return which limit other than the absolute one is exceeded, in words; empty if none is."""
     if limits.min_snr_db is not None and found.snr_db < limits.min_snr_db:
-        return f"its signal to noise is {found.snr_db:.1f} dB, and {limits.min_snr_db:g} dB are the limit"
-    if limits.min_cosine is not None and found.cosine is not None and found.cosine < limits.min_cosine:
-        return f"its cosine with the reference is {found.cosine:.4f}, and {limits.min_cosine:g} is the limit"
+        return (
+            f"its signal to noise is {found.snr_db:.1f} dB, and {limits.min_snr_db:g} dB are the "
+            "limit"
+        )
+    if (
+        limits.min_cosine is not None
+        and found.cosine is not None
+        and found.cosine < limits.min_cosine
+    ):
+        return (
+            f"its cosine with the reference is {found.cosine:.4f}, and {limits.min_cosine:g} is "
+            "the limit"
+        )
     if limits.same_top1 and found.same_top1 is False:
-        return f"its best class is the reference's in {100 * (found.top1 or 0):.0f} % of the rows only"
+        return (
+            f"its best class is the reference's in {100 * (found.top1 or 0):.0f} % of the rows only"
+        )
     return ""
 
 
@@ -96,7 +113,13 @@ def _compare(ours: NDArray[Any], theirs: NDArray[Any], most: float | None) -> _C
         bar = (most or 0.0) * max(1.0, float(signal.max()))
     max_abs = float(distance.max())
     within = math.isfinite(max_abs) and (most is None or max_abs <= bar)
-    return _Compared(max_abs, _relative(distance, signal), _snr_db(signal, distance), _cosine(a, b, max_abs), within)
+    return _Compared(
+        max_abs,
+        _relative(distance, signal),
+        _snr_db(signal, distance),
+        _cosine(a, b, max_abs),
+        within,
+    )
 
 
 def _relative(distance: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
@@ -123,7 +146,9 @@ def _cosine(ours: NDArray[Any], theirs: NDArray[Any], max_abs: float) -> float:
         return 0.0
     finite = np.isfinite(ours) & np.isfinite(theirs)
     # scaled so that squares stay in range
-    a, b = (values[finite] / (np.abs(values[finite]).max(initial=0) or 1.0) for values in (ours, theirs))
+    a, b = (
+        values[finite] / (np.abs(values[finite]).max(initial=0) or 1.0) for values in (ours, theirs)
+    )
     norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     return float(np.vdot(b, a).real) / norms if norms else 0.0
 
@@ -160,7 +185,9 @@ def _log10_norm(values: NDArray[np.float64]) -> float:
     return math.log10(largest) + math.log10(float(np.sum(scaled * scaled))) / 2
 
 
-def _shares(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> tuple[float | None, float | None]:
+def _shares(
+    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]
+) -> tuple[float | None, float | None]:
     """Return the top-1 and top-5 agreement of the first output that is a matrix of class scores.
 
     The matrix is rows x classes. Top-1 is the share of rows with the same best class, top-5 the
@@ -170,13 +197,20 @@ def _shares(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
     import numpy as np
 
     for ours, theirs in zip(outputs, reference, strict=True):
-        if theirs.ndim == 2 and theirs.shape[1] > 1 and theirs.shape[0] > 0 and theirs.dtype.kind in "fiu":
+        if (
+            theirs.ndim == 2
+            and theirs.shape[1] > 1
+            and theirs.shape[0] > 0
+            and theirs.dtype.kind in "fiu"
+        ):
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 return 0.0, 0.0
             wanted = theirs.argmax(1)
             score = np.take_along_axis(ours, wanted[:, None], 1)
             # ties: lower index first
-            before = (ours > score) | ((ours == score) & (np.arange(ours.shape[1]) < wanted[:, None]))
+            before = (ours > score) | (
+                (ours == score) & (np.arange(ours.shape[1]) < wanted[:, None])
+            )
             # a NaN score is never among the best
             among = (before.sum(1) < 5) & (score[:, 0] == score[:, 0])
             return float((ours.argmax(1) == wanted).mean()), float(among.mean())

@@ -53,10 +53,14 @@ def steps(values: Sequence[float]) -> list[Step]:
         ends.append(cut[ends[-1]])
     bounds = ends[::-1]
     typical = [statistics.median(values[begin:end]) for begin, end in itertools.pairwise(bounds)]
-    return [Step(index, a, b) for index, a, b in zip(bounds[1:-1], typical, typical[1:], strict=False)]
+    return [
+        Step(index, a, b) for index, a, b in zip(bounds[1:-1], typical, typical[1:], strict=False)
+    ]
 
 
-def _extend(values: Sequence[float], begin: int, cost: float, best: list[float], cut: list[int]) -> None:
+def _extend(
+    values: Sequence[float], begin: int, cost: float, best: list[float], cut: list[int]
+) -> None:
     """Try all segments that begin at `begin`; update `best` and `cut` at each possible end.
 
     `cost` is the cost of everything before `begin`, with the penalty of the cut. `best` is the

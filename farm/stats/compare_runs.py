@@ -71,26 +71,54 @@ class Comparison:
 
         The upper end of the interval must reach 1 + `slowdown`.
         """
-        return self.change is Change.SLOWER and self.interval is not None and self.interval[1] >= 1 + slowdown
+        return (
+            self.change is Change.SLOWER
+            and self.interval is not None
+            and self.interval[1] >= 1 + slowdown
+        )
 
 
-def compare(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE) -> list[Comparison]:
+def compare(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
+) -> list[Comparison]:
     """Test, for each pair of runs, whether the second is slower than the first.
 
     A run is its seconds per inference, in order of time. All tests together raise a false alarm
     with a probability of at most 1 - `confidence`.
     """
     parts = [(rounds(first), rounds(second)) for first, second in pairs]
-    tested = [index for index, (a, b) in enumerate(parts) if a and b and all(statistics.median(side) > 0 for side in pairs[index])]
-    raw = [mann_whitney(*([statistics.median(part) for part in side] for side in parts[index])) for index in tested]
+    tested = [
+        index
+        for index, (a, b) in enumerate(parts)
+        if a and b and all(statistics.median(side) > 0 for side in pairs[index])
+    ]
+    raw = [
+        mann_whitney(*([statistics.median(part) for part in side] for side in parts[index]))
+        for index in tested
+    ]
     corrected = dict(zip(tested, holm(raw), strict=True))
     found = []
     for index, (first, second) in enumerate(pairs):
         if index in corrected:
             level = 1 - (1 - confidence) / len(tested)
-            found.append(judged(_ratio(first, second), ratio_interval(first, second, level), corrected[index], confidence))
+            found.append(
+                judged(
+                    _ratio(first, second),
+                    ratio_interval(first, second, level),
+                    corrected[index],
+                    confidence,
+                )
+            )
         else:
-            found.append(Comparison(_ratio(first, second), None, None, Change.UNSURE, "too few samples to compare, 5 are needed"))
+            found.append(
+                Comparison(
+                    _ratio(first, second),
+                    None,
+                    None,
+                    Change.UNSURE,
+                    "too few samples to compare, 5 are needed",
+                )
+            )
     return found
 
 
@@ -100,18 +128,34 @@ def _ratio(first: Sequence[float], second: Sequence[float]) -> float:
     return statistics.median(second) / statistics.median(first)
 
 
-def judged(ratio: float, interval: Interval, p: float, confidence: float, advice: str = "measure longer, or more quietly") -> Comparison:
+def judged(
+    ratio: float,
+    interval: Interval,
+    p: float,
+    confidence: float,
+    advice: str = "measure longer, or more quietly",
+) -> Comparison:
     """Return the conclusion from a ratio, its interval and a test's corrected p."""
     low, high = interval
     certain = p <= 1 - confidence
     between = f"{_percent(low)} to {_percent(high)}"
     if certain and low > 1 + FLOOR:
-        return Comparison(ratio, interval, p, Change.SLOWER, f"slower by {_percent(ratio)} ({between})")
+        return Comparison(
+            ratio, interval, p, Change.SLOWER, f"slower by {_percent(ratio)} ({between})"
+        )
     if certain and high < 1 - FLOOR:
-        return Comparison(ratio, interval, p, Change.FASTER, f"faster by {_percent(ratio)} ({between})")
+        return Comparison(
+            ratio, interval, p, Change.FASTER, f"faster by {_percent(ratio)} ({between})"
+        )
     widest = max(high - 1, 1 - low)
     if widest <= 0.05:
-        return Comparison(ratio, interval, p, Change.SAME, f"no difference beyond {100 * max(FLOOR, widest):.1f} % ({between})")
+        return Comparison(
+            ratio,
+            interval,
+            p,
+            Change.SAME,
+            f"no difference beyond {100 * max(FLOOR, widest):.1f} % ({between})",
+        )
     return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; {advice}")
 
 
@@ -119,7 +163,12 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
 
 
-def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Interval:
+def ratio_interval(
+    first: Sequence[float],
+    second: Sequence[float],
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Interval:
     """Return the interval for the ratio of medians, second over first, by a bootstrap over rounds.
 
     The result is deterministic. Because there are few units, the percentiles are taken further out
@@ -134,7 +183,9 @@ def ratio_interval(first: Sequence[float], second: Sequence[float], confidence: 
     drawn = _drawn((len(sides[1]), len(sides[0])), resamples)
     ratios = np.log(_medians(sides[1], drawn[0])) - np.log(_medians(sides[0], drawn[1]))
     units = min(len(side) for side in sides)
-    tail = 1 - normal_cdf(math.sqrt(units / (units - 1)) * student_quantile((1 + confidence) / 2, units - 1))
+    tail = 1 - normal_cdf(
+        math.sqrt(units / (units - 1)) * student_quantile((1 + confidence) / 2, units - 1)
+    )
     low, high = np.quantile(ratios, [tail, 1 - tail])
     centre = math.log(_ratio(first, second))
     drift = math.hypot(*map(_drift, sides)) * student_quantile((1 + confidence) / 2, units - 1)
@@ -187,7 +238,9 @@ def _drawn(counts: tuple[int, ...], resamples: int) -> tuple[NDArray[np.int32], 
     import numpy as np
 
     random = np.random.default_rng(_SEED)
-    tables = [random.multinomial(count, np.full(count, 1 / count), size=resamples) for count in counts]
+    tables = [
+        random.multinomial(count, np.full(count, 1 / count), size=resamples) for count in counts
+    ]
     return tuple(np.ascontiguousarray(table.T, np.int32) for table in tables)
 
 

@@ -20,7 +20,16 @@ def beta_regularized(x: float, a: float, b: float) -> float:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # there the fraction converges slowly; use the symmetry
         return 1.0 - beta_regularized(1 - x, b, a)
-    front = math.exp(a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) / a
+    front = (
+        math.exp(
+            a * math.log(x)
+            + b * math.log1p(-x)
+            + math.lgamma(a + b)
+            - math.lgamma(a)
+            - math.lgamma(b)
+        )
+        / a
+    )
     c, d = 1.0, 1.0 / _apart(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _TERMS):
@@ -53,7 +62,9 @@ def binomial_quantile(probability: float, n: int, p: float) -> int:
     low, high = 0, n
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if binomial_cdf(middle, n, p) >= probability else (middle + 1, high)
+        low, high = (
+            (low, middle) if binomial_cdf(middle, n, p) >= probability else (middle + 1, high)
+        )
     return low
 
 
@@ -68,7 +79,9 @@ def student_quantile(probability: float, freedom: float) -> float:
         high *= 2
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if _student_cdf(middle, freedom) >= probability else (middle, high)
+        low, high = (
+            (low, middle) if _student_cdf(middle, freedom) >= probability else (middle, high)
+        )
     return high
 
 

@@ -34,7 +34,11 @@ def energy_j(readings: Sequence[Mapping[str, str]], seconds: float | None) -> fl
 def power_w(run: Run) -> float | None:
     """Return the mean power of the whole board during the measurement, in watts."""
     samples = run.samples
-    return samples.energy_j / samples.measured_s if samples and samples.energy_j is not None and samples.measured_s else None
+    return (
+        samples.energy_j / samples.measured_s
+        if samples and samples.energy_j is not None and samples.measured_s
+        else None
+    )
 
 
 def per_second(run: Run) -> float | None:
@@ -50,4 +54,8 @@ def per_second(run: Run) -> float | None:
 def each_j(run: Run) -> float | None:
     """Return the energy of the whole board for one inference, in joules."""
     power = power_w(run)
-    return None if power is None or run.latency is None else 1e-3 * run.latency.p50_ms * power / (run.batch or 1)
+    return (
+        None
+        if power is None or run.latency is None
+        else 1e-3 * run.latency.p50_ms * power / (run.batch or 1)
+    )

@@ -36,7 +36,9 @@ _REACH = 0.05  # largest lag of the autocorrelation, as a fraction of the rounds
 
 
 def compare_in_turns(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE, loads: Sequence[Sequence[int]] = ()
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    confidence: float = CONFIDENCE,
+    loads: Sequence[Sequence[int]] = (),
 ) -> list[Comparison]:
     """Test, for each pair of builds, whether the second is slower than the first.
 
@@ -51,7 +53,9 @@ def compare_in_turns(
     found = []
     for index, values in enumerate(logs):
         if index in corrected:
-            ratio, interval = _location(values, 1 - (1 - confidence) / len(tested), loads[index] if loads else ())
+            ratio, interval = _location(
+                values, 1 - (1 - confidence) / len(tested), loads[index] if loads else ()
+            )
             found.append(judged(ratio, interval, corrected[index], confidence, "measure longer"))
         else:
             few = f"cannot tell: {len(values)} rounds are too few, {LEAST_ROUNDS} are needed"
@@ -60,7 +64,10 @@ def compare_in_turns(
 
 
 def ratio_in_turns(
-    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE, loads: Sequence[int] = ()
+    first: Sequence[float],
+    second: Sequence[float],
+    confidence: float = CONFIDENCE,
+    loads: Sequence[int] = (),
 ) -> tuple[float, Interval]:
     """Return the ratio, second over first, and its interval.
 
@@ -114,9 +121,13 @@ def _location(values: Values, confidence: float, loads: Sequence[int]) -> tuple[
     import numpy as np
 
     centre = float(np.median(values))
-    tail = normal_cdf(normal_quantile((1 - confidence) / 2) * math.sqrt(_alike(np.sign(values - centre))))
+    tail = normal_cdf(
+        normal_quantile((1 - confidence) / 2) * math.sqrt(_alike(np.sign(values - centre)))
+    )
     low, high = median_interval(values.tolist(), 1 - 2 * tail)
-    middles = [float(np.median(load)) for load in np.split(values, np.cumsum(loads, dtype=np.int64)[:-1])]
+    middles = [
+        float(np.median(load)) for load in np.split(values, np.cumsum(loads, dtype=np.int64)[:-1])
+    ]
     return math.exp(centre), (math.exp(min(low, *middles)), math.exp(max(high, *middles)))
 
 

@@ -40,7 +40,9 @@ def latency(seconds: Sequence[float], block: int = 1) -> Latency:
     finite: no clock gives such times.
     """
     if not seconds or not all(math.isfinite(s) and s >= 0 for s in seconds):
-        why = f"{len(seconds)} samples" + (", of which one is negative or no number: its clock jumped" if seconds else "")
+        why = f"{len(seconds)} samples" + (
+            ", of which one is negative or no number: its clock jumped" if seconds else ""
+        )
         raise DeviceError("the device reported no usable times", why, "")
     ordered = sorted(1e3 * s for s in seconds)
     effective = effective_count(seconds)
@@ -89,7 +91,9 @@ def spread(latency: Latency) -> float:
     return latency.iqr_ms / latency.p50_ms if latency.p50_ms > 0 else math.inf
 
 
-def quantile_interval(ordered: Sequence[float], q: float, confidence: float = CONFIDENCE, effective: int | None = None) -> Interval | None:
+def quantile_interval(
+    ordered: Sequence[float], q: float, confidence: float = CONFIDENCE, effective: int | None = None
+) -> Interval | None:
     """Return the distribution-free interval for the q-quantile; None if there are too few samples.
 
     The interval lies between two of the sorted samples. The number of samples below the quantile is
@@ -130,13 +134,18 @@ def effective_count(seconds: Sequence[float]) -> int:
     if not parts:
         return len(seconds)
     middle = statistics.median(seconds)
-    shares = [(sum(s < middle for s in part) + sum(s == middle for s in part) / 2) / len(part) for part in parts]
+    shares = [
+        (sum(s < middle for s in part) + sum(s == middle for s in part) / 2) / len(part)
+        for part in parts
+    ]
     independent = 0.25 * len(parts) / len(seconds)  # variance of a share of independent samples
     excess = max(1.0, statistics.variance(shares) / independent)
     return max(1, round(len(seconds) / excess))
 
 
-def early_stopping(ordered: Sequence[float], q: float, confidence: float = EARLY_CONFIDENCE) -> float | None:
+def early_stopping(
+    ordered: Sequence[float], q: float, confidence: float = EARLY_CONFIDENCE
+) -> float | None:
     """Return MLPerf's early-stopping estimate of the q-quantile; None for too few samples.
 
     It is the smallest sample that is at or above the quantile with this confidence: the t-th
@@ -150,7 +159,9 @@ def early_stopping(ordered: Sequence[float], q: float, confidence: float = EARLY
     low, high = 1, count  # the largest t known to hold, the smallest known not to
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if binomial_cdf(middle, count, 1 - q) < 1 - confidence else (low, middle)
+        low, high = (
+            (middle, high) if binomial_cdf(middle, count, 1 - q) < 1 - confidence else (low, middle)
+        )
     return ordered[count - low]
 
 
@@ -165,7 +176,11 @@ def least_queries(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> 
         high *= 2
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if binomial_cdf(over, middle, 1 - q) < 1 - confidence else (middle + 1, high)
+        low, high = (
+            (low, middle)
+            if binomial_cdf(over, middle, 1 - q) < 1 - confidence
+            else (middle + 1, high)
+        )
     return low
 
 

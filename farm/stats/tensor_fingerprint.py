@@ -20,16 +20,33 @@ def likeness(values: NDArray[Any]) -> Likeness:
     wide = values.astype(np.float64).reshape(-1)
     if not wide.size:
         return Likeness(0, 0.0, 0.0, 0.0, 0.0)
-    return Likeness(wide.size, float(np.linalg.norm(wide)), float(wide.sum()), float(wide.max()), float(wide.min()))
+    return Likeness(
+        wide.size,
+        float(np.linalg.norm(wide)),
+        float(wide.sum()),
+        float(wide.max()),
+        float(wide.min()),
+    )
 
 
 def apart(one: Likeness, other: Likeness) -> float:
     """Return the relative distance of two fingerprints; infinity if the tensors differ."""
-    numbers = (one.norm, one.total, one.largest, one.smallest, other.norm, other.total, other.largest, other.smallest)
+    numbers = (
+        one.norm,
+        one.total,
+        one.largest,
+        one.smallest,
+        other.norm,
+        other.total,
+        other.largest,
+        other.smallest,
+    )
     if one.count != other.count or not all(map(math.isfinite, numbers)):
         return math.inf
     scale = max(one.norm, other.norm) or 1.0
-    largest = max(abs(one.largest), abs(one.smallest), abs(other.largest), abs(other.smallest)) or 1.0
+    largest = (
+        max(abs(one.largest), abs(one.smallest), abs(other.largest), abs(other.smallest)) or 1.0
+    )
     distance = max(
         abs(one.norm - other.norm) / scale,
         abs(one.total - other.total) / (scale * math.sqrt(max(1, one.count))),

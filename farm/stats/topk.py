@@ -15,4 +15,7 @@ def best(scores: NDArray[Any], count: int) -> list[int]:
     """
     import numpy as np
 
-    return [int(index) for index in np.argsort(-scores.reshape(-1).astype(np.float64), kind="stable")[:count]]
+    return [
+        int(index)
+        for index in np.argsort(-scores.reshape(-1).astype(np.float64), kind="stable")[:count]
+    ]

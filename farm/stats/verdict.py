@@ -27,29 +27,54 @@ _POWER_CAP = "power cap"  # the wording of farm/agent/src/execution/cuda/nvml.cc
 SLOWED_BY = 0.03  # slowdown that counts as throttling of a hot device
 
 # The Raspberry Pi's flags: the current state; shifted by 16 bits, what has occurred since boot.
-_FLAGS = {0: "its supply voltage is too low", 1: "its frequency is capped", 2: "it is throttled", 3: "it is at its soft temperature limit"}
+_FLAGS = {
+    0: "its supply voltage is too low",
+    1: "its frequency is capped",
+    2: "it is throttled",
+    3: "it is at its soft temperature limit",
+}
 # PowerManager.THERMAL_STATUS_* of Android
-_THERMAL = {1: "lightly", 2: "moderately", 3: "severely", 4: "critically", 5: "in an emergency", 6: "and is about to shut down"}
+_THERMAL = {
+    1: "lightly",
+    2: "moderately",
+    3: "severely",
+    4: "critically",
+    5: "in an emergency",
+    6: "and is about to shut down",
+}
 # Facts of a phone, each with the words for its change to true and to false
 _SWITCHES = {
     "screen_on": ("its screen went on during the run", "its screen went off during the run"),
-    "external_power": ("it was plugged in to power during the run", "it was unplugged from power during the run"),
+    "external_power": (
+        "it was plugged in to power during the run",
+        "it was unplugged from power during the run",
+    ),
 }
 
 Facts = Mapping[str, str]
 
 
-def judge(device_emulated: bool, samples: Samples, latency: Latency | None, plan: Plan | None = None) -> tuple[Verdict, str]:
+def judge(
+    device_emulated: bool, samples: Samples, latency: Latency | None, plan: Plan | None = None
+) -> tuple[Verdict, str]:
     """Return the verdict on a device's results, and its reason.
 
     A wrong answer outweighs everything, and an answer below the plan's requirements is wrong. A
     timing from an emulator is never a benchmark.
     """
-    if samples.agreement.right and plan and (reason := below(plan, samples.agreement, samples.correct, samples.total)):
+    if (
+        samples.agreement.right
+        and plan
+        and (reason := below(plan, samples.agreement, samples.correct, samples.total))
+    ):
         return Verdict.WRONG, reason
     readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
     early = verdict(device_emulated, samples.agreement, latency, samples.held_up)
-    if latency is None or early[0] not in (Verdict.STABLE, Verdict.NOISY) or latency.count < JUDGED_COUNT:
+    if (
+        latency is None
+        or early[0] not in (Verdict.STABLE, Verdict.NOISY)
+        or latency.count < JUDGED_COUNT
+    ):
         return early
     if reason := throttled(readings, samples.seconds):
         return Verdict.THROTTLED, reason
@@ -69,16 +94,26 @@ def below(plan: Plan, found: Agreement, correct: int | None, total: int | None) 
     reference's best class.
     """
     if plan.min_snr_db is not None and found.snr_db < plan.min_snr_db:
-        return f"its signal to noise is {found.snr_db:.1f} dB, less than the {plan.min_snr_db:g} dB of --min-snr"
+        return (
+            f"its signal to noise is {found.snr_db:.1f} dB, less than the {plan.min_snr_db:g} dB "
+            "of --min-snr"
+        )
     share = correct / total if correct is not None and total else found.top1
     if plan.min_top1 is None or (share is not None and share >= plan.min_top1):
         return ""
     if share is None:
         return "its output is no scores of classes, of which --min-top1 could be asked"
-    return f"its top-1 is {100 * share:.1f} %, less than the {100 * plan.min_top1:g} % of --min-top1"
+    return (
+        f"its top-1 is {100 * share:.1f} %, less than the {100 * plan.min_top1:g} % of --min-top1"
+    )
 
 
-def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None, held_up: float | None = None) -> tuple[Verdict, str]:
+def verdict(
+    device_emulated: bool,
+    agreement: Agreement,
+    latency: Latency | None,
+    held_up: float | None = None,
+) -> tuple[Verdict, str]:
     """Return the verdict from the answer, the spread of the samples and other work on the CPU.
 
     `held_up` is the share of time in which other work had the CPU: steady other work gives steady
@@ -86,10 +121,19 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     """
     if not agreement.right:
         if math.isinf(agreement.max_abs):
-            return Verdict.WRONG, "the answer has another shape or dtype than the reference's, or NaN or infinity where that has none"
+            return (
+                Verdict.WRONG,
+                (
+                    "the answer has another shape or dtype than the reference's, or NaN or "
+                    "infinity where that has none"
+                ),
+            )
         if agreement.why:
             return Verdict.WRONG, agreement.why
-        return Verdict.WRONG, f"the answer is off by up to {agreement.max_abs:.2g}, more than the tolerance"
+        return (
+            Verdict.WRONG,
+            f"the answer is off by up to {agreement.max_abs:.2g}, more than the tolerance",
+        )
     if device_emulated:
         return Verdict.EMULATED, "latency under emulation is no benchmark"
     if latency is None:
@@ -97,7 +141,10 @@ def verdict(device_emulated: bool, agreement: Agreement, latency: Latency | None
     if latency.count == 1:
         return Verdict.NOISY, "1 sample: an answer, not a benchmark"
     if latency.count < JUDGED_COUNT:
-        return Verdict.NOISY, f"{latency.count} samples: too few to judge, {JUDGED_COUNT} are needed"
+        return (
+            Verdict.NOISY,
+            f"{latency.count} samples: too few to judge, {JUDGED_COUNT} are needed",
+        )
     if latency.p50_ms == 0:
         return Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"
     figure = f"IQR {100 * spread(latency):.1f} % of the median"
@@ -114,21 +161,37 @@ def throttled(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
 
     `readings` are the device's facts in order of time.
     """
-    return _flags(readings) or _by_android(readings) or _held_back(readings[1:-1]) or _frequency(readings[1:-1]) or _heat(readings, seconds)
+    return (
+        _flags(readings)
+        or _by_android(readings)
+        or _held_back(readings[1:-1])
+        or _frequency(readings[1:-1])
+        or _heat(readings, seconds)
+    )
 
 
 def _by_android(readings: Sequence[Facts]) -> str:
     """Return how Android holds its CPU back, in words; empty if it does not say so."""
     if any(facts.get("battery_saver") == "true" for facts in readings):
         return "its battery saver is on"
-    status = max((int(_numbers(facts, "thermal_status")[0]) for facts in readings if "thermal_status" in facts), default=0)
+    status = max(
+        (
+            int(_numbers(facts, "thermal_status")[0])
+            for facts in readings
+            if "thermal_status" in facts
+        ),
+        default=0,
+    )
     if status == 0:
         return ""
     return f"Android throttles it for its heat, {_THERMAL.get(status, f'status {status}')}"
 
 
 def switched(readings: Sequence[Facts]) -> str:
-    """Return what of a phone's conditions changed during the run, in words; empty if nothing did."""
+    """Return what of a phone's conditions changed during the run, in words.
+
+    Empty if nothing did.
+    """
     for name, (on, off) in _SWITCHES.items():
         told = [facts[name] for facts in readings if name in facts]
         if len(set(told)) > 1:
@@ -141,7 +204,12 @@ def _held_back(readings: Sequence[Facts]) -> str:
 
     Its power cap does not count: under steady load the capped speed is the card's speed.
     """
-    reasons = [reason for facts in readings for reason in json.loads(facts.get("gpu_slowed_by", "[]")) if reason != _POWER_CAP]
+    reasons = [
+        reason
+        for facts in readings
+        for reason in json.loads(facts.get("gpu_slowed_by", "[]"))
+        if reason != _POWER_CAP
+    ]
     return f"its GPU says that it was slowed down: {reasons[0]}" if reasons else ""
 
 
@@ -151,7 +219,11 @@ def _flags(readings: Sequence[Facts]) -> str:
     for bit, words in _FLAGS.items():
         if any(value >> bit & 1 for value in flags[1:]):
             return f"the device says that {words}"
-        if flags and not flags[0] >> (16 + bit) & 1 and any(value >> (16 + bit) & 1 for value in flags[1:]):
+        if (
+            flags
+            and not flags[0] >> (16 + bit) & 1
+            and any(value >> (16 + bit) & 1 for value in flags[1:])
+        ):
             return f"the device says that, meanwhile, {words}"
     return ""
 
@@ -162,7 +234,11 @@ def _frequency(readings: Sequence[Facts]) -> str:
     `readings` are those under load. The frequency is the GPU's clock, or that of the fastest core;
     the median of the last third is compared with the maximum of the first third.
     """
-    fastest = [max(known) for facts in readings if (known := _numbers(facts, "gpu_clock_khz") or _numbers(facts, "frequency_khz"))]
+    fastest = [
+        max(known)
+        for facts in readings
+        if (known := _numbers(facts, "gpu_clock_khz") or _numbers(facts, "frequency_khz"))
+    ]
     if len(fastest) < 3:
         return ""
     third = len(fastest) // 3
@@ -174,7 +250,10 @@ def _frequency(readings: Sequence[Facts]) -> str:
 
 def _heat(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
     """Return that the device was hot and became slower, in words; empty if it is not the case."""
-    hottest = max((value for facts in readings for value in _numbers(facts, "temperatures_c")), default=-math.inf)
+    hottest = max(
+        (value for facts in readings for value in _numbers(facts, "temperatures_c")),
+        default=-math.inf,
+    )
     slower = drift(seconds)
     if hottest < HOT_C or slower < SLOWED_BY:
         return ""
@@ -187,7 +266,13 @@ def _numbers(facts: Facts, name: str) -> list[float]:
     The result is empty for a fact that the device does not report.
     """
     content = json.loads(facts.get(name, "[]"))
-    values = content.values() if isinstance(content, dict) else content if isinstance(content, list) else [content]
+    values = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, list)
+        else [content]
+    )
     return [float(value) for value in values if value is not None]
 
 
@@ -202,13 +287,21 @@ def clock_at_odds(samples: Samples) -> str:
     allowed = max(CLOCK_APART_S, CLOCK_APART * samples.measured_s)
     claimed = math.fsum(samples.seconds) * samples.block
     if claimed > samples.measured_s + allowed:
-        return f"its samples add up to {claimed:.1f} s, and we waited {samples.measured_s:.1f} s: the device's clock jumped or runs fast"
+        return (
+            f"its samples add up to {claimed:.1f} s, and we waited {samples.measured_s:.1f} s: "
+            "the device's clock jumped or runs fast"
+        )
     moments = [facts for facts in samples.facts_during if "time_s" in facts and "host_s" in facts]
     if len(moments) < 2:
         return ""
-    theirs, ours = (float(moments[-1][name]) - float(moments[0][name]) for name in ("time_s", "host_s"))
+    theirs, ours = (
+        float(moments[-1][name]) - float(moments[0][name]) for name in ("time_s", "host_s")
+    )
     if abs(theirs - ours) > max(CLOCK_APART_S, CLOCK_APART * ours):
-        return f"the device's clock moved by {theirs:.1f} s while ours moved by {ours:.1f} s: it was set, or runs wrong"
+        return (
+            f"the device's clock moved by {theirs:.1f} s while ours moved by {ours:.1f} s: it was "
+            "set, or runs wrong"
+        )
     return ""
 
 
@@ -225,7 +318,9 @@ def drifted(seconds: Sequence[float]) -> str:
     change = drift(seconds)
     if abs(change) <= DRIFT_ABOVE:
         return ""
-    return f"it became {'slower' if change > 0 else 'faster'} by {100 * abs(change):.0f} % on the way"
+    return (
+        f"it became {'slower' if change > 0 else 'faster'} by {100 * abs(change):.0f} % on the way"
+    )
 
 
 def settled(windows: Sequence[Sequence[float]]) -> bool:

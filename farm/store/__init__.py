@@ -18,7 +18,16 @@ imports the stores from this package and opens them with `open_store()`, `RunSto
 `RecordStore.of_user()` or `AnswerStore.of_user()`.
 """
 
-from farm.store.artifact_store import KINDS, Entry, Store, Upstream, cache_root, data_root, digest_of, file_digest
+from farm.store.artifact_store import (
+    KINDS,
+    Entry,
+    Store,
+    Upstream,
+    cache_root,
+    data_root,
+    digest_of,
+    file_digest,
+)
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA

@@ -45,8 +45,15 @@ def cache_root() -> Path:
     """
     root = _root("FARM_CACHE", "XDG_CACHE_HOME", ".cache")
     if root.exists() and (why := ownership.foreign_writer(root, group_may=True)):
-        fix = f"keep it elsewhere: export FARM_CACHE=/path; or, if you trust what is in it, chmod -R o-w {shlex.quote(str(root))}"
-        raise BuildError("the cache could have been filled by another user", f"{why}; programs in it are run", fix)
+        fix = (
+            "keep it elsewhere: export FARM_CACHE=/path; or, if you trust what is in it, chmod "
+            f"-R o-w {shlex.quote(str(root))}"
+        )
+        raise BuildError(
+            "the cache could have been filled by another user",
+            f"{why}; programs in it are run",
+            fix,
+        )
     return root
 
 
@@ -156,7 +163,14 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 for place in sorted((self.root / kind).iterdir()):
                     nbytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-                    found.append(Entry(kind, place.name, nbytes, datetime.fromtimestamp(place.stat().st_mtime, UTC)))
+                    found.append(
+                        Entry(
+                            kind,
+                            place.name,
+                            nbytes,
+                            datetime.fromtimestamp(place.stat().st_mtime, UTC),
+                        )
+                    )
         return found
 
     def remove(self, entries: Iterable[Entry]) -> None:
@@ -213,9 +227,23 @@ class Store:
                 raise
             elsewhere = "keep the cache elsewhere: export FARM_CACHE=/path"
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                what, fix = "the disk is full", f"free space on the disk of {self.root}, or {elsewhere}"
-            elif exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.ENOLCK, errno.EOPNOTSUPP):
-                what, fix = "the cache cannot be written", f"make {self.root} a folder you may write, or {elsewhere}"
+                what, fix = (
+                    "the disk is full",
+                    f"free space on the disk of {self.root}, or {elsewhere}",
+                )
+            elif exc.errno in (
+                errno.EROFS,
+                errno.EACCES,
+                errno.EPERM,
+                errno.ENOTDIR,
+                errno.ENOENT,
+                errno.ENOLCK,
+                errno.EOPNOTSUPP,
+            ):
+                what, fix = (
+                    "the cache cannot be written",
+                    f"make {self.root} a folder you may write, or {elsewhere}",
+                )
             else:
                 raise
             raise BuildError(what, f"{exc.strerror}: {exc.filename or self.root}", fix) from exc
@@ -301,7 +329,10 @@ def digest_of(*parts: bytes | str | Path | Mapping[str, object]) -> str:
         elif isinstance(part, Path):
             kind, content = b"p", bytes.fromhex(file_digest(part))
         else:
-            kind, content = b"m", json.dumps(part, sort_keys=True, separators=(",", ":"), default=_plain).encode()
+            kind, content = (
+                b"m",
+                json.dumps(part, sort_keys=True, separators=(",", ":"), default=_plain).encode(),
+            )
         total.update(kind + len(content).to_bytes(8, "big") + content)
     return total.hexdigest()
 

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, NullPool, Table, create_engine, event, func, inspect, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    NullPool,
+    Table,
+    create_engine,
+    event,
+    func,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm import ownership
@@ -45,11 +58,23 @@ class File:
     # (text in the error of SQLite or of the system, remedy); the first match counts
     remedies: ClassVar[tuple[tuple[str, str], ...]] = (
         ("locked", "another farm is writing all the time; try again when it has ended"),
-        ("full", "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path"),
-        ("No space", "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path"),
+        (
+            "full",
+            "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path",
+        ),
+        (
+            "No space",
+            "free space on the disk of {place}, or keep {what} elsewhere: export FARM_DATA=/path",
+        ),
         ("malformed", "move it away, and a new one is begun: mv {place} {place}.broken"),
         ("not a database", "move it away, and a new one is begun: mv {place} {place}.broken"),
-        ("", "make {place} and its folder readable and writable, or keep {what} elsewhere: export FARM_DATA=/path"),
+        (
+            "",
+            (
+                "make {place} and its folder readable and writable, or keep {what} elsewhere: "
+                "export FARM_DATA=/path"
+            ),
+        ),
     )
 
     @property
@@ -100,7 +125,10 @@ class Server:
     remedies: ClassVar[tuple[tuple[str, str], ...]] = (
         ("password", "give the password in ~/.pgpass, or as PGPASSWORD"),
         ("no pg_hba.conf entry", "let this machine in, in the server's pg_hba.conf"),
-        ("does not exist", "make the role and the database: createuser NAME, createdb --owner NAME farm"),
+        (
+            "does not exist",
+            "make the role and the database: createuser NAME, createdb --owner NAME farm",
+        ),
         ("translate host name", "name a server that is known here"),
         ("permission denied", "let the role make tables: GRANT CREATE ON SCHEMA public TO NAME"),
         ("No space left", "free space on the server's disk"),
@@ -174,8 +202,15 @@ def _make_private(path: Path) -> None:
 
 def bad_postgres_url() -> UsageError:
     """Return the error for a malformed URL, without any part of the URL, which may be secret."""
-    fix = f"{FORM}, and the password in ~/.pgpass; signs such as @ and / in a part of it are written %40 and %2F"
-    return UsageError("the url of the PostgreSQL database is not understood", "it is not shown: a password may be in it", fix)
+    fix = (
+        f"{FORM}, and the password in ~/.pgpass; signs such as @ and / in a part of it are "
+        "written %40 and %2F"
+    )
+    return UsageError(
+        "the url of the PostgreSQL database is not understood",
+        "it is not shown: a password may be in it",
+        fix,
+    )
 
 
 @functools.cache
@@ -201,7 +236,9 @@ def _server_engine(url: str) -> Engine:
         import psycopg
     except ImportError as exc:
         why = "psycopg is not installed" if isinstance(exc, ModuleNotFoundError) else str(exc)
-        raise FarmError("PostgreSQL cannot be used", why, "pip install 'tvm-farm[postgresql]'") from exc
+        raise FarmError(
+            "PostgreSQL cannot be used", why, "pip install 'tvm-farm[postgresql]'"
+        ) from exc
     try:
         parse_postgres_url(url)
         # libpq's own parser; its errors quote their input, therefore they are not shown
@@ -209,4 +246,6 @@ def _server_engine(url: str) -> Engine:
     except (psycopg.Error, ValueError):
         raise bad_postgres_url() from None
     connect = functools.partial(psycopg.connect, **{**parameters, **_PATIENCE})
-    return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool, use_native_hstore=False)
+    return create_engine(
+        "postgresql+psycopg://", creator=connect, poolclass=NullPool, use_native_hstore=False
+    )

@@ -96,7 +96,9 @@ class Database:
         said = " ".join(why.split())
         remedy = next(remedy for sign, remedy in self.place.remedies if sign in said)
         return FarmError(
-            f"{self.title} cannot be used", f"{self.place.shown}: {said}", remedy.format(place=self.place.shown, what=self.what)
+            f"{self.title} cannot be used",
+            f"{self.place.shown}: {said}",
+            remedy.format(place=self.place.shown, what=self.what),
         )
 
     def _try(self, do: Callable[[Connection], T], begin: str, patience_s: float) -> T:

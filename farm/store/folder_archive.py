@@ -44,8 +44,16 @@ class ArchiveError(ValueError):
 def write_archive(folder: Path, kind: str, digest: str, key: bytes | None, file: IO[bytes]) -> None:
     """Write the archive of a folder to an open file."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {path.relative_to(folder).as_posix(): _File(path.stat().st_size, file_digest(path)) for path in paths}
-    body = {"format": _FORMAT, "kind": kind, "digest": digest, "files": {name: asdict(one) for name, one in files.items()}}
+    files = {
+        path.relative_to(folder).as_posix(): _File(path.stat().st_size, file_digest(path))
+        for path in paths
+    }
+    body = {
+        "format": _FORMAT,
+        "kind": kind,
+        "digest": digest,
+        "files": {name: asdict(one) for name, one in files.items()},
+    }
     manifest = json.dumps({**body, "seal": _seal(body, key)} if key else body).encode()
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         head = tarfile.TarInfo(_MANIFEST)
@@ -70,7 +78,9 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
             while (member := archive.next()) is not None:
                 one = files.pop(member.name, None)
                 if one is None or not member.isreg() or member.size != one.size:
-                    raise ArchiveError(f"it holds {member.name!r}, which its manifest does not name so")
+                    raise ArchiveError(
+                        f"it holds {member.name!r}, which its manifest does not name so"
+                    )
                 _unpack(archive, member, one, folder / member.name)
     except (tarfile.TarError, EOFError) as exc:
         raise ArchiveError(f"it is damaged: {exc}") from exc
@@ -78,7 +88,9 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
         raise ArchiveError(f"it lacks {next(iter(files))!r}")
 
 
-def _manifest(archive: tarfile.TarFile, kind: str, digest: str, key: bytes | None) -> dict[str, _File]:
+def _manifest(
+    archive: tarfile.TarFile, kind: str, digest: str, key: bytes | None
+) -> dict[str, _File]:
     """Return the files that an archive must hold, from its first member."""
     first = archive.next()
     if first is None or first.name != _MANIFEST or not first.isreg() or first.size > _MOST_MANIFEST:
@@ -88,7 +100,9 @@ def _manifest(archive: tarfile.TarFile, kind: str, digest: str, key: bytes | Non
     try:
         body = json.loads(content.read())
         seal = body.pop("seal", None)
-        if key and not (isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(body, key).encode())):
+        if key and not (
+            isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(body, key).encode())
+        ):
             raise ArchiveError("it was not sealed with this key")
         if (body["format"], body["kind"], body["digest"]) != (_FORMAT, kind, digest):
             raise ArchiveError("it is of another build, or of another version of farm")
@@ -103,7 +117,12 @@ def _files(named: Mapping[str, Mapping[str, object]]) -> dict[str, _File]:
     files = {}
     for name, one in named.items():
         size, sha256 = one["size"], one["sha256"]
-        usable = type(size) is int and size >= 0 and isinstance(sha256, str) and _SHA256.fullmatch(sha256)
+        usable = (
+            type(size) is int
+            and size >= 0
+            and isinstance(sha256, str)
+            and _SHA256.fullmatch(sha256)
+        )
         if not usable or not _PATH.fullmatch(name) or len(named) > _MOST_FILES:
             raise ArchiveError("its manifest names a file that farm does not make")
         files[name] = _File(size, sha256)  # type: ignore[arg-type]

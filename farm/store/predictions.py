@@ -24,7 +24,10 @@ def _tables() -> tuple[Table, Table]:
     from farm.store.database import NUMBER, Name
 
     subjects = Table(
-        "subjects", MetaData(), Column("number", NUMBER, primary_key=True), Column("digest", Name, nullable=False, unique=True)
+        "subjects",
+        MetaData(),
+        Column("number", NUMBER, primary_key=True),
+        Column("digest", Name, nullable=False, unique=True),
     )
     answers = Table(
         "answers",
@@ -60,7 +63,14 @@ class AnswerStore:
         def change(db: Connection) -> None:
             add(db, subjects, [{"digest": subject}])
             number = db.scalar(subjects.select().where(subjects.c.digest == subject))
-            put(db, answers, [{"subject": number, "sample": sample, "best": json.dumps(classes)} for sample, classes in best.items()])
+            put(
+                db,
+                answers,
+                [
+                    {"subject": number, "sample": sample, "best": json.dumps(classes)}
+                    for sample, classes in best.items()
+                ],
+            )
 
         self._database.change(change)
 
@@ -69,18 +79,31 @@ class AnswerStore:
         if not self.path.exists():
             return {}
         subjects, answers = _tables()
-        query = answers.join(subjects).select().with_only_columns(answers.c.sample, answers.c.best).where(subjects.c.digest == subject)
+        query = (
+            answers.join(subjects)
+            .select()
+            .with_only_columns(answers.c.sample, answers.c.best)
+            .where(subjects.c.digest == subject)
+        )
         rows = self._database.ask(lambda db: db.execute(query).all())
         try:
-            return {sample: tuple(int(number) for number in json.loads(best)) for sample, best in rows}
+            return {
+                sample: tuple(int(number) for number in json.loads(best)) for sample, best in rows
+            }
         except (TypeError, ValueError) as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
 
     def forget(self, subject: str) -> None:
         """Delete all predictions of a subject."""
         subjects, answers = _tables()
-        number = subjects.select().with_only_columns(subjects.c.number).where(subjects.c.digest == subject)
-        self._database.change(lambda db: db.execute(answers.delete().where(answers.c.subject.in_(number))))
+        number = (
+            subjects.select()
+            .with_only_columns(subjects.c.number)
+            .where(subjects.c.digest == subject)
+        )
+        self._database.change(
+            lambda db: db.execute(answers.delete().where(answers.c.subject.in_(number)))
+        )
 
     @property
     def _database(self) -> Database:

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from farm.store.database import Database
 
 SCHEMA = "farm/record/1"
-_KINDS = {"core": str, "workload": str, "choice": dict, "measured_at": str, "device": str, "cpu": str, "versions": dict}
+_KINDS = {
+    "core": str,
+    "workload": str,
+    "choice": dict,
+    "measured_at": str,
+    "device": str,
+    "cpu": str,
+    "versions": dict,
+}
 _REQUIRED = ("core", "workload", "choice", "seconds", "default_s", "runs", "measured_at", "device")
 
 
@@ -79,7 +87,12 @@ class RecordStore:
         def change(db: Connection) -> Merged:
             new = faster = left = 0
             for record in records:
-                body = db.scalar(_table().select().with_only_columns(_table().c.body).where(*_is(record.core, record.workload)))
+                body = db.scalar(
+                    _table()
+                    .select()
+                    .with_only_columns(_table().c.body)
+                    .where(*_is(record.core, record.workload))
+                )
                 if body is not None and self._record(body).seconds <= record.seconds:
                     left += 1
                     continue
@@ -96,12 +109,22 @@ class RecordStore:
         operator.
         """
         found = [record for record in self._all() if core is None or core in record.core]
-        return [record for record in found if operator is None or record.workload.partition(" ")[0] == operator]
+        return [
+            record
+            for record in found
+            if operator is None or record.workload.partition(" ")[0] == operator
+        ]
 
     def remove(self, core: str | None, operator: str | None) -> int:
         """Remove the records that `records` returns for these arguments; return their number."""
         found = self.records(core, operator)
-        return self._database.change(lambda db: sum(_delete(db, record.core, record.workload) for record in found)) if found else 0
+        return (
+            self._database.change(
+                lambda db: sum(_delete(db, record.core, record.workload) for record in found)
+            )
+            if found
+            else 0
+        )
 
     def forget(self, core: str, workload: str) -> None:
         """Remove a record if it exists."""
@@ -119,7 +142,9 @@ class RecordStore:
         if not self.path.exists():
             return []
         query = _table().select().with_only_columns(_table().c.body).order_by(*_table().primary_key)
-        return [self._record(body) for body in self._database.ask(lambda db: db.scalars(query).all())]
+        return [
+            self._record(body) for body in self._database.ask(lambda db: db.scalars(query).all())
+        ]
 
     def _record(self, body: str) -> Record:
         try:
@@ -157,7 +182,12 @@ def record_from_json(body: Any) -> Record:
             raise ValueError(f"`{name}` is {given[name]!r:.40}")
     for name in ("seconds", "default_s"):
         value = given[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or value <= 0
+        ):
             raise ValueError(f"`{name}` is {value!r:.40}, no time above 0")
     for name, least in (("runs", 1), ("threads", 0)):
         value = given.get(name, least)
@@ -169,9 +199,15 @@ def record_from_json(body: Any) -> Record:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write one line of JSON per record. Raises UsageError if the file cannot be written."""
     try:
-        path.write_text("".join(json.dumps(record_to_json(record), sort_keys=True) + "\n" for record in records))
+        path.write_text(
+            "".join(json.dumps(record_to_json(record), sort_keys=True) + "\n" for record in records)
+        )
     except OSError as exc:
-        raise UsageError(f"{path} cannot be written", exc.strerror or str(exc), "name a file in a folder that you may write to") from exc
+        raise UsageError(
+            f"{path} cannot be written",
+            exc.strerror or str(exc),
+            "name a file in a folder that you may write to",
+        ) from exc
 
 
 def read_records(path: Path) -> list[Record]:
@@ -183,7 +219,9 @@ def read_records(path: Path) -> list[Record]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         why = getattr(exc, "strerror", None) or str(exc)
-        raise UsageError(f"{path} cannot be read", why, "name a file that farm records export has written") from exc
+        raise UsageError(
+            f"{path} cannot be read", why, "name a file that farm records export has written"
+        ) from exc
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -193,13 +231,19 @@ def read_records(path: Path) -> list[Record]:
         except ValueError as exc:
             why = f"not JSON: {exc}" if isinstance(exc, json.JSONDecodeError) else str(exc)
             raise UsageError(
-                f"{path}, line {number}: no record", why, "nothing was imported; remove the line, or export the file again"
+                f"{path}, line {number}: no record",
+                why,
+                "nothing was imported; remove the line, or export the file again",
             ) from exc
     return found
 
 
 def _row(record: Record) -> dict[str, str]:
-    return {"core": record.core, "workload": record.workload, "body": json.dumps(record_to_json(record))}
+    return {
+        "core": record.core,
+        "workload": record.workload,
+        "body": json.dumps(record_to_json(record)),
+    }
 
 
 def _is(core: str, workload: str) -> tuple[ColumnElement[bool], ...]:

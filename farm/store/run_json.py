@@ -33,7 +33,11 @@ def run_to_json(run: Run) -> dict[str, Any]:
     is set if a batch was requested; `power_w` and `inference_j` (joules per inference) if the
     device reports its power.
     """
-    derived = {"inferences_per_s": stats.per_second(run), "power_w": stats.power_w(run), "inference_j": stats.each_j(run)}
+    derived = {
+        "inferences_per_s": stats.per_second(run),
+        "power_w": stats.power_w(run),
+        "inference_j": stats.each_j(run),
+    }
     return {"schema": SCHEMA, "emulated": run.emulated, **derived, **strict(run)}
 
 
@@ -43,7 +47,11 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
     Raises FarmError if `body` is not a run, or is one of another schema.
     """
     if body.get("schema") != SCHEMA:
-        raise FarmError(f"a run of schema {body.get('schema')!r} cannot be read", f"this farm reads {SCHEMA!r}", "install a newer farm")
+        raise FarmError(
+            f"a run of schema {body.get('schema')!r} cannot be read",
+            f"this farm reads {SCHEMA!r}",
+            "install a newer farm",
+        )
     try:
         return Run(
             **{
@@ -51,7 +59,9 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
                 "verdict": Verdict(body["verdict"]),
                 "samples": _samples(body["samples"]) if body["samples"] is not None else None,
                 "latency": _latency(body["latency"]) if body["latency"] is not None else None,
-                "failure": Failure(**_known(Failure, body["failure"])) if body["failure"] is not None else None,
+                "failure": Failure(**_known(Failure, body["failure"]))
+                if body["failure"] is not None
+                else None,
             }
         )
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
@@ -78,8 +88,14 @@ def strangers_run(line: str) -> Run:
         # None of the values is converted: a text that holds a number is a mistake, too.
         TypeAdapter(Run).validate_json(json.dumps(dataclasses.asdict(run)), strict=True)
     except (ValidationError, RecursionError, TypeError) as exc:
-        found = exc.errors(include_url=False)[0] if isinstance(exc, ValidationError) else {"loc": (), "msg": type(exc).__name__}
-        raise FarmError("a run cannot be read", f"{'.'.join(map(str, found['loc']))}: {found['msg']}", "") from exc
+        found = (
+            exc.errors(include_url=False)[0]
+            if isinstance(exc, ValidationError)
+            else {"loc": (), "msg": type(exc).__name__}
+        )
+        raise FarmError(
+            "a run cannot be read", f"{'.'.join(map(str, found['loc']))}: {found['msg']}", ""
+        ) from exc
     if why := _unusable(run):
         raise FarmError("a run cannot be read", why, "")
     return run
@@ -127,14 +143,22 @@ def _samples(body: Mapping[str, Any]) -> Samples:
             "first_s": float(body["first_s"]),
             "agreement": Agreement(**{**agreement, **numbers}),
             "ledger": {part: float(s) for part, s in body["ledger"].items()},
-            **{name: _numbers(body.get(name)) for name in ("held_up", "measured_s", "wall_s", "energy_j")},
+            **{
+                name: _numbers(body.get(name))
+                for name in ("held_up", "measured_s", "wall_s", "energy_j")
+            },
             "facts_during": tuple(body.get("facts_during", ())),
         }
     )
 
 
 def _latency(body: Mapping[str, Any]) -> Latency:
-    return Latency(**{name: value if name in _WHOLE else _numbers(value) for name, value in _known(Latency, body).items()})
+    return Latency(
+        **{
+            name: value if name in _WHOLE else _numbers(value)
+            for name, value in _known(Latency, body).items()
+        }
+    )
 
 
 def _numbers(value: Any) -> Any:
@@ -160,7 +184,9 @@ def strict(value: Any) -> Any:
     Infinities and NaN become strings.
     """
     if dataclasses.is_dataclass(value):
-        return {field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):

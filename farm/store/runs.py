@@ -69,8 +69,13 @@ def _add_baselines_and_pack(db: Connection) -> None:
     runs, baselines = _tables()
     baselines.create(db)
     next(index for index in runs.indexes if index.name == "runs_by_model").create(db)
-    for number, seconds in db.execute(runs.select().with_only_columns(runs.c.number, runs.c.seconds)).all():
-        db.execute(runs.update().where(runs.c.number == number), {"seconds": packed(unpacked(b"\0" + seconds))})
+    for number, seconds in db.execute(
+        runs.select().with_only_columns(runs.c.number, runs.c.seconds)
+    ).all():
+        db.execute(
+            runs.update().where(runs.c.number == number),
+            {"seconds": packed(unpacked(b"\0" + seconds))},
+        )
 
 
 class RunStore:
@@ -90,7 +95,10 @@ class RunStore:
         Raises UsageError for another kind of URL and for a malformed one.
         """
         if place is not None and "://" in place and not is_url(place):
-            what, why = f"runs cannot be kept at {place.partition(':')[0]}://", "farm keeps them in a file, or on a PostgreSQL server"
+            what, why = (
+                f"runs cannot be kept at {place.partition(':')[0]}://",
+                "farm keeps them in a file, or on a PostgreSQL server",
+            )
             raise UsageError(what, why, "a path, or postgresql://USER@HOST/DATABASE")
         if place is not None and is_postgres_url(place):
             try:
@@ -99,7 +107,13 @@ class RunStore:
                 from farm.store.backends import bad_postgres_url
 
                 raise bad_postgres_url() from None
-        return cls(data_root() / "runs.sqlite" if place is None else place if is_url(place) else Path(place).expanduser())
+        return cls(
+            data_root() / "runs.sqlite"
+            if place is None
+            else place
+            if is_url(place)
+            else Path(place).expanduser()
+        )
 
     def ready(self) -> None:
         """Raise FarmError if runs cannot be stored: now, rather than after a measurement."""
@@ -126,13 +140,21 @@ class RunStore:
         rows = [_row(run) for run in runs]
         return self._database.change(lambda db: add(db, _tables()[0], rows))
 
-    def runs(self, model: str | None = None, device: str | None = None, limit: int | None = None) -> list[Run]:
+    def runs(
+        self, model: str | None = None, device: str | None = None, limit: int | None = None
+    ) -> list[Run]:
         """Return the runs of a model, on a device, or all; newest first."""
         runs, _ = _tables()
-        wanted = [column == name for column, name in ((runs.c.model, model), (runs.c.device, device)) if name is not None]
+        wanted = [
+            column == name
+            for column, name in ((runs.c.model, model), (runs.c.device, device))
+            if name is not None
+        ]
         return self._whole(runs.select().where(*wanted).order_by(*_newest_first(runs)).limit(limit))
 
-    def newest(self, count: int, models: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Run]:
+    def newest(
+        self, count: int, models: Sequence[str] = (), devices: Sequence[str] = ()
+    ) -> list[Run]:
         """Return the newest `count` runs of each model on each device; newest first.
 
         `models` and `devices`, if not empty, restrict them. Samples are left out except for the
@@ -141,18 +163,41 @@ class RunStore:
         from sqlalchemy import func
 
         runs, _ = _tables()
-        chosen = [column.in_(names) for column, names in ((runs.c.model, models), (runs.c.device, devices)) if names]
-        place = func.row_number().over(partition_by=(runs.c.model, runs.c.device), order_by=_newest_first(runs))
-        ranked = runs.select().with_only_columns(runs.c.number, place.label("place")).where(*chosen).subquery()
-        query = runs.join(ranked, runs.c.number == ranked.c.number).select().where(ranked.c.place <= count)
-        rows = self._ask(query.with_only_columns(runs.c.id, runs.c.body).order_by(*_newest_first(runs)))
+        chosen = [
+            column.in_(names)
+            for column, names in ((runs.c.model, models), (runs.c.device, devices))
+            if names
+        ]
+        place = func.row_number().over(
+            partition_by=(runs.c.model, runs.c.device), order_by=_newest_first(runs)
+        )
+        ranked = (
+            runs.select()
+            .with_only_columns(runs.c.number, place.label("place"))
+            .where(*chosen)
+            .subquery()
+        )
+        query = (
+            runs.join(ranked, runs.c.number == ranked.c.number)
+            .select()
+            .where(ranked.c.place <= count)
+        )
+        rows = self._ask(
+            query.with_only_columns(runs.c.id, runs.c.body).order_by(*_newest_first(runs))
+        )
         found = [(id_, self._parsed(body)) for id_, body in rows]
         first: dict[tuple[str, str], str] = {}
         for id_, run in found:
             first.setdefault((run.device, run.title), id_)
-        samples = runs.select().with_only_columns(runs.c.id, runs.c.seconds).where(runs.c.id.in_(first.values()))
+        samples = (
+            runs.select()
+            .with_only_columns(runs.c.id, runs.c.seconds)
+            .where(runs.c.id.in_(first.values()))
+        )
         seconds = dict(self._ask(samples))
-        return [self._with_samples(run, seconds[id_]) if id_ in seconds else run for id_, run in found]
+        return [
+            self._with_samples(run, seconds[id_]) if id_ in seconds else run for id_, run in found
+        ]
 
     def get(self, id: str) -> Run | None:  # noqa: A002
         """Return the run with this id, or None if there is none."""
@@ -164,30 +209,49 @@ class RunStore:
         from sqlalchemy import func
 
         runs, _ = _tables()
-        return self._whole(runs.select().where(func.substr(runs.c.id, 1, len(prefix), type_=runs.c.id.type) == prefix))
+        return self._whole(
+            runs.select().where(
+                func.substr(runs.c.id, 1, len(prefix), type_=runs.c.id.type) == prefix
+            )
+        )
 
     def save_baseline(self, name: str, runs: Iterable[Run]) -> None:
         """Name these runs; runs of other models and devices under the same name stay."""
-        rows = [{"name": name, "device": run.device, "title": run.title, "run": run.id} for run in runs]
+        rows = [
+            {"name": name, "device": run.device, "title": run.title, "run": run.id} for run in runs
+        ]
         self._database.change(lambda db: put(db, _tables()[1], rows))
 
     def baseline(self, name: str) -> list[Run]:
         """Return the runs of a baseline; none if there is no baseline of this name."""
         runs, baselines = _tables()
         ids = baselines.select().with_only_columns(baselines.c.run).where(baselines.c.name == name)
-        return self._whole(runs.select().where(runs.c.id.in_(ids)).order_by(runs.c.device, runs.c.model))
+        return self._whole(
+            runs.select().where(runs.c.id.in_(ids)).order_by(runs.c.device, runs.c.model)
+        )
 
     def baselines(self) -> dict[str, int]:
         """Return the number of runs of each baseline, by name."""
         from sqlalchemy import func
 
         name = _tables()[1].c.name
-        return dict(self._ask(name.table.select().with_only_columns(name, func.count()).group_by(name).order_by(name)))
+        return dict(
+            self._ask(
+                name.table.select()
+                .with_only_columns(name, func.count())
+                .group_by(name)
+                .order_by(name)
+            )
+        )
 
     def remove_baseline(self, name: str) -> bool:
         """Remove a baseline and return whether it existed. Its runs stay."""
         _, baselines = _tables()
-        return bool(self._database.change(lambda db: db.execute(baselines.delete().where(baselines.c.name == name)).rowcount))
+        return bool(
+            self._database.change(
+                lambda db: db.execute(baselines.delete().where(baselines.c.name == name)).rowcount
+            )
+        )
 
     @property
     def _database(self) -> Database:
@@ -195,7 +259,9 @@ class RunStore:
         from farm.store.database import Database
 
         place = File(self.path) if self.path else Server(self._url)
-        return Database(place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,))
+        return Database(
+            place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,)
+        )
 
     def _whole(self, query: Select[Any]) -> list[Run]:
         """Return the runs of a query, with their samples."""
@@ -205,7 +271,11 @@ class RunStore:
 
     def _ask(self, query: Select[Any]) -> Sequence[Any]:
         """Return the rows of a query; none if the file does not exist."""
-        return self._database.ask(lambda db: db.execute(query).all()) if self.path is None or self.path.exists() else []
+        return (
+            self._database.ask(lambda db: db.execute(query).all())
+            if self.path is None or self.path.exists()
+            else []
+        )
 
     def _parsed(self, body: str) -> Run:
         try:
@@ -218,7 +288,11 @@ class RunStore:
             samples = unpacked(seconds)
         except ValueError as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
-        return dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples)) if run.samples else run
+        return (
+            dataclasses.replace(run, samples=dataclasses.replace(run.samples, seconds=samples))
+            if run.samples
+            else run
+        )
 
 
 def is_url(text: str) -> bool:

@@ -47,11 +47,15 @@ def location_of(configured: str | None) -> CacheLocation | None:
         try:
             configured = None if given in _OFF else check_cache_url(given)
         except ValueError as exc:
-            raise UsageError(f"{URL} names no shared cache", str(exc), f"correct it, or: unset {URL}") from exc
+            raise UsageError(
+                f"{URL} names no shared cache", str(exc), f"correct it, or: unset {URL}"
+            ) from exc
     if configured is None:
         return None
     key = os.environ.get(KEY)
-    return CacheLocation(configured, os.environ.get(READ_ONLY, "") not in ("", "0"), key.encode() if key else None)
+    return CacheLocation(
+        configured, os.environ.get(READ_ONLY, "") not in ("", "0"), key.encode() if key else None
+    )
 
 
 class SharedCache:
@@ -83,7 +87,9 @@ class SharedCache:
             import obstore
 
             found = obstore.get(self._opened(), _name(kind, digest))
-            with BufferedReader(_Chunks(iter(found.stream(min_chunk_size=_CHUNK))), _CHUNK) as content:
+            with BufferedReader(
+                _Chunks(iter(found.stream(min_chunk_size=_CHUNK))), _CHUNK
+            ) as content:
                 read_archive(content, kind, digest, self.location.key, folder)
 
         return self._attempt("used", f"{kind}/{digest[:12]}", unpack)
@@ -130,7 +136,11 @@ class SharedCache:
             for chunk in obstore.list(self._opened(), prefix=kind):
                 for one in chunk:
                     name = Path(one["path"])
-                    if name.suffix == _SUFFIX and name.parent == Path(kind) and _DIGEST.fullmatch(name.stem):
+                    if (
+                        name.suffix == _SUFFIX
+                        and name.parent == Path(kind)
+                        and _DIGEST.fullmatch(name.stem)
+                    ):
                         yield Entry(kind, name.stem, one["size"], one["last_modified"])
 
     def _has(self, kind: str, digest: str) -> bool:
@@ -148,7 +158,9 @@ class SharedCache:
 
             url = self.location.url
             if url.startswith("file://"):
-                self._client = LocalStore(url.removeprefix("file://"), mkdir=not self.location.read_only)
+                self._client = LocalStore(
+                    url.removeprefix("file://"), mkdir=not self.location.read_only
+                )
             else:
                 self._client = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
         return self._client
@@ -157,10 +169,14 @@ class SharedCache:
         try:
             return question()
         except ModuleNotFoundError as exc:
-            raise UsageError("the shared cache needs obstore", str(exc), "pip install 'tvm-farm[cache]'") from exc
+            raise UsageError(
+                "the shared cache needs obstore", str(exc), "pip install 'tvm-farm[cache]'"
+            ) from exc
         except Exception as exc:
             fix = "correct `cache` in devices.toml, the variables of its credentials, or its rights"
-            raise UsageError(f"the shared cache {self.location.url} does not answer", _cause(exc), fix) from exc
+            raise UsageError(
+                f"the shared cache {self.location.url} does not answer", _cause(exc), fix
+            ) from exc
 
     def _attempt(self, verb: str, what: str, action: Callable[[], None]) -> bool:
         """Return whether an action succeeded; warn of the first fault that is one of the bucket.
@@ -173,7 +189,9 @@ class SharedCache:
             self._fault(f"{what} in the shared cache {self.location.url} is not used: {error}")
         except ModuleNotFoundError:
             self._away = True
-            self._fault(f"the shared cache {self.location.url} is not used: pip install 'tvm-farm[cache]'")
+            self._fault(
+                f"the shared cache {self.location.url} is not used: pip install 'tvm-farm[cache]'"
+            )
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # one of the local disk: obstore's have no number

@@ -93,5 +93,9 @@ def within_open_files(limits: Limits, beside: int = 0) -> Limits:
     if soft not in (resource.RLIM_INFINITY,) and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
-    held = limits.connections if soft == resource.RLIM_INFINITY else min(limits.connections, max(1, soft - others))
+    held = (
+        limits.connections
+        if soft == resource.RLIM_INFINITY
+        else min(limits.connections, max(1, soft - others))
+    )
     return Limits(held, min(limits.of_address, max(1, held // 2)))

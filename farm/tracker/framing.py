@@ -1,4 +1,7 @@
-"""From a stream of bytes to messages: TVM's magic number first, then a length before each message."""
+"""From a stream of bytes to messages.
+
+TVM's magic number first, then a length before each message.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ class Frames:
         self._data += data
 
     def greet(self) -> bool:
-        """Return whether the magic number has come, and take it. Raises ProtocolError for another."""
+        """Return whether the magic number has come, and take it.
+
+        Raises ProtocolError for another.
+        """
         if not MAGIC.startswith(self._data[: len(MAGIC)]):
             raise ProtocolError("a greeting that no peer of a tracker sends")
         if len(self._data) < len(MAGIC):

@@ -26,4 +26,6 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket:
         listener.listen(BACKLOG)
         listener.setblocking(False)
         return listener
-    raise DeviceError("the tracker cannot listen", why or "no port was given", "name another port with --port")
+    raise DeviceError(
+        "the tracker cannot listen", why or "no port was given", "name another port with --port"
+    )

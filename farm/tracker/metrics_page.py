@@ -21,7 +21,9 @@ def of_summary(summary: Summary) -> str:
     """Return the tracker's summary as metrics for Prometheus."""
     boards = metrics.Metric("farm_tracker_boards", "Boards that are registered, free or lent.")
     free = metrics.Metric("farm_tracker_boards_free", "Boards that nobody has.")
-    waiting = metrics.Metric("farm_tracker_requests_waiting", "Requests for a board that wait for one.")
+    waiting = metrics.Metric(
+        "farm_tracker_requests_waiting", "Requests for a board that wait for one."
+    )
     registered = Counter(server.key for server in summary.servers)
     for key in sorted({*registered, *summary.queues}):
         queue = summary.queues.get(key, _NOBODY)
@@ -62,7 +64,9 @@ class MetricsPage:
             return _response("404 Not Found", "text/plain", "the numbers are at /metrics\n")
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "only GET\n")
-        return _response("200 OK", metrics.CONTENT_TYPE, of_summary(self._summary()), method == b"GET")
+        return _response(
+            "200 OK", metrics.CONTENT_TYPE, of_summary(self._summary()), method == b"GET"
+        )
 
 
 async def serve_metrics(page: MetricsPage, listener: socket.socket) -> asyncio.Server:
@@ -72,5 +76,8 @@ async def serve_metrics(page: MetricsPage, listener: socket.socket) -> asyncio.S
 
 def _response(status: str, kind: str, text: str, body: bool = True) -> bytes:
     content = text.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
+        f"{len(content)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + content * body

@@ -1,4 +1,7 @@
-"""What the tracker says of its peers: clean, and so much at most that a flood of them fills no log."""
+"""What the tracker says of its peers.
+
+Clean, and so much at most that a flood of them fills no log.
+"""
 
 from __future__ import annotations
 

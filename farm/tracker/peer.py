@@ -17,7 +17,8 @@ from farm.tracker.protocol import MAGIC, Message, ProtocolError, parse
 from farm.tracker.scheduler import TooManyError
 
 _TURN_S = 0.002  # for the messages of one peer, before the others have theirs
-_KEEPALIVE = (  # a board without power or cable is noticed after 25 s, and its processes are not woken
+# a board without power or cable is noticed after 25 s, and its processes are not woken
+_KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),

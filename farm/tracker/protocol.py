@@ -114,7 +114,9 @@ def parse(content: bytes) -> Message:
             return Put(_key(key), Place(None, _port(port)), _match_key(match_key))
         case [Code.PUT, key, [port, match_key], host]:
             return Put(_key(key), Place(_host(host), _port(port)), _match_key(match_key))
-        case [Code.REQUEST, key, _, int(priority) | float(priority)] if not isinstance(priority, bool):
+        case [Code.REQUEST, key, _, int(priority) | float(priority)] if not isinstance(
+            priority, bool
+        ):
             return Request(_key(key), _priority(priority))
         case [Code.UPDATE_INFO, {"key": key, "addr": [host, port]}]:
             place = Place(None if host is None else _host(host), _port(port))
@@ -148,8 +150,12 @@ def refused(why: str) -> bytes:
 
 def summarized(summary: Summary) -> bytes:
     """Return the answer to AskSummary."""
-    queues = {key: {"free": queue.free, "pending": queue.waiting} for key, queue in summary.queues.items()}
-    servers = [{"key": server.name, "addr": [server.host, server.port]} for server in summary.servers]
+    queues = {
+        key: {"free": queue.free, "pending": queue.waiting} for key, queue in summary.queues.items()
+    }
+    servers = [
+        {"key": server.name, "addr": [server.host, server.port]} for server in summary.servers
+    ]
     return frame([SUCCESS, {"queue_info": queues, "server_info": servers}])
 
 

@@ -23,7 +23,9 @@ class Where:
     metrics_port: int | None = None
 
 
-def serve(where: Where, settings: Settings, announce: Callable[[int], None], say: Callable[[str], None]) -> None:
+def serve(
+    where: Where, settings: Settings, announce: Callable[[int], None], say: Callable[[str], None]
+) -> None:
     """Serve on the first free port until interrupted.
 
     `announce` is called with the port, and `say` with each line for the operator. Raises
@@ -31,13 +33,25 @@ def serve(where: Where, settings: Settings, announce: Callable[[int], None], say
     """
     with contextlib.ExitStack() as held:
         listener = held.enter_context(listen(where.host, where.ports))
-        beside = None if where.metrics_port is None else held.enter_context(listen(where.host, [where.metrics_port]))
+        beside = (
+            None
+            if where.metrics_port is None
+            else held.enter_context(listen(where.host, [where.metrics_port]))
+        )
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
         signals.stop(loop)
-        tracker = TrackerServer(loop, Settings(settings.unknown_key_s, within_open_files(settings.limits)), say)
-        servers = [loop.run_until_complete(loop.create_server(tracker.connection, sock=listener, backlog=BACKLOG))]
+        tracker = TrackerServer(
+            loop, Settings(settings.unknown_key_s, within_open_files(settings.limits)), say
+        )
+        servers = [
+            loop.run_until_complete(
+                loop.create_server(tracker.connection, sock=listener, backlog=BACKLOG)
+            )
+        ]
         if beside:
-            servers.append(loop.run_until_complete(serve_metrics(MetricsPage(tracker.summary), beside)))
+            servers.append(
+                loop.run_until_complete(serve_metrics(MetricsPage(tracker.summary), beside))
+            )
         announce(listener.getsockname()[1])
         try:
             signals.check()

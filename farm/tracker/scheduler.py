@@ -105,7 +105,10 @@ class _Peer:
     requests: dict[int, Waiting] = field(default_factory=dict)
 
     def silent(self, now: float) -> bool:
-        """Return whether it is frozen: each server of TVM's or ours asks for its open offers regularly."""
+        """Return whether it is frozen.
+
+        Each server of TVM's or ours asks for its open offers regularly.
+        """
         return (self.pings or self.server is not None) and now - self.heard_at > SILENT_S
 
 
@@ -147,7 +150,10 @@ class _Kind:
 
 
 class Scheduler:
-    """The offers and requests of all peers. `now` is in seconds of any clock that never goes back."""
+    """The offers and requests of all peers.
+
+    `now` is in seconds of any clock that never goes back.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -191,7 +197,9 @@ class Scheduler:
         kind.offers[offer] = None
         return self._match(offer.key, now)
 
-    def request(self, peer: int, key: str, priority: float, now: float) -> tuple[Waiting, list[Grant]]:
+    def request(
+        self, peer: int, key: str, priority: float, now: float
+    ) -> tuple[Waiting, list[Grant]]:
         """Take in a request; it has its board if it is among the grants. Raises TooManyError."""
         ours = self._peers[peer]
         if len(ours.requests) >= MOST_REQUESTS:
@@ -209,7 +217,11 @@ class Scheduler:
         ours.pings |= ping
         if not was_silent:
             return []
-        return [grant for key in dict.fromkeys(offer.key for offer in ours.offers.values()) for grant in self._match(key, now)]
+        return [
+            grant
+            for key in dict.fromkeys(offer.key for offer in ours.offers.values())
+            for grant in self._match(key, now)
+        ]
 
     def disconnect(self, peer: int) -> None:
         """Withdraw all that a peer has offered and asked for."""
@@ -265,14 +277,19 @@ class Scheduler:
     def summary(self, now: float) -> Summary:
         """Return the queues and the servers; a frozen board is not free."""
         silent = {number for number, peer in self._peers.items() if peer.silent(now)}
-        free = {key: sum(offer.peer not in silent for offer in kind.offers) for key, kind in self._kinds.items()}
+        free = {
+            key: sum(offer.peer not in silent for offer in kind.offers)
+            for key, kind in self._kinds.items()
+        }
         queues = {key: Queue(free[key], kind.waiting) for key, kind in self._kinds.items()}
         return Summary(queues, [peer.server for peer in self._peers.values() if peer.server])
 
     def _match(self, key: str, now: float) -> list[Grant]:
         kind = self._kinds[key]
         grants = []
-        for offer in itertools.takewhile(lambda _: kind.requests, list(kind.offers) if kind.requests else ()):
+        for offer in itertools.takewhile(
+            lambda _: kind.requests, list(kind.offers) if kind.requests else ()
+        ):
             if self._peers[offer.peer].silent(now):
                 continue
             request = kind.first()

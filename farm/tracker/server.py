@@ -1,4 +1,7 @@
-"""The tracker's side of all connections: their limits, what they ask, and what they are answered."""
+"""The tracker's side of all connections.
+
+Their limits, what they ask, and what they are answered.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ class Lender(Protocol):
     def offer(self, peer: int, offer: Offer, now: float) -> list[Grant]:
         """Take in an offer."""
 
-    def request(self, peer: int, key: str, priority: float, now: float) -> tuple[Waiting, list[Grant]]:
+    def request(
+        self, peer: int, key: str, priority: float, now: float
+    ) -> tuple[Waiting, list[Grant]]:
         """Take in a request."""
 
     def heard(self, peer: int, now: float, ping: bool) -> list[Grant]:
@@ -68,7 +73,11 @@ class TrackerServer:
     """A tracker in an event loop. `say` takes a line for the operator."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, settings: Settings, say: Callable[[str], None], lender: Lender | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        say: Callable[[str], None],
+        lender: Lender | None = None,
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -99,7 +108,9 @@ class TrackerServer:
         """Answer requests; those of peers that have gone are left out."""
         for grant in grants:
             if peer := self._peers.get(grant.client):
-                peer.send(protocol.granted(grant.offer.host, grant.offer.port, grant.offer.match_key))
+                peer.send(
+                    protocol.granted(grant.offer.host, grant.offer.port, grant.offer.match_key)
+                )
         for refusal in refusals:
             if peer := self._peers.get(refusal.client):
                 peer.send(protocol.refused(refusal.why))
@@ -110,7 +121,9 @@ class TrackerServer:
         if decision.gives_way is not None:
             self._peers[decision.gives_way].fail("it has said nothing, and others need its place")
         if not decision.admitted:
-            self._notices.note(f"{peer.address} is turned away: there are too many connections", self._loop.time())
+            self._notices.note(
+                f"{peer.address} is turned away: there are too many connections", self._loop.time()
+            )
             return False
         now = self._loop.time()
         self._peers[peer.number] = peer
@@ -127,7 +140,10 @@ class TrackerServer:
         self._scheduler.disconnect(peer.number)
 
     def hold(self, peer: Peer, held: int) -> None:
-        """Note how much of an incomplete message a connection holds; end it where all hold too much."""
+        """Note how much of an incomplete message a connection holds.
+
+        End it where all hold too much.
+        """
         if held:
             self._unfinished.setdefault(peer.number, self._loop.time())
         elif peer.greeted:
@@ -148,7 +164,9 @@ class TrackerServer:
         now = self._loop.time()
         self._admission.trust(peer.number)
         self._unfinished.pop(peer.number, None)
-        self.deliver(self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending)))
+        self.deliver(
+            self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending))
+        )
         match message:
             case protocol.AskPending():
                 peer.send(protocol.pending(self._scheduler.open_match_keys(peer.number)))
@@ -175,14 +193,20 @@ class TrackerServer:
         waiting, grants = self._scheduler.request(peer.number, message.key, message.priority, now)
         self.deliver(grants)
         if not self._scheduler.has_had_board(message.key):
-            self._notices.note(f"{peer.address} asks for the key {message.key[:100]!r}, which no board has", now)
+            self._notices.note(
+                f"{peer.address} asks for the key {message.key[:100]!r}, which no board has", now
+            )
             self._loop.call_later(self._settings.unknown_key_s, self._refuse_unknown, waiting)
 
     def _register(self, peer: Peer, message: protocol.UpdateInfo) -> None:
         host = peer.address if message.place.host is None else message.place.host
-        older = self._scheduler.register(peer.number, Server(message.name, host, message.place.port))
+        older = self._scheduler.register(
+            peer.number, Server(message.name, host, message.place.port)
+        )
         if older is not None:
-            self._peers[older].fail(f"{message.name} at {host}:{message.place.port} has connected anew")
+            self._peers[older].fail(
+                f"{message.name} at {host}:{message.place.port} has connected anew"
+            )
         peer.send(protocol.frame(protocol.SUCCESS))
 
     def _refuse_unknown(self, waiting: Waiting) -> None:
@@ -196,5 +220,7 @@ class TrackerServer:
             number, since = next(iter(self._unfinished.items()))
             if now - since < _UNFINISHED_S:
                 break
-            self._peers[number].fail(f"for {_UNFINISHED_S:.0f} s it has not completed a message, or not read an answer")
+            self._peers[number].fail(
+                f"for {_UNFINISHED_S:.0f} s it has not completed a message, or not read an answer"
+            )
         self._loop.call_later(_TICK_S, self._tick)

@@ -73,8 +73,8 @@ class Link:
     """An open session with a device.
 
     `native` is True for farm's agent, which stores files by digest and reports facts, and False for
-    TVM's own RPC server. `carry` is the transport's own function for large files, and `system` the one
-    for facts of the board's system, if it has them.
+    TVM's own RPC server. `carry` is the transport's own function for large files, and `system` the
+    one for facts of the board's system, if it has them.
     """
 
     session: BlockingSession
@@ -114,7 +114,12 @@ class Link:
 
 @contextlib.contextmanager
 def open(  # noqa: A001
-    device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody, greeting_s: float | None = None
+    device: Device,
+    agent: Path | None,
+    scratch: Path,
+    timeout_s: float,
+    ask: Ask = nobody,
+    greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session with a device. The device ends the session after `timeout_s` seconds.
 
@@ -134,14 +139,25 @@ def open(  # noqa: A001
 
 @contextlib.contextmanager
 def connect(
-    device: Device, agent: Path | None, scratch: Path, timeout_s: float, ask: Ask = nobody, greeting_s: float | None = None
+    device: Device,
+    agent: Path | None,
+    scratch: Path,
+    timeout_s: float,
+    ask: Ask = nobody,
+    greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session like `open`, but accept an agent of any version, to find out which it is."""
     from farm.transports.rpc_errors import translated
 
     if lacking := gpu_preflight.lacking(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
-    with translated(device), _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (session, carry):
+    with (
+        translated(device),
+        _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (
+            session,
+            carry,
+        ),
+    ):
         system = getattr(_transport(device), "facts", None)
         native = session.has_function("farm.agent.facts")
         yield Link(session, native, carry, partial(system, device) if system else None)
@@ -179,7 +195,10 @@ def _transport(device: Device) -> Any:
         raise UsageError(
             f"{device.name}: devices cannot be reached by {device.scheme}: yet",
             did_you_mean(device.scheme, _TRANSPORTS),
-            f"start an agent on the board (farm agent) and use rpc://{_host(device)}:9090 through an SSH tunnel",
+            (
+                f"start an agent on the board (farm agent) and use rpc://{_host(device)}:9090 "
+                "through an SSH tunnel"
+            ),
         )
     return importlib.import_module(_TRANSPORTS[device.scheme])
 

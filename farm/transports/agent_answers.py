@@ -72,7 +72,9 @@ def facts(answer: object) -> dict[str, str]:
         if value is not None and not _FORMS.get(name, _is_modest)(value):
             raise AgentAnswerError(f"farm.agent.facts gives {name[:100]!r} in no form that it has")
     told = {name: value for name, value in found.items() if value is not None}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()
+    }
 
 
 def _finite(text: str) -> float:

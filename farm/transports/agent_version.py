@@ -42,20 +42,33 @@ def check(device: Device, facts: Mapping[str, Any]) -> None:
     wanted = ours()
     wrong = [name for name in names if str(facts.get(name)) != wanted[name]]
     if wrong:
-        theirs, here = (" and ".join(f"{names[name]} {str(one.get(name))[:100]}" for name in wrong) for one in (facts, wanted))
-        raise DeviceError(f"the agent of {device.name} is of another version", f"it has {theirs}, this farm has {here}", _fix(device))
+        theirs, here = (
+            " and ".join(f"{names[name]} {str(one.get(name))[:100]}" for name in wrong)
+            for one in (facts, wanted)
+        )
+        raise DeviceError(
+            f"the agent of {device.name} is of another version",
+            f"it has {theirs}, this farm has {here}",
+            _fix(device),
+        )
 
 
 def _fix(device: Device) -> str:
     if device.gets_agent:
         return f"farm provision --device {device.name}"
     by_farm = "where farm has installed it as a service, farm provision --service again, by SSH"
-    return f"on the board, end the agent that runs and start the one of this farm: {start_command(device)}; {by_farm}"
+    return (
+        "on the board, end the agent that runs and start the one of this farm: "
+        f"{start_command(device)}; {by_farm}"
+    )
 
 
 def start_command(device: Device) -> str:
     """Return the command that starts the agent on the board of an rpc:// or tracker:// device."""
     parts, gpu = urlsplit(device.url), " --cuda" if device.profile.on_gpu else ""
     if device.scheme == "tracker":
-        return f"farm agent{gpu} --tracker {parts.hostname}:{parts.port or 9190} --key {shlex.quote(parts.path.lstrip('/'))}"
+        return (
+            f"farm agent{gpu} --tracker {parts.hostname}:{parts.port or 9190} --key "
+            f"{shlex.quote(parts.path.lstrip('/'))}"
+        )
     return f"farm agent{gpu} --port {parts.port or 9090}"

@@ -25,10 +25,22 @@ _KERNELS = {
 }
 # Most 64-bit ARM kernels run 32-bit programs, too. The agent needs nothing but the kernel, and its
 # first start shows whether it runs.
-_RUNS = {"x86_64": ("x86_64",), "aarch64": ("aarch64", "armv7"), "armv7": ("armv7",), "riscv64": ("riscv64",)}
+_RUNS = {
+    "x86_64": ("x86_64",),
+    "aarch64": ("aarch64", "armv7"),
+    "armv7": ("armv7",),
+    "riscv64": ("riscv64",),
+}
 # (e_machine, EI_CLASS) and two bits of e_flags, from the ELF specification and its supplements for
 # ARM and RISC-V.
-_ELF_MACHINES = {(62, 2): "x86_64", (3, 1): "i386", (183, 2): "aarch64", (40, 1): "armv7", (243, 2): "riscv64", (243, 1): "riscv32"}
+_ELF_MACHINES = {
+    (62, 2): "x86_64",
+    (3, 1): "i386",
+    (183, 2): "aarch64",
+    (40, 1): "armv7",
+    (243, 2): "riscv64",
+    (243, 1): "riscv32",
+}
 _ELF_BYTES = 40
 _FLOAT_ABIS = {0x400: "hard", 0x200: "soft"}
 _MOST_NAMED = 4
@@ -53,7 +65,10 @@ class Kind:
     def words(self) -> str:
         """Describe the board in one phrase for messages."""
         float_abi = f" {self.float_abi}-float" if self.float_abi else ""
-        programs = f"{self.bits or '?'}-bit{float_abi} programs{f' ({self.programs})' if self.programs else ''}"
+        programs = (
+            f"{self.bits or '?'}-bit{float_abi} "
+            f"programs{f' ({self.programs})' if self.programs else ''}"
+        )
         return f"{self.machine} kernel, {programs}, {self.libc or 'an unknown C library'}"
 
 
@@ -79,16 +94,28 @@ def _of_header(digits: str) -> tuple[str, int, str]:
     if len(header) < _ELF_BYTES or header[:4] != b"\x7fELF":
         return "", 0, ""
     elf_class, order = header[4], "<" if header[5] == 1 else ">"
-    (machine,), (flags,) = struct.unpack_from(f"{order}H", header, 18), struct.unpack_from(f"{order}I", header, 36)
+    (machine,), (flags,) = (
+        struct.unpack_from(f"{order}H", header, 18),
+        struct.unpack_from(f"{order}I", header, 36),
+    )
     programs = _ELF_MACHINES.get((machine, elf_class), f"machine {machine}")
     abis = [name for bit, name in _FLOAT_ABIS.items() if programs == "armv7" and flags & bit]
     return programs, 64 if elf_class == 2 else 32, "".join(abis[:1])
 
 
 def architecture_of(kind: Kind) -> str:
-    """Return the architecture of the agent for a board, that of its programs; empty if there is none."""
+    """Return the architecture of the agent for a board, that of its programs.
+
+    Empty if there is none.
+    """
     runs = _RUNS.get(_KERNELS.get(kind.machine, ""), ())
-    return kind.programs if kind.programs in runs else runs[-1] if runs and kind.bits == 32 else "".join(runs[:1])
+    return (
+        kind.programs
+        if kind.programs in runs
+        else runs[-1]
+        if runs and kind.bits == 32
+        else "".join(runs[:1])
+    )
 
 
 def check(device: Device, kind: Kind) -> None:
@@ -100,7 +127,11 @@ def check(device: Device, kind: Kind) -> None:
     kernel = _KERNELS.get(kind.machine)
     why = f"it is one with {kind.words}; the profile {profile.name} is for {profile.machine}"
     if kernel is None:
-        raise DeviceError(f"there is no agent for the {kind.machine} kernel of {name}", why, "reach the board by rpc:// or tracker://")
+        raise DeviceError(
+            f"there is no agent for the {kind.machine} kernel of {name}",
+            why,
+            "reach the board by rpc:// or tracker://",
+        )
     if profile.machine not in _RUNS[kernel]:
         right = kind.programs if kind.programs in _RUNS[kernel] else kernel
         # An agent with GPU support, if the profile has one
@@ -110,11 +141,17 @@ def check(device: Device, kind: Kind) -> None:
         fix = f"correct `profile` of {name}; for {right} there are: {', '.join(named)}"
         raise DeviceError(f"{name} is another kind of board than its profile says", why, fix)
     narrow = next((one for one in _RUNS[kernel] if one != kernel), "")
-    if kind.bits == 32 and profile.machine == kernel and narrow and device.options.get("userland") != "any":
+    if (
+        kind.bits == 32
+        and profile.machine == kernel
+        and narrow
+        and device.options.get("userland") != "any"
+    ):
         raise DeviceError(
             f"{name} has 32-bit programs on a 64-bit kernel, and a 64-bit profile",
             why,
-            f"correct `profile` of {name}: {', '.join(fitting(narrow, profile.name))}; or, if 64-bit code is what you want there, "
+            f"correct `profile` of {name}: {', '.join(fitting(narrow, profile.name))}; or, if "
+            "64-bit code is what you want there, "
             'say so: options = { userland = "any" }',
         )
 
@@ -123,4 +160,6 @@ def fitting(agent: str, like: str) -> list[str]:
     """Return the built-in profiles for an agent, those with names most similar to `like` first."""
     tables = profiles.shipped()
     names = [name for name, table in tables.items() if table.get("agent") == agent]
-    return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[:_MOST_NAMED]
+    return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[
+        :_MOST_NAMED
+    ]

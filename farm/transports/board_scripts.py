@@ -33,7 +33,7 @@ shell_header() {
 }
 # Whether a process has one of our agents, of those in the folder $2, in its command line.
 has_agent() { case $(tr "\\000" "\\n" 2>/dev/null <"$1/cmdline") in *"$2/"*farm-agent*) return 0;; esac; return 1; }
-"""
+"""  # noqa: E501
 
 # Report what the board is, where farm's folders are and whether they can be used, and the size of
 # the agent if the board has it.
@@ -120,18 +120,18 @@ exec 3<&0 </dev/null
 pid=$!
 exec 3<&-
 trap "" PIPE  # of what the shell says of a killed agent, when nobody hears it any more
-# Only SIGKILL is sure to end a sleep that is forked and has not begun yet: it still has the shell as
-# its program, and what the shell does with other signals.
+# Only SIGKILL is sure to end a sleep that is forked and has not begun: it still runs the shell,
+# which handles other signals.
 sleeper=$( ( sleep "$seconds" >/dev/null 2>&1 & echo $!; exec >/dev/null 2>&1; wait $! && kill $pid ) & )
 wait $pid
 code=$?
 kill -9 $sleeper 2>/dev/null
 rm -rf "$work/farm-session-$pid-"*
 exit $code
-"""
+"""  # noqa: E501
 
 # Report what the board is: the architecture of its kernel and programs, its name and CPU, the kinds
-# of its cores as ARM counts them, the extensions that the kernel tells programs of, memory and GPUs.
+# of its cores as ARM counts them, the extensions that the kernel reports, memory and GPUs.
 IDENTIFY = """
 tell machine "$(uname -m)"; tell bits "$(getconf LONG_BIT 2>/dev/null)"
 tell shell "$(shell_header)"
@@ -160,4 +160,4 @@ tell arm_cores "$(
 )"
 tell gpus "$(nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader 2>/dev/null | head -n 16 | tr "\\n" ";")"
 exit 0
-"""
+"""  # noqa: E501

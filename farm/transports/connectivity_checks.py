@@ -25,7 +25,9 @@ from farm.types import Device
 Layer = tuple[str, Callable[[], str]]
 
 
-def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
+def layers(
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody
+) -> Iterator[Layer]:
     """Yield the layers below the agent, the lowest first.
 
     Connections that a check opens are closed by `stack`.
@@ -44,7 +46,13 @@ def layers(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask:
         yield "TCP", lambda: _answers(device, host, port)
 
 
-def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody) -> Iterator[Layer]:
+def agent_layers(
+    device: Device,
+    agent: Path | None,
+    stack: contextlib.ExitStack,
+    deadline: Deadline,
+    ask: Ask = nobody,
+) -> Iterator[Layer]:
     """Yield the layers of the agent: its executable on the board, and its version.
 
     `agent` is its executable, which is installed on a board that does not have it. Yields nothing
@@ -58,7 +66,11 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
         size = f"{agent.stat().st_size / 1e6:.1f} MB"
         if device.on_this_machine:
             command: list[str | Path] = [*launcher_of(device), agent, "--version"]
-            version.append(subprocesses.run(command, deadline=deadline, what="starting the agent", fix="farm doctor").strip())
+            version.append(
+                subprocesses.run(
+                    command, deadline=deadline, what="starting the agent", fix="farm doctor"
+                ).strip()
+            )
             return f"{agent}, {size}"
         with _shell(device, stack, deadline, ask) as board:
             seen, sent = board.place(agent, proven=True)
@@ -70,8 +82,13 @@ def agent_layers(device: Device, agent: Path | None, stack: contextlib.ExitStack
 
 
 @contextlib.contextmanager
-def _shell(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[ShellBoard]:
-    """Yield the board of a device that is reached by SSH or adb; connections are closed by `stack`."""
+def _shell(
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
+) -> Iterator[ShellBoard]:
+    """Yield the board of a device that is reached by SSH or adb.
+
+    Connections are closed by `stack`.
+    """
     if device.scheme == "adb":
         from farm.transports.adb import board as adb_board
 
@@ -87,7 +104,9 @@ def _shell(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask:
         yield Board(device, deadline, client)
 
 
-def _ssh(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Iterator[Layer]:
+def _ssh(
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
+) -> Iterator[Layer]:
     from farm.transports.ssh.board import Board
     from farm.transports.ssh.config import route
     from farm.transports.ssh.errors import translated
@@ -146,18 +165,29 @@ def _is_of_login(error: DeviceError) -> bool:
     from paramiko import AuthenticationException
 
     cause = error.__cause__
-    return isinstance(cause, AuthenticationException) or bool(re.search("authentication methods|encrypted|passphrase", str(cause)))
+    return isinstance(cause, AuthenticationException) or bool(
+        re.search("authentication methods|encrypted|passphrase", str(cause))
+    )
 
 
 def _same_version(device: Device, line: str) -> str:
     """Check the version line that the agent prints, and return it."""
     found = re.search(r"farm-agent (\S+) \(TVM ([^,]+),", line)
-    agent_version.check(device, {**agent_version.ours(), "agent": found[1] if found else line[:100], "tvm": found[2] if found else ""})
+    agent_version.check(
+        device,
+        {
+            **agent_version.ours(),
+            "agent": found[1] if found else line[:100],
+            "tvm": found[2] if found else "",
+        },
+    )
     return line
 
 
 def _resolved(host: str, port: int) -> str:
-    addresses = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    addresses = dict.fromkeys(
+        str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
     return f"{host} is {', '.join(addresses)}"
 
 

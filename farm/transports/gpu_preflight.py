@@ -29,16 +29,30 @@ def lacking(device: Device) -> State | None:
         if kind == "cuda":
             why = f"CUDA 13, which farm builds with, has no code for {profile.target.get('arch')}"
         else:
-            why = f"neither farm's agent nor TVM's packages have a runtime for {kind}: that would be a TVM built for it on the board"
-        return State("not supported", False, why, f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built")
+            why = (
+                f"neither farm's agent nor TVM's packages have a runtime for {kind}: that would "
+                "be a TVM built for it on the board"
+            )
+        return State(
+            "not supported",
+            False,
+            why,
+            f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built",
+        )
     if device.emulated:
         return State("without a GPU", False, "qemu emulates CPUs only", cpu)
     if device.on_this_machine and not installed():
         return State(
             "without a GPU",
             False,
-            f"this machine has no NVIDIA driver: {LIBRARY} is nowhere that the system's loader looks",
-            "install the driver, so that nvidia-smi works (in a container: start it with --gpus all), or use a CPU profile, such as x86",
+            (
+                f"this machine has no NVIDIA driver: {LIBRARY} is nowhere that the system's "
+                "loader looks"
+            ),
+            (
+                "install the driver, so that nvidia-smi works (in a container: start it with "
+                "--gpus all), or use a CPU profile, such as x86"
+            ),
         )
     return None
 

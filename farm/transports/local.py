@@ -26,8 +26,20 @@ from farm.types import Device
 
 _START_S = 20.0
 _LAST_WORDS_S = 0.5
-_QEMU = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64", "riscv64": "qemu-riscv64", "x86_64": "qemu-x86_64"}
-_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
+_QEMU = {
+    "armv7": "qemu-arm",
+    "aarch64": "qemu-aarch64",
+    "riscv64": "qemu-riscv64",
+    "x86_64": "qemu-x86_64",
+}
+_MACHINES = {
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+    "armv7l": "armv7",
+    "riscv64": "riscv64",
+}
 
 
 @contextlib.contextmanager
@@ -42,12 +54,28 @@ def open(  # noqa: A001
     """Start the agent, connect, and stop the agent when the block ends."""
     there = state(device)
     if agent is None or not there.usable:
-        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+        raise DeviceError(
+            f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
+        )
     log, port_file, key = scratch / "agent.log", scratch / "agent.port", secrets.token_hex(16)
     for left in (port_file, log):  # left by the previous session
         left.unlink(missing_ok=True)
-    command: list[str | Path] = [*launcher_of(device), agent, "--host", "127.0.0.1", "--port", "0", "--port-file", port_file]
-    command += ["--work-dir", _folder(device, "work_dir", scratch / "work"), "--store", _folder(device, "store", scratch / "store")]
+    command: list[str | Path] = [
+        *launcher_of(device),
+        agent,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--port-file",
+        port_file,
+    ]
+    command += [
+        "--work-dir",
+        _folder(device, "work_dir", scratch / "work"),
+        "--store",
+        _folder(device, "store", scratch / "store"),
+    ]
     command += ["--exit-with-parent", *agent_options(device)]
     with subprocesses.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
@@ -59,7 +87,12 @@ def open(  # noqa: A001
         except Exception as exc:
             error, words = translate(device, exc), _last_words(child, log)
             if words and not isinstance(error, DeadlineError):
-                error = ended(device, f"the agent of {device.name}, or its session, ended", f"{error.why}\n{words}", error.fix)
+                error = ended(
+                    device,
+                    f"the agent of {device.name}, or its session, ended",
+                    f"{error.why}\n{words}",
+                    error.fix,
+                )
             raise error from exc
 
 
@@ -70,16 +103,31 @@ def state(device: Device) -> State:
     """
     architecture = device.profile.machine
     if architecture is None:
-        return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
+        return State(
+            "unavailable",
+            False,
+            f"profile {device.profile.name} has no native agent",
+            "reach the board by rpc:// or tracker://",
+        )
     ready = State("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
         program = launcher_of(device)[0]
-        why, fix = f"its launcher {program!r} is not installed", f"install it, or correct `launcher` of {device.name}"
+        why, fix = (
+            f"its launcher {program!r} is not installed",
+            f"install it, or correct `launcher` of {device.name}",
+        )
         return ready if subprocesses.find(program) else State("unavailable", False, why, fix)
     if device.emulated:
         why, fix = f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user"
-        return ready if subprocesses.find(_QEMU[architecture]) else State("unavailable", False, why, fix)
-    why = f"this machine is {platform.machine()}, the profile {device.profile.name} is for {architecture}"
+        return (
+            ready
+            if subprocesses.find(_QEMU[architecture])
+            else State("unavailable", False, why, fix)
+        )
+    why = (
+        f"this machine is {platform.machine()}, the profile {device.profile.name} is for "
+        f"{architecture}"
+    )
     here = _MACHINES.get(platform.machine().lower()) == architecture
     return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
 
@@ -89,12 +137,21 @@ def agent_options(device: Device) -> list[str]:
 
     Threads and cores are not among them: each session sets them itself.
     """
-    return ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)] if "store_budget_mb" in device.options else []
+    return (
+        ["--store-budget", str(int(device.options["store_budget_mb"]) * 10**6)]
+        if "store_budget_mb" in device.options
+        else []
+    )
 
 
 def thread_options(device: Device) -> list[str]:
     """Return the arguments for threads and cores of a service, an agent that serves others, too."""
-    return [word for name in ("threads", "cores") if name in device.options for word in (f"--{name}", str(device.options[name]))]
+    return [
+        word
+        for name in ("threads", "cores")
+        if name in device.options
+        for word in (f"--{name}", str(device.options[name]))
+    ]
 
 
 def launcher_of(device: Device) -> list[str]:
@@ -108,7 +165,11 @@ def launcher_of(device: Device) -> list[str]:
     try:
         return shlex.split(given)
     except ValueError as exc:
-        raise DeviceError(f"the launcher of {device.name} is no command: {given}", str(exc), "close its quotes in devices.toml") from exc
+        raise DeviceError(
+            f"the launcher of {device.name} is no command: {given}",
+            str(exc),
+            "close its quotes in devices.toml",
+        ) from exc
 
 
 def _folder(device: Device, option: str, default: Path) -> Path:
@@ -128,7 +189,11 @@ def _last_words(child: Any, log: Path) -> str:
             return f"its agent ended with status {child.returncode}"
         if "is over" in (text := log.read_text(errors="replace")):
             end = subprocesses.last_lines(text, 1)
-            return "" if end.endswith(("exit code 0", "its client was told why")) else f"its agent: {end}"
+            return (
+                ""
+                if end.endswith(("exit code 0", "its client was told why"))
+                else f"its agent: {end}"
+            )
         time.sleep(0.005)
     return ""
 
@@ -137,9 +202,15 @@ def _port(device: Device, child: Any, port_file: Path, log: Path) -> int:
     deadline = Deadline(_START_S)
     while not port_file.exists():
         if child.poll() is not None or deadline.expired:
-            how = f"ended with status {child.returncode}" if child.poll() is not None else f"did not start within {_START_S:.0f} s"
+            how = (
+                f"ended with status {child.returncode}"
+                if child.poll() is not None
+                else f"did not start within {_START_S:.0f} s"
+            )
             raise DeviceError(
-                f"the agent of {device.name} {how}", subprocesses.last_lines(log.read_text(errors="replace")), "farm devices -v"
+                f"the agent of {device.name} {how}",
+                subprocesses.last_lines(log.read_text(errors="replace")),
+                "farm devices -v",
             )
         time.sleep(0.005)
     return int(port_file.read_text())

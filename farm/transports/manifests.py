@@ -128,4 +128,6 @@ def listed(content: Any) -> list[Release]:
 def _no_manifest(exc: ValidationError) -> AgentAnswerError:
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part)[:40] for part in first["loc"])
-    return AgentAnswerError(f"a manifest has no form that farm gives it: {where}: {first['msg'][:200]}")
+    return AgentAnswerError(
+        f"a manifest has no form that farm gives it: {where}: {first['msg'][:200]}"
+    )

@@ -67,7 +67,12 @@ def offline(device: Device, exc: OSError) -> State:
     """Return the state of a device to which no connection can be made."""
     host, port = address(device)
     why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
-    return State("offline", False, f"{host}:{port}: {why or 'timed out'}", f"start the agent on the board: {start_command(device)}")
+    return State(
+        "offline",
+        False,
+        f"{host}:{port}: {why or 'timed out'}",
+        f"start the agent on the board: {start_command(device)}",
+    )
 
 
 def address(device: Device) -> tuple[str, int]:

@@ -68,7 +68,9 @@ def session(
                 try:
                     opened = completed(opening)
                 except DeadlineError as exc:
-                    raise broke_off(device, f"nothing for {OPENING_S:.0f} s after its greeting") from exc
+                    raise broke_off(
+                        device, f"nothing for {OPENING_S:.0f} s after its greeting"
+                    ) from exc
             with _blocking(device, opened, deadline) as blocking:
                 yield blocking
 
@@ -123,7 +125,9 @@ def _translated(device: Device) -> Iterator[None]:
     except LinkError as exc:
         raise RPCError(f"Connection closed: {exc.why or exc.what}") from exc
     except DeadlineError as exc:
-        raise DeadlineError(exc.what, exc.why, exc.fix or "give it longer with --deadline SECONDS") from exc
+        raise DeadlineError(
+            exc.what, exc.why, exc.fix or "give it longer with --deadline SECONDS"
+        ) from exc
 
 
 def notice_silence(sock: socket.socket) -> None:

@@ -1,8 +1,10 @@
-"""Operations on a board by a shell: inspect it, install the agent under its digest, start the agent.
+"""Operations on a board by a shell.
 
-The board must have sh and the file tools of every Linux. farm uses one folder there, the transport's
-own or the one that the device's options name. It contains agents/DIGEST/farm-agent, store, work, and
-farm-agent, a script that starts the agent on the board itself.
+Inspect it, install the agent under its digest, start the agent.
+
+The board must have sh and the file tools of every Linux. farm uses one folder there, the
+transport's own or the one that the device's options name. It contains agents/DIGEST/farm-agent,
+store, work, and farm-agent, a script that starts the agent on the board itself.
 """
 
 from __future__ import annotations
@@ -53,15 +55,28 @@ class ShellBoard(abc.ABC):
     def command(self, script: str, arguments: Sequence[str]) -> str:
         """Return the command line that runs a script of board_scripts with its arguments."""
         places = [str(self.device.options.get(option, "")) for option in ("store", "work_dir")]
-        return f"{self.preamble}exec sh -c {shlex.quote(board_scripts.HEAD + script)} farm {shlex.join([*places, *arguments])}"
+        return (
+            f"{self.preamble}exec sh -c {shlex.quote(board_scripts.HEAD + script)} farm "
+            f"{shlex.join([*places, *arguments])}"
+        )
 
     def start_arguments(self, executable: Path, extra_s: int = _EXTRA_S) -> tuple[list[str], str]:
-        """Install the agent if necessary; return the arguments of board_scripts.START, and its store.
+        """Install the agent if necessary.
+
+        Return the arguments of board_scripts.START, and its store.
 
         The board ends the agent `extra_s` seconds after the deadline.
         """
         seen, _ = self.place(executable)
-        command = [*self.launcher, seen["agent"], "--stdio", "--work-dir", seen["work"], "--store", seen["store"]]
+        command = [
+            *self.launcher,
+            seen["agent"],
+            "--stdio",
+            "--work-dir",
+            seen["work"],
+            "--store",
+            seen["store"],
+        ]
         command += agent_options(self.device)
         seconds = math.ceil(self.deadline.remaining) + extra_s
         return [self._wrapper(seen), str(seconds), *command], seen["store"]
@@ -97,7 +112,11 @@ class ShellBoard(abc.ABC):
         try:
             return shlex.split(given)
         except ValueError as exc:
-            raise DeviceError(f"the launcher of {self.device.name} is no command: {given}", str(exc), "close its quotes") from exc
+            raise DeviceError(
+                f"the launcher of {self.device.name} is no command: {given}",
+                str(exc),
+                "close its quotes",
+            ) from exc
 
     def look(self, digest: str = "none") -> dict[str, str]:
         """Return what the board reports about itself and its folders; see board_scripts.LOOK.
@@ -144,15 +163,23 @@ class ShellBoard(abc.ABC):
         if "No space left" in refused or "quota" in refused:
             raise self._full(refused)
         if "ead-only" in refused:
-            raise DeviceError(f"the folder of farm on {name} is read-only", refused, f"{_PLACES} to folders it may write, or remount it")
+            raise DeviceError(
+                f"the folder of farm on {name} is read-only",
+                refused,
+                f"{_PLACES} to folders it may write, or remount it",
+            )
         if refused:
-            raise DeviceError(f"{name} has no folder for us", refused, f"{_PLACES} to folders it may write")
+            raise DeviceError(
+                f"{name} has no folder for us", refused, f"{_PLACES} to folders it may write"
+            )
         if "noexec" in seen:
             raise self._noexec(seen["noexec"] or seen["base"])
 
     def _full(self, why: str) -> DeviceError:
         return DeviceError(
-            f"the disk of {self.device.name} is full", why, "free space there, or set `store` in its options to a place on another disk"
+            f"the disk of {self.device.name} is full",
+            why,
+            "free space there, or set `store` in its options to a place on another disk",
         )
 
     def _noexec(self, why: str) -> DeviceError:
@@ -162,7 +189,10 @@ class ShellBoard(abc.ABC):
     def _roomy(self, seen: dict[str, str], nbytes: int) -> None:
         free = seen.get("free_kib", "")
         if free.isdigit() and int(free) * 1024 < nbytes:
-            raise self._full(f"{int(free) / 1024:.1f} MiB are free, the agent and its work want {nbytes / 2**20:.1f}")
+            raise self._full(
+                f"{int(free) / 1024:.1f} MiB are free, the agent and its work want "
+                f"{nbytes / 2**20:.1f}"
+            )
 
     def _wrapper(self, seen: dict[str, str]) -> str:
         """Return a script that starts the agent, found relative to the script's own folder.
@@ -171,7 +201,10 @@ class ShellBoard(abc.ABC):
         """
         store, agent = (_beside(seen[name], seen["base"]) for name in ("store", "agent"))
         launcher = "".join(f"{shlex.quote(word)} " for word in self.launcher)
-        return f'#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\nexec {launcher}{agent} "$@" --store {store}'
+        return (
+            f'#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\nexec {launcher}{agent} "$@" '
+            f"--store {store}"
+        )
 
     def _put(self, content: bytes, digest: str) -> str:
         """Send the agent to the board; return the version that it prints there."""
@@ -182,16 +215,22 @@ class ShellBoard(abc.ABC):
         if "full" in seen:
             raise self._full(seen["full"])
         if "broken" in seen:
-            raise DeviceError(f"the agent did not arrive whole on {name}", seen["broken"], "run the command again")
+            raise DeviceError(
+                f"the agent did not arrive whole on {name}", seen["broken"], "run the command again"
+            )
         if "refused" in seen:
             status, _, why = seen["refused"].partition(" ")
             why = f"exit code {status}: {why}"
             if status == _CANNOT_EXECUTE and "ermission" in why:
                 raise self._noexec(why)
             raise DeviceError(
-                f"{name} cannot run the agent for {self.device.profile.agent}", why, f"correct `profile` (or `launcher`) of {name}"
+                f"{name} cannot run the agent for {self.device.profile.agent}",
+                why,
+                f"correct `profile` (or `launcher`) of {name}",
             )
-        raise DeviceError(f"the agent could not be put on {name}", seen[""][-500:], "run the command again")
+        raise DeviceError(
+            f"the agent could not be put on {name}", seen[""][-500:], "run the command again"
+        )
 
 
 def _beside(path: str, base: str) -> str:

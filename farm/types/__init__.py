@@ -21,7 +21,16 @@ Values passed between packages have these types. Callers import them from this p
 """
 
 from farm.types.accuracy import Accuracy, Answered
-from farm.types.artifacts import Agreement, Artifact, Fitted, Kernel, LayerError, Prepared, Quantized, Release
+from farm.types.artifacts import (
+    Agreement,
+    Artifact,
+    Fitted,
+    Kernel,
+    LayerError,
+    Prepared,
+    Quantized,
+    Release,
+)
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.cache_location import CacheLocation, check_cache_url
 from farm.types.cluster_address import check_cluster

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, field
 
 SCHEMES = ("s3", "gs", "az", "file")
-_URL = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9._=+-]+)*/?|file:///[^\x00-\x1f?#%]+")
+_URL = re.compile(
+    r"(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9._=+-]+)*/?|file:///[^\x00-\x1f?#%]+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +30,7 @@ def check_cache_url(text: str) -> str:
     Cloud Storage and Azure have variables and files of their own for them.
     """
     if not _URL.fullmatch(text) or ".." in text.split("/"):
-        raise ValueError("a shared cache is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER")
+        raise ValueError(
+            "a shared cache is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER"
+        )
     return text.rstrip("/")

@@ -11,5 +11,7 @@ def check_cluster(text: str) -> str:
     """Return the address of a cluster's scheduler. Raises ValueError if it is none."""
     found = _ADDRESS.fullmatch(text)
     if not found or not 0 < int(found[1]) < 1 << 16:
-        raise ValueError("a cluster is the scheduler of Dask, as tcp://HOST:8786 or tls://HOST:8786")
+        raise ValueError(
+            "a cluster is the scheduler of Dask, as tcp://HOST:8786 or tls://HOST:8786"
+        )
     return text

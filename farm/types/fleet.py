@@ -45,7 +45,10 @@ def computing_in_words(threads: object, cores: object, pinned: object) -> str:
 
     For example: "2 threads, cores big, pinned".
     """
-    words = [f"{threads} thread{'s' if threads != 1 else ''}" if threads else "", f"cores {cores}" if cores else ""]
+    words = [
+        f"{threads} thread{'s' if threads != 1 else ''}" if threads else "",
+        f"cores {cores}" if cores else "",
+    ]
     return ", ".join(filter(None, [*words, "pinned" if pinned else ""]))
 
 
@@ -71,7 +74,9 @@ class Device:
     def emulated(self) -> bool:
         """Return whether its agent runs under QEMU."""
         launcher = str(self.options.get("launcher", "")).split()
-        return self.scheme == "qemu" or any(word.rpartition("/")[2].startswith("qemu-") for word in launcher)
+        return self.scheme == "qemu" or any(
+            word.rpartition("/")[2].startswith("qemu-") for word in launcher
+        )
 
     @property
     def on_this_machine(self) -> bool:
@@ -81,7 +86,9 @@ class Device:
     @property
     def computing(self) -> str:
         """The requested threads and cores in words; empty if the device chooses them."""
-        return computing_in_words(self.options.get("threads"), self.options.get("cores"), self.options.get("pinned"))
+        return computing_in_words(
+            self.options.get("threads"), self.options.get("cores"), self.options.get("pinned")
+        )
 
     @property
     def gpu(self) -> int:

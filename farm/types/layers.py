@@ -24,4 +24,6 @@ def layer_of(variable: str) -> str:
     head, _, quoted = variable.partition(_END)
     if not (head.startswith(_SIGN) and head[len(_SIGN) :].isdecimal()):
         return ""
-    return _QUOTED.sub(lambda found: bytes([int(found[1], 16)]), quoted.encode()).decode(errors="replace")
+    return _QUOTED.sub(lambda found: bytes([int(found[1], 16)]), quoted.encode()).decode(
+        errors="replace"
+    )

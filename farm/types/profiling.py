@@ -56,7 +56,11 @@ class Roof:
         1 is the maximum without caches; a value above 1 means that caches have helped. The result
         is None if neither arithmetic nor bytes are known.
         """
-        return self.seconds(step) / step.seconds if step.seconds and (step.operations or step.nbytes) else None
+        return (
+            self.seconds(step) / step.seconds
+            if step.seconds and (step.operations or step.nbytes)
+            else None
+        )
 
     def is_bound_by_memory(self, step: Step) -> bool:
         """Return whether the step's bytes take longer than its arithmetic at the roofline."""

@@ -54,7 +54,14 @@ class Plan:
 # SingleStream: 600 s, at least 64 queries, and the 90th percentile by early stopping.
 # https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
 PRESETS: Mapping[str, Mapping[str, float]] = {
-    "quick": {"warmup": 1, "count": 10, "minimum_s": 0.2, "maximum_s": 5.0, "warmup_s": 0.5, "cooldown_s": 0.0},
+    "quick": {
+        "warmup": 1,
+        "count": 10,
+        "minimum_s": 0.2,
+        "maximum_s": 5.0,
+        "warmup_s": 0.5,
+        "cooldown_s": 0.0,
+    },
     "standard": {
         "warmup": 3,
         "count": 100,
@@ -89,7 +96,11 @@ class Job:
     @property
     def title(self) -> str:
         """The model with its threads and cores in words: it identifies the job on its device."""
-        return f"{self.model.name} ({self.device.computing})" if self.device.computing else self.model.name
+        return (
+            f"{self.model.name} ({self.device.computing})"
+            if self.device.computing
+            else self.model.name
+        )
 
     @property
     def build(self) -> tuple[str, str]:
@@ -234,7 +245,12 @@ class Run:
     @property
     def good(self) -> bool:
         """Return whether it has an answer, and the answer is right."""
-        return self.verdict not in (Verdict.WRONG, Verdict.FAILED, Verdict.UNAVAILABLE, Verdict.SKIPPED)
+        return self.verdict not in (
+            Verdict.WRONG,
+            Verdict.FAILED,
+            Verdict.UNAVAILABLE,
+            Verdict.SKIPPED,
+        )
 
     @property
     def emulated(self) -> bool:

@@ -39,7 +39,14 @@ from farm.views.tables import Column, table_of, with_note
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STATE_STYLE = {"ready": "green", "emulated": "magenta", "busy": "yellow", "offline": "red", "unavailable": "red", "unknown": "bright_black"}
+STATE_STYLE = {
+    "ready": "green",
+    "emulated": "magenta",
+    "busy": "yellow",
+    "offline": "red",
+    "unavailable": "red",
+    "unknown": "bright_black",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,9 @@ def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
     columns: list[Column[tuple[str, Release]]] = [
         Column("device", lambda row: row[0], style="bold"),
         Column("model", lambda row: row[1].name),
-        Column("release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True),
+        Column(
+            "release", lambda row: f"{'→ ' if row[1].current else ''}{row[1].number}", right=True
+        ),
         Column("installed (UTC)", lambda row: row[1].installed_at[:16].replace("T", " ")),
         Column("artifact", lambda row: row[1].artifact[:12]),
         Column("profile", lambda row: row[1].profile, 90, style="bright_black"),
@@ -111,16 +120,26 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
     The kernels with the most arithmetic come first. The summary says which share of the arithmetic
     uses the general rule or fell back.
     """
-    total, halved = sum(kernel.operations for kernel in kernels) or 1, any(kernel.halves for kernel in kernels)
+    total, halved = (
+        sum(kernel.operations for kernel in kernels) or 1,
+        any(kernel.halves for kernel in kernels),
+    )
     columns: list[Column[Kernel]] = [
         Column("kernel", lambda kernel: kernel.name, style="bold"),
         Column("rule", lambda kernel: kernel.rule),
         Column("tile", lambda kernel: f"{kernel.choice}{', recorded' if kernel.recorded else ''}"),
-        Column("share %", lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "", right=True),
+        Column(
+            "share %",
+            lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "",
+            right=True,
+        ),
         Column("note", lambda kernel: kernel.note, style="yellow"),
     ]
     if halved:
-        columns.insert(3, Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"))
+        columns.insert(
+            3,
+            Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"),
+        )
     table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
     return with_note(table, Text(_summary(kernels, total)))
 
@@ -130,14 +149,28 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
     groups = [
         ([kernel for kernel in kernels if kernel.rule == "tensor cores"], "on tensor cores"),
         (
-            [kernel for kernel in kernels if kernel.rule in ("general", "none") and not kernel.note],
+            [
+                kernel
+                for kernel in kernels
+                if kernel.rule in ("general", "none") and not kernel.note
+            ],
             "by the general rule (element by element, or TVM's own loops)",
         ),
         ([kernel for kernel in kernels if kernel.note], "fell back, for the reason in the note"),
     ]
-    counted = [(group, words, 100 * sum(kernel.operations for kernel in group) / total) for group, words in groups if group]
+    counted = [
+        (group, words, 100 * sum(kernel.operations for kernel in group) / total)
+        for group, words in groups
+        if group
+    ]
     return "\n".join(
-        [f"{len(kernels)} kernels", *(f"{len(group)} {words}: {share:.2f} % of the arithmetic" for group, words, share in counted)]
+        [
+            f"{len(kernels)} kernels",
+            *(
+                f"{len(group)} {words}: {share:.2f} % of the arithmetic"
+                for group, words, share in counted
+            ),
+        ]
     )
 
 
@@ -146,12 +179,22 @@ def records_table(records: Sequence[Record], width: int) -> Table:
     columns: list[Column[Record]] = [
         Column("core", lambda record: record.core),
         Column("workload", lambda record: record.workload, style="bold"),
-        Column("choice", lambda record: " ".join(str(value) for name, value in record.choice.items() if name != "trace")),
+        Column(
+            "choice",
+            lambda record: " ".join(
+                str(value) for name, value in record.choice.items() if name != "trace"
+            ),
+        ),
         Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
         Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
         Column("runs", lambda record: str(record.runs), 120, right=True),
         Column("device", lambda record: record.device, 120),
-        Column("measured (UTC)", lambda record: record.measured_at[:16].replace("T", " "), 140, style="bright_black"),
+        Column(
+            "measured (UTC)",
+            lambda record: record.measured_at[:16].replace("T", " "),
+            140,
+            style="bright_black",
+        ),
     ]
     return table_of(columns, records, width)
 
@@ -174,16 +217,32 @@ def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table
     """
     parts = list(dict.fromkeys(part for worker in ledger.values() for part in worker))
     totals = {part: sum(worker.get(part, 0.0) for worker in ledger.values()) for part in parts}
-    room = width - 2 - max(map(cell_len, ["seconds", *ledger])) - 2 * (3 + 6)  # for "other" and "total", gaps of 3
+    room = (
+        width - 2 - max(map(cell_len, ["seconds", *ledger])) - 2 * (3 + 6)
+    )  # for "other" and "total", gaps of 3
     shown: set[str] = set()
     for part in sorted(parts, key=lambda part: -totals[part]):
         room -= max(6, cell_len(part)) + 3
         if room >= 0:
             shown.add(part)
-    columns: list[Column[tuple[str, Mapping[str, float]]]] = [Column("seconds", lambda row: row[0], style="bold")]
-    columns += [Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True) for part in parts if part in shown]  # type: ignore[misc]
-    columns.append(Column("other", lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)), right=True))
-    columns.append(Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold"))
+    columns: list[Column[tuple[str, Mapping[str, float]]]] = [
+        Column("seconds", lambda row: row[0], style="bold")
+    ]
+    columns += [
+        Column(part, lambda row, part=part: _seconds(row[1].get(part)), right=True)  # type: ignore[misc]
+        for part in parts
+        if part in shown
+    ]
+    columns.append(
+        Column(
+            "other",
+            lambda row: _seconds(sum(s for part, s in row[1].items() if part not in shown)),
+            right=True,
+        )
+    )
+    columns.append(
+        Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold")
+    )
     return table_of(columns, list(ledger.items()), width)
 
 
@@ -204,7 +263,14 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
         raise ValueError(f"no vector of scores: shape {scores.shape}")
     values = scores.reshape(-1)
     order = stats.best(scores, k)
-    return [Score(index, labels[index] if labels and index < len(labels) else str(index), float(values[index])) for index in order]
+    return [
+        Score(
+            index,
+            labels[index] if labels and index < len(labels) else str(index),
+            float(values[index]),
+        )
+        for index in order
+    ]
 
 
 def _note(row: DeviceRow) -> Text:
@@ -217,4 +283,8 @@ def _note(row: DeviceRow) -> Text:
 def _seconds(value: float | None) -> str:
     if not value:
         return ""
-    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}" if value >= 0.005 else "<0.01"
+    return (
+        f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
+        if value >= 0.005
+        else "<0.01"
+    )

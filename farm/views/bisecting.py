@@ -23,7 +23,9 @@ def layers_table(found: Dissection, width: int) -> Table:
         Column("layer", lambda row: row[1].name, style="bold"),
         Column("operator", lambda row: row[1].operator),
         Column("kernel", lambda row: row[1].kernel, 110, style="bright_black"),
-        Column("output", lambda row: f"{row[1].dtype} {list(row[1].shape)}", 140, style="bright_black"),
+        Column(
+            "output", lambda row: f"{row[1].dtype} {list(row[1].shape)}", 140, style="bright_black"
+        ),
         Column("SNR dB", lambda row: _ratio(row[1]), right=True),
         Column("max abs", lambda row: formatting.digits(row[1].max_abs, 2), right=True),
         Column("", _mark),
@@ -39,7 +41,11 @@ def _ratio(layer: Layer) -> str:
 
 def _mark(row: tuple[int, Layer]) -> Text:
     layer = row[1]
-    return Text(f"BAD{f', {layer.not_finite}' if layer.not_finite else ''}", "bold red") if layer.bad else Text("")
+    return (
+        Text(f"BAD{f', {layer.not_finite}' if layer.not_finite else ''}", "bold red")
+        if layer.bad
+        else Text("")
+    )
 
 
 def findings(found: Dissection, model: str, device: str, artifact: str) -> list[str]:
@@ -47,7 +53,11 @@ def findings(found: Dissection, model: str, device: str, artifact: str) -> list[
     if found.first_bad is None:
         return _nothing_bad(found, model, device)
     layer, others = found.layers[found.first_bad], sum(layer.bad for layer in found.layers) - 1
-    where = f"layer {found.first_bad}" + (f", {layer.name} ({layer.operator})" if layer.name else "") + f", kernel {layer.kernel}"
+    where = (
+        f"layer {found.first_bad}"
+        + (f", {layer.name} ({layer.operator})" if layer.name else "")
+        + f", kernel {layer.kernel}"
+    )
     what = (
         f"gives {layer.not_finite} where finite numbers are due"
         if layer.not_finite
@@ -57,32 +67,60 @@ def findings(found: Dissection, model: str, device: str, artifact: str) -> list[
     lines.append(_advice(layer, model, artifact))
     if others:
         selves = "by themselves" if others > 1 else "by itself"
-        lines.append(f"{others} more layer{'s are' if others > 1 else ' is'} bad {selves}, with the right inputs: see the table")
+        lines.append(
+            f"{others} more layer{'s are' if others > 1 else ' is'} bad {selves}, with the "
+            "right inputs: see the table"
+        )
     return lines
 
 
 def _advice(layer: Layer, model: str, artifact: str) -> str:
     if layer.damaged:
-        return f"its parameters in the build are not those of the model: remove the build, and it is made anew: rm -r {artifact}"
-    if not layer.not_finite and layer.alone_db is not None and layer.alone_db > layer.snr_db + _MUCH_DB:
-        return f"with the right inputs it is right ({layer.alone_db:.0f} dB): small errors of the layers before it add up; see --min-snr"
+        return (
+            "its parameters in the build are not those of the model: remove the build, and it is "
+            f"made anew: rm -r {artifact}"
+        )
+    if (
+        not layer.not_finite
+        and layer.alone_db is not None
+        and layer.alone_db > layer.snr_db + _MUCH_DB
+    ):
+        return (
+            f"with the right inputs it is right ({layer.alone_db:.0f} dB): small errors of the "
+            "layers before it add up; see --min-snr"
+        )
     return (
-        "with the right inputs it is wrong too, and its parameters are the model's: so its code is, or the board. See how it was "
-        f"scheduled: farm compile {model} -v; whether farm tune chose it: farm records; and whether another board of the kind errs as well"
+        "with the right inputs it is wrong too, and its parameters are the model's: so its code "
+        "is, or the board. See how it was "
+        f"scheduled: farm compile {model} -v; whether farm tune chose it: farm records; and "
+        "whether another board of the kind errs as well"
     )
 
 
 def _nothing_bad(found: Dissection, model: str, device: str) -> list[str]:
     if found.whole.right:
         return [f"no layer of {model} differs on {device}, and the whole answer is right"]
-    unknown = next((place for place, layer in enumerate(found.layers) if not layer.name and layer.kernel), None)
-    lines = [f"no kernel differs on {device}, but the whole answer does: largest difference {found.whole.max_abs:.2g}"]
+    unknown = next(
+        (place for place, layer in enumerate(found.layers) if not layer.name and layer.kernel), None
+    )
+    lines = [
+        (
+            f"no kernel differs on {device}, but the whole answer does: largest difference "
+            f"{found.whole.max_abs:.2g}"
+        )
+    ]
     place = (
-        f"; layer {unknown}, {found.layers[unknown].kernel}, is the first that the source engine does not know"
+        (
+            f"; layer {unknown}, {found.layers[unknown].kernel}, is the first that the source "
+            "engine does not know"
+        )
         if unknown is not None
         else ""
     )
     return [
         *lines,
-        f"so it is the import or the graph passes, or how the kernels are put together, and no board{place}; report it, with the model",
+        (
+            "so it is the import or the graph passes, or how the kernels are put together, and "
+            f"no board{place}; report it, with the model"
+        ),
     ]

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 WIDTH = 400
 HISTORY_HEIGHT, SPARK_HEIGHT, STRIP_HEIGHT, BAR_HEIGHT = 120, 28, 28, 16
 _BINS = 40
-_LEAST_ROOM = 0.1  # of the lowest value: the least range of a scale, so that tiny differences look small
+_LEAST_ROOM = (
+    0.1  # of the lowest value: the least range of a scale, so that tiny differences look small
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Return the position of a value, from 0 to 1."""
-        return min(1.0, max(0.0, math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)))
+        return min(
+            1.0,
+            max(0.0, math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)),
+        )
 
     def ticks(self, most: int = 6) -> list[float]:
         """Return at most about `most` round values on the scale, with few digits.
@@ -56,12 +61,24 @@ class Scale:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         decades = [10.0**power for power in range(first, last + 1)]
         for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
-            found = [step * decade for decade in decades for step in steps if self.low <= step * decade <= self.high]
+            found = [
+                step * decade
+                for decade in decades
+                for step in steps
+                if self.low <= step * decade <= self.high
+            ]
             if len(found) >= 3:
                 return found[:: -(-len(found) // most)]
         step = 10.0 ** math.floor(math.log10(self.high - self.low))
-        step *= next(times for times in (0.1, 0.2, 0.5, 1, 2, 5) if (self.high - self.low) / (step * times) <= most)
-        return [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        step *= next(
+            times
+            for times in (0.1, 0.2, 0.5, 1, 2, 5)
+            if (self.high - self.low) / (step * times) <= most
+        )
+        return [
+            step * number
+            for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
+        ]
 
 
 def distribution(seconds: Sequence[float], scale: Scale) -> str:
@@ -70,19 +87,31 @@ def distribution(seconds: Sequence[float], scale: Scale) -> str:
     The middle half is darker, and the median is a line.
     """
     ordered = sorted(1e3 * s for s in seconds)
-    edges = [scale.low * (scale.high / scale.low) ** (number / _BINS) for number in range(_BINS + 1)]
+    edges = [
+        scale.low * (scale.high / scale.low) ** (number / _BINS) for number in range(_BINS + 1)
+    ]
     ranks = [bisect.bisect_left(ordered, edge) for edge in edges]
     counts = [after - before for before, after in itertools.pairwise(ranks)]
     most, step = max(counts) or 1, WIDTH / _BINS
-    points = [f"{_n(index * step)},{_n(STRIP_HEIGHT - (STRIP_HEIGHT - 4) * count / most)}" for index, count in _outline(counts)]
-    quarter, half, three = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    points = [
+        f"{_n(index * step)},{_n(STRIP_HEIGHT - (STRIP_HEIGHT - 4) * count / most)}"
+        for index, count in _outline(counts)
+    ]
+    quarter, half, three = (
+        statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    )
     left, right, middle = (WIDTH * scale.at(value) for value in (quarter, three, half))
-    label = f"{len(ordered)} samples, from {ordered[0]:.3g} to {ordered[-1]:.3g} ms, half of them from {quarter:.3g} to {three:.3g}"
+    label = (
+        f"{len(ordered)} samples, from {ordered[0]:.3g} to {ordered[-1]:.3g} ms, half of them "
+        f"from {quarter:.3g} to {three:.3g}"
+    )
     return _svg(
         STRIP_HEIGHT,
         label,
-        f'<polygon class="c-area" points="0,{STRIP_HEIGHT} {" ".join(points)} {WIDTH},{STRIP_HEIGHT}"/>'
-        f'<rect class="c-box" x="{_n(left)}" width="{_n(max(1, right - left))}" y="{STRIP_HEIGHT - 6}" height="6"/>'
+        f'<polygon class="c-area" points="0,{STRIP_HEIGHT} {" ".join(points)} '
+        f'{WIDTH},{STRIP_HEIGHT}"/>'
+        f'<rect class="c-box" x="{_n(left)}" width="{_n(max(1, right - left))}" '
+        f'y="{STRIP_HEIGHT - 6}" height="6"/>'
         f'<path class="c-mark" d="M{_n(middle)} 0V{STRIP_HEIGHT}"/>',
     )
 
@@ -92,7 +121,11 @@ def spark(medians: Sequence[float], steps: Sequence[int] = ()) -> str:
     return _series(medians, (), steps, SPARK_HEIGHT)
 
 
-def history(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None], steps: Sequence[int] = ()) -> str:
+def history(
+    medians: Sequence[float],
+    intervals: Sequence[tuple[float, float] | None],
+    steps: Sequence[int] = (),
+) -> str:
     """Draw a history as a line within the band of its intervals, with a mark at each step."""
     return _series(medians, intervals, steps, HISTORY_HEIGHT)
 
@@ -103,7 +136,10 @@ def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
     for kind, value in parts:
         width = WIDTH * value / whole if whole > 0 else 0.0
         if width >= 0.2:
-            drawn.append(f'<rect class="{html.escape(kind)}" x="{_n(begin)}" width="{_n(width)}" height="{BAR_HEIGHT}"/>')
+            drawn.append(
+                f'<rect class="{html.escape(kind)}" x="{_n(begin)}" width="{_n(width)}" '
+                f'height="{BAR_HEIGHT}"/>'
+            )
         begin += width
     return _svg(BAR_HEIGHT, "", "".join(drawn))
 
@@ -114,11 +150,21 @@ def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> s
     drawn = f'<path class="c-axis" d="M{_n(one)} 0V{BAR_HEIGHT}"/>'
     if interval:
         low, high = (WIDTH * scale.at(end) for end in interval)
-        drawn += f'<rect class="c-band" x="{_n(low)}" width="{_n(max(1, high - low))}" y="5" height="{BAR_HEIGHT - 10}"/>'
-    return _svg(BAR_HEIGHT, "", drawn + f'<path class="c-mark" d="M{_n(place)} 1V{BAR_HEIGHT - 1}"/>')
+        drawn += (
+            f'<rect class="c-band" x="{_n(low)}" width="{_n(max(1, high - low))}" y="5" '
+            f'height="{BAR_HEIGHT - 10}"/>'
+        )
+    return _svg(
+        BAR_HEIGHT, "", drawn + f'<path class="c-mark" d="M{_n(place)} 1V{BAR_HEIGHT - 1}"/>'
+    )
 
 
-def roofline(points: Sequence[tuple[float, float, float]], roof: tuple[float, float], across: Scale, up: Scale) -> str:
+def roofline(
+    points: Sequence[tuple[float, float, float]],
+    roof: tuple[float, float],
+    across: Scale,
+    up: Scale,
+) -> str:
     """Draw kernels below a roof.
 
     A point is (operations per byte, GFLOP/s, share of the time), and `roof` is (GFLOP/s, GB/s). The
@@ -130,38 +176,70 @@ def roofline(points: Sequence[tuple[float, float, float]], roof: tuple[float, fl
 
     gflops, gbytes_s = roof
     ridge = min(max(gflops / gbytes_s, across.low), across.high)
-    drawn = f'<path class="c-roof" d="M{at(across.low, gbytes_s * across.low)}L{at(ridge, gflops)}L{at(across.high, gflops)}"/>'
+    drawn = (
+        '<path class="c-roof" '
+        f'd="M{at(across.low, gbytes_s * across.low)}L{at(ridge, gflops)}L{at(across.high, gflops)}"/>'  # noqa: E501
+    )
     for intensity, height, share in sorted(points, key=lambda point: -point[2]):
         size = 5 + 25 * math.sqrt(min(1.0, max(0.0, share)))
-        drawn += f'<path class="c-dot" style="stroke-width:{_n(size)}px" d="M{at(intensity, height)}h0"/>'
-    return _svg(HISTORY_HEIGHT, f"{len(points)} kernels below a roof of {gflops:.3g} GFLOP/s and {gbytes_s:.3g} GB/s", drawn)
+        drawn += (
+            f'<path class="c-dot" style="stroke-width:{_n(size)}px" '
+            f'd="M{at(intensity, height)}h0"/>'
+        )
+    return _svg(
+        HISTORY_HEIGHT,
+        f"{len(points)} kernels below a roof of {gflops:.3g} GFLOP/s and {gbytes_s:.3g} GB/s",
+        drawn,
+    )
 
 
-def history_scale(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()) -> Scale:
+def history_scale(
+    medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()
+) -> Scale:
     """Return the scale of a history's chart."""
     return Scale.over([*medians, *(end for ends in intervals if ends for end in ends if end > 0)])
 
 
-def _series(medians: Sequence[float], intervals: Sequence[tuple[float, float] | None], steps: Sequence[int], height: int) -> str:
+def _series(
+    medians: Sequence[float],
+    intervals: Sequence[tuple[float, float] | None],
+    steps: Sequence[int],
+    height: int,
+) -> str:
     scale, last = history_scale(medians, intervals), max(1, len(medians) - 1)
 
     def at(index: float, value: float) -> str:
         return f"{_n(WIDTH * index / last)},{_n((height - 4) * (1 - scale.at(value)) + 2)}"
 
-    drawn = "".join(f'<path class="c-step" d="M{_n(WIDTH * (index - 0.5) / last)} 0V{height}"/>' for index in steps)
+    drawn = "".join(
+        f'<path class="c-step" d="M{_n(WIDTH * (index - 0.5) / last)} 0V{height}"/>'
+        for index in steps
+    )
     ends = [(index, *interval) for index, interval in enumerate(intervals) if interval]
     if len(ends) > 1:
-        band = [at(index, high) for index, _, high in ends] + [at(index, low) for index, low, _ in reversed(ends)]
+        band = [at(index, high) for index, _, high in ends] + [
+            at(index, low) for index, low, _ in reversed(ends)
+        ]
         drawn += f'<polygon class="c-area" points="{" ".join(band)}"/>'
-    line = [at(index, value) for index, value in enumerate(medians)] * (2 if len(medians) == 1 else 1)
+    line = [at(index, value) for index, value in enumerate(medians)] * (
+        2 if len(medians) == 1 else 1
+    )
     drawn += f'<polyline class="c-line" points="{" ".join(line)}"/>'
-    return _svg(height, f"{len(medians)} runs, from {medians[0]:.3g} to {medians[-1]:.3g} ms, {len(steps)} steps", drawn)
+    return _svg(
+        height,
+        f"{len(medians)} runs, from {medians[0]:.3g} to {medians[-1]:.3g} ms, {len(steps)} steps",
+        drawn,
+    )
 
 
 def _outline(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return the corners of a histogram without those on a straight line."""
     corners = [(place, count) for index, count in enumerate(counts) for place in (index, index + 1)]
-    inner = [b for a, b, c in zip(corners, corners[1:], corners[2:], strict=False) if not a[1] == b[1] == c[1]]
+    inner = [
+        b
+        for a, b, c in zip(corners, corners[1:], corners[2:], strict=False)
+        if not a[1] == b[1] == c[1]
+    ]
     return [corners[0], *inner, corners[-1]]
 
 

@@ -31,16 +31,40 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
     columns: list[Column[Pair]] = [
         Column("device", lambda pair: pair.second.device, style="bold"),
         Column("model", lambda pair: pair.second.title),
-        Column("before ms", lambda pair: _median(pair.turns.before) if pair.turns else p50(pair.first), right=True),
-        Column("after ms", lambda pair: _median(pair.turns.after) if pair.turns else p50(pair.second), right=True),
+        Column(
+            "before ms",
+            lambda pair: _median(pair.turns.before) if pair.turns else p50(pair.first),
+            right=True,
+        ),
+        Column(
+            "after ms",
+            lambda pair: _median(pair.turns.after) if pair.turns else p50(pair.second),
+            right=True,
+        ),
         Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
-        Column("p", lambda pair: "" if pair.found.p is None else formatting.digits(pair.found.p, 2), 100, right=True),
-        Column("in turns", lambda pair: f"{len(pair.turns.before)} rounds" if pair.turns else "", 100),
+        Column(
+            "p",
+            lambda pair: "" if pair.found.p is None else formatting.digits(pair.found.p, 2),
+            100,
+            right=True,
+        ),
+        Column(
+            "in turns", lambda pair: f"{len(pair.turns.before)} rounds" if pair.turns else "", 100
+        ),
         Column("in words", lambda pair: pair.found.reason),
     ]
     table = table_of(columns, pairs, width)
-    notes = [f"{pair.second.title} on {pair.second.device}: {'; '.join(pair.differences)}" for pair in pairs if pair.differences]
-    return with_note(table, Text("\n".join(formatting.plain(f"also differs, {note}") for note in notes), "bright_black"))
+    notes = [
+        f"{pair.second.title} on {pair.second.device}: {'; '.join(pair.differences)}"
+        for pair in pairs
+        if pair.differences
+    ]
+    return with_note(
+        table,
+        Text(
+            "\n".join(formatting.plain(f"also differs, {note}") for note in notes), "bright_black"
+        ),
+    )
 
 
 def _median(seconds: Sequence[float]) -> str:
@@ -60,4 +84,7 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     ends = f"{formatting.digits(medians[0])} → {formatting.digits(medians[-1])} ms"
     bounds = f"{formatting.digits(min(medians))} to {formatting.digits(max(medians))}"
     lines = [f"{formatting.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {bounds}"]
-    return [formatting.plain(line) for line in [*lines, *(move.in_words for move in comparison.moves(timed))]]
+    return [
+        formatting.plain(line)
+        for line in [*lines, *(move.in_words for move in comparison.moves(timed))]
+    ]

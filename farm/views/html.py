@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _KIND = {
     **dict.fromkeys((Verdict.RIGHT, Verdict.STABLE), "good"),
-    **dict.fromkeys((Verdict.NOISY, Verdict.THROTTLED, Verdict.UNAVAILABLE, Verdict.SKIPPED), "warn"),
+    **dict.fromkeys(
+        (Verdict.NOISY, Verdict.THROTTLED, Verdict.UNAVAILABLE, Verdict.SKIPPED), "warn"
+    ),
     **dict.fromkeys((Verdict.WRONG, Verdict.FAILED), "bad"),
     Verdict.EMULATED: "none",
 }
@@ -78,7 +80,11 @@ class Ledger:
 
 def page(report: Report) -> str:
     """Return the whole page."""
-    return _environment().get_template("report.html").render(report=report, transposed=len(report.devices) < len(report.models))
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(report=report, transposed=len(report.devices) < len(report.models))
+    )
 
 
 @functools.cache
@@ -102,7 +108,14 @@ def _environment() -> Environment:
         "seconds": _seconds,
         "count": formatting.counted,
     }
-    drawn = (charts.spark, charts.history, charts.distribution, charts.stacked, charts.ratio, charts.roofline)
+    drawn = (
+        charts.spark,
+        charts.history,
+        charts.distribution,
+        charts.stacked,
+        charts.ratio,
+        charts.roofline,
+    )
     made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
     made.globals |= {
         "kind": lambda run: _KIND[run.verdict],
@@ -122,21 +135,38 @@ def _environment() -> Environment:
         "facts": facts,
         "identifier": identifier,
         "shows": _shows,
-        "points_of": lambda roof: [(point.intensity, point.gflops, point.share) for point in roof.drawn],
+        "points_of": lambda roof: [
+            (point.intensity, point.gflops, point.share) for point in roof.drawn
+        ],
     }
     return made
 
 
 def model_scale(report: Report, model: str) -> charts.Scale | None:
     """Return one scale for the newest runs of a model on all devices; None if none was timed."""
-    runs = [report.series[device, model].newest for device in report.devices if (device, model) in report.series]
-    ends = [1e3 * end for run in runs if _shows(run) and run.samples for end in _ends(run.samples.seconds) if end > 0]
+    runs = [
+        report.series[device, model].newest
+        for device in report.devices
+        if (device, model) in report.series
+    ]
+    ends = [
+        1e3 * end
+        for run in runs
+        if _shows(run) and run.samples
+        for end in _ends(run.samples.seconds)
+        if end > 0
+    ]
     return charts.Scale.over(ends) if ends else None
 
 
 def ratio_scale(report: Report) -> charts.Scale:
     """Return one scale for all comparisons, symmetric around 1."""
-    values = [value for pair in report.pairs for value in (pair.found.ratio, *(pair.found.interval or ())) if value > 0]
+    values = [
+        value
+        for pair in report.pairs
+        for value in (pair.found.ratio, *(pair.found.interval or ()))
+        if value > 0
+    ]
     furthest = max([1.05, *(max(value, 1 / value) for value in values)])
     return charts.Scale(1 / min(furthest, 4.0), min(furthest, 4.0))
 
@@ -158,12 +188,18 @@ def ledger(report: Report) -> Ledger:
             mine[part] = mine.get(part, 0.0) + seconds
     spent = {device: parts for device, parts in spent.items() if sum(parts.values()) > 0}
     order = list(dict.fromkeys(part for parts in spent.values() for part in parts))
-    longest = set(sorted(order, key=lambda part: -sum(parts.get(part, 0.0) for parts in spent.values()))[:_PARTS])
+    longest = set(
+        sorted(order, key=lambda part: -sum(parts.get(part, 0.0) for parts in spent.values()))[
+            :_PARTS
+        ]
+    )
     shown = [part for part in order if part in longest]
     rows = []
     for device, parts in spent.items():
         other = sum(seconds for part, seconds in parts.items() if part not in longest)
-        rows.append((device, (*(parts.get(part, 0.0) for part in shown), other), sum(parts.values())))
+        rows.append(
+            (device, (*(parts.get(part, 0.0) for part in shown), other), sum(parts.values()))
+        )
     return Ledger((*shown, "other"), tuple(rows))
 
 
@@ -175,9 +211,16 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.artifact_digest:
         yield "artifact", run.artifact_digest[:12]
     if run.samples:
-        yield "first inference", f"{formatting.digits(1e3 * run.samples.first_s)} ms" if not run.emulated else "emulated"
+        yield (
+            "first inference",
+            f"{formatting.digits(1e3 * run.samples.first_s)} ms"
+            if not run.emulated
+            else "emulated",
+        )
         said = run.samples.facts_before
-        yield from ((name.replace("_", " "), _readable(said[name])) for name in _FACTS if said.get(name))
+        yield from (
+            (name.replace("_", " "), _readable(said[name])) for name in _FACTS if said.get(name)
+        )
     if run.versions:
         yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
 
@@ -192,7 +235,11 @@ def _visible(value: Any) -> Any:
 
     The charts' SVG is returned unchanged.
     """
-    return "\u202f".join(map(sanitize.one_line, value.split("\u202f"))) if type(value) is str else value
+    return (
+        "\u202f".join(map(sanitize.one_line, value.split("\u202f")))
+        if type(value) is str
+        else value
+    )
 
 
 def _marked(markup: Any, draw: Any) -> Any:
@@ -223,4 +270,12 @@ def _readable(value: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    return "" if value == 0 else "<0.01" if value < 0.005 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return (
+        ""
+        if value == 0
+        else "<0.01"
+        if value < 0.005
+        else f"{value:.2f}"
+        if value < 10
+        else f"{value:.1f}"
+    )

@@ -1,4 +1,7 @@
-"""The boards and the leases of a lab, as tables. Times are shown as how long is left, or has passed."""
+"""The boards and the leases of a lab, as tables.
+
+Times are shown as how long is left, or has passed.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,15 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
     columns: list[Column[Row]] = [
         Column("lease", lambda row: str(row["lease"]), right=True, style="bold"),
         Column("owner", lambda row: str(row["owner"])),
-        Column("kind", lambda row: f"{row['count']} {row['kind']}" if row["count"] > 1 else str(row["kind"])),
+        Column(
+            "kind",
+            lambda row: f"{row['count']} {row['kind']}" if row["count"] > 1 else str(row["kind"]),
+        ),
         Column("class", lambda row: str(row["class"])),
         Column("state", lambda row: _state(row)),
-        Column("ends in", lambda row: "" if row["ended_at"] else _left(row["ends_at"], now), right=True),
+        Column(
+            "ends in", lambda row: "" if row["ended_at"] else _left(row["ends_at"], now), right=True
+        ),
         Column("boards", lambda row: " ".join(row["boards"])),
         Column("why", lambda row: _why(row, now)),
     ]
@@ -53,7 +61,9 @@ def _why(row: Row, now: float) -> str:
     if not row["queue"]:
         return str(row["why"])
     surely_by = row["queue"]["surely_by"]
-    return str(row["queue"]["reason"]) + (f"; in {_left(surely_by, now)} at the latest" if surely_by is not None else "")
+    return str(row["queue"]["reason"]) + (
+        f"; in {_left(surely_by, now)} at the latest" if surely_by is not None else ""
+    )
 
 
 def _left(at: float | None, now: float) -> str:

@@ -23,11 +23,17 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"### {_text(report.title)}"
     yield ""
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in report.verdicts.items())
-    models, devices = formatting.counted(len(report.models), "model"), formatting.counted(len(report.devices), "device")
+    models, devices = (
+        formatting.counted(len(report.models), "model"),
+        formatting.counted(len(report.devices), "device"),
+    )
     yield f"{models} on {devices}: {counted or 'no runs'}."
     yield ""
     if report.series:
-        yield from _table(["device", *report.models], [[_text(device), *_row(report, device)] for device in report.devices])
+        yield from _table(
+            ["device", *report.models],
+            [[_text(device), *_row(report, device)] for device in report.devices],
+        )
     for whose, what in report.complaints:
         yield f"- ✗ **{_text(whose)}**: {_text(what)}"
     if report.complaints:
@@ -39,13 +45,26 @@ def _lines(report: Report) -> Iterator[str]:
         for pair in report.pairs:
             found, (first, second) = pair.found, (_median(run) for run in (pair.first, pair.second))
             change = f"{_SIGN[found.change]} {found.change.value}"
-            cells = (pair.second.device, pair.second.title, first, second, change, found.reason, "; ".join(pair.differences))
+            cells = (
+                pair.second.device,
+                pair.second.title,
+                first,
+                second,
+                change,
+                found.reason,
+                "; ".join(pair.differences),
+            )
             rows.append(list(map(_text, cells)))
-        yield from _table(["device", "model", "before", "after", "", "in words", "also differs"], rows)
+        yield from _table(
+            ["device", "model", "before", "after", "", "in words", "also differs"], rows
+        )
     if steps := [move for one in report.series.values() for move in one.moves]:
         yield f"<details><summary>{formatting.counted(len(steps), 'step')} in the history</summary>"
         yield ""
-        yield from (f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}" for move in steps)
+        yield from (
+            f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}"
+            for move in steps
+        )
         yield ""
         yield "</details>"
 
@@ -78,5 +97,7 @@ def _text(text: str) -> str:
 
     It contains no markup, entity, link or mention of a person: names may hold | or <.
     """
-    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.plain(text).replace("&", "&amp;"))
+    escaped = re.sub(
+        r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.plain(text).replace("&", "&amp;")
+    )
     return _LINKED.sub(lambda found: f"{found[0]}<!-- -->", escaped)

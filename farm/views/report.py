@@ -37,7 +37,10 @@ class Series:
     @property
     def changed(self) -> bool:
         """Return whether the newest run is significantly slower or faster than the baseline."""
-        return self.pair is not None and self.pair.found.change in (stats.Change.SLOWER, stats.Change.FASTER)
+        return self.pair is not None and self.pair.found.change in (
+            stats.Change.SLOWER,
+            stats.Change.FASTER,
+        )
 
     @property
     def medians(self) -> list[float]:
@@ -95,7 +98,9 @@ class Report:
         bad = [run for run in self.newest if not run.good]
         return [
             (formatting.plain(whose), formatting.plain(what))
-            for whose, what in formatting.complaints((r.device, r.title, formatting.why(r)) for r in bad)
+            for whose, what in formatting.complaints(
+                (r.device, r.title, formatting.why(r)) for r in bad
+            )
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +121,12 @@ class Report:
                 for run in self.newest
             ],
             "steps": [
-                {"device": move.after.device, "model": move.after.title, "run": move.after.id, "ratio": move.step.ratio}
+                {
+                    "device": move.after.device,
+                    "model": move.after.title,
+                    "run": move.after.id,
+                    "ratio": move.step.ratio,
+                }
                 for one in self.series.values()
                 for move in one.moves
             ],
@@ -125,7 +135,13 @@ class Report:
 
 
 def gather(
-    runs: Iterable[Run], *, title: str, made_at: str, baseline: str = "", before: Sequence[Run] = (), rooflines: Sequence[Roofline] = ()
+    runs: Iterable[Run],
+    *,
+    title: str,
+    made_at: str,
+    baseline: str = "",
+    before: Sequence[Run] = (),
+    rooflines: Sequence[Roofline] = (),
 ) -> Report:
     """Return the report on these runs; `before` are the runs of the baseline.
 
@@ -138,11 +154,15 @@ def gather(
     series = {}
     for key in sorted(found):
         timed = comparison.timed(found[key])
-        series[key] = Series(tuple(found[key]), tuple(timed), tuple(comparison.moves(timed)), pairs.get(key))
+        series[key] = Series(
+            tuple(found[key]), tuple(timed), tuple(comparison.moves(timed)), pairs.get(key)
+        )
     devices, models = (tuple(sorted({key[place] for key in series})) for place in (0, 1))
     return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))
 
 
 def _pairs(found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]) -> list[Pair]:
     """Compare the baseline's runs with the newest of the same model and device, all at once."""
-    return comparison.compare([(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found])
+    return comparison.compare(
+        [(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found]
+    )

@@ -29,16 +29,26 @@ def contest_table(contests: Sequence[Contest], width: int) -> Table:
     rows = [_Row(contest, rival) for contest in contests for rival in (None, *contest.rivals)]
     columns: list[Column[_Row]] = [
         Column("model", lambda row: row.contest.model if row.rival is None else ""),
-        Column("threads", lambda row: str(row.contest.threads) if row.rival is None else "", right=True),
-        Column("engine", lambda row: "farm" if row.rival is None else f"{row.rival.engine} {row.rival.version}", style="bold"),
+        Column(
+            "threads", lambda row: str(row.contest.threads) if row.rival is None else "", right=True
+        ),
+        Column(
+            "engine",
+            lambda row: "farm" if row.rival is None else f"{row.rival.engine} {row.rival.version}",
+            style="bold",
+        ),
         Column(
             "p50 ms",
-            lambda row: formatting.digits(1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)),
+            lambda row: formatting.digits(
+                1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)
+            ),
             right=True,
         ),
         Column("farm is", _times, right=True),
         Column("95 % interval", _interval, 90, right=True),
-        Column("max err", lambda row: _error(row.rival.agreement) if row.rival else "", 90, right=True),
+        Column(
+            "max err", lambda row: _error(row.rival.agreement) if row.rival else "", 90, right=True
+        ),
     ]
     return table_of(columns, rows, width)
 
@@ -55,7 +65,9 @@ def faster(contest: Contest, rival: Rival) -> tuple[float, tuple[float, float]]:
 def contest_to_json(contest: Contest) -> dict[str, Any]:
     """Return an engine comparison as JSON, with the ratios."""
     rivals = [
-        {**strict(rival), "ratio": ratio, "interval": interval} for rival in contest.rivals for ratio, interval in [faster(contest, rival)]
+        {**strict(rival), "ratio": ratio, "interval": interval}
+        for rival in contest.rivals
+        for ratio, interval in [faster(contest, rival)]
     ]
     return {**strict(contest), "rivals": rivals}
 

@@ -66,7 +66,9 @@ class Roofline:
             return None
         ridge = self.gflops / self.gbytes_s
         across = Scale.over([ridge, *(point.intensity for point in self.drawn if point.intensity)])
-        return across, Scale.over([self.gflops, self.gbytes_s * across.low, *(point.gflops for point in self.drawn)])
+        return across, Scale.over(
+            [self.gflops, self.gbytes_s * across.low, *(point.gflops for point in self.drawn)]
+        )
 
 
 def read(path: Path) -> Roofline:
@@ -74,10 +76,16 @@ def read(path: Path) -> Roofline:
     try:
         return _made(json.loads(path.read_text("utf-8")))
     except OSError as exc:
-        raise UsageError(f"{path} cannot be read", exc.strerror or str(exc), "name a file that farm profile --json has written") from exc
+        raise UsageError(
+            f"{path} cannot be read",
+            exc.strerror or str(exc),
+            "name a file that farm profile --json has written",
+        ) from exc
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         why = f"{type(exc).__name__}: {exc}"
-        raise UsageError(f"{path} is no profile", why, "farm profile --device NAME MODEL --json > profile.json") from exc
+        raise UsageError(
+            f"{path} is no profile", why, "farm profile --device NAME MODEL --json > profile.json"
+        ) from exc
 
 
 def _made(body: Mapping[str, Any]) -> Roofline:
@@ -98,6 +106,11 @@ def _made(body: Mapping[str, Any]) -> Roofline:
 
 
 def _point(step: Mapping[str, Any]) -> Point:
-    intensity = step["operations"] / step["nbytes"] if step["nbytes"] and step["operations"] else None
-    names, figures = (str(step["kernel"]), str(step["layer"])), (1e3 * step["seconds"], float(step["share"]), float(step["gflops"]))
+    intensity = (
+        step["operations"] / step["nbytes"] if step["nbytes"] and step["operations"] else None
+    )
+    names, figures = (
+        (str(step["kernel"]), str(step["layer"])),
+        (1e3 * step["seconds"], float(step["share"]), float(step["gflops"])),
+    )
     return Point(*names, *figures, intensity, step["roof_share"])

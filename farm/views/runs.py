@@ -46,7 +46,10 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
     told = any(one.column.cell is formatting.why for one in shown)
     bad = [] if told else [run for run in runs if not run.good and formatting.why(run)]
     lines = formatting.complaints((run.device, run.model, formatting.why(run)) for run in bad)
-    return with_note(drawn(shown), Text("\n".join(formatting.plain(f"✗ {whose}: {error}") for whose, error in lines), "red"))
+    return with_note(
+        drawn(shown),
+        Text("\n".join(formatting.plain(f"✗ {whose}: {error}") for whose, error in lines), "red"),
+    )
 
 
 def history_table(runs: Sequence[Run], width: int) -> Table:
@@ -78,7 +81,11 @@ def _threads(run: Run) -> str:
 
 
 def _cores(run: Run) -> str:
-    return f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}" if run.cores or run.pinned else ""
+    return (
+        f"{run.cores or 'its own'}{', pinned' if run.pinned else ''}"
+        if run.cores or run.pinned
+        else ""
+    )
 
 
 def p50(run: Run) -> str:
@@ -89,13 +96,23 @@ def p50(run: Run) -> str:
 
 
 def _iqr(run: Run) -> str:
-    if run.latency is None or run.emulated or run.latency.count < stats.JUDGED_COUNT or run.latency.p50_ms == 0:
+    if (
+        run.latency is None
+        or run.emulated
+        or run.latency.count < stats.JUDGED_COUNT
+        or run.latency.p50_ms == 0
+    ):
         return ""
     return f"{100 * stats.spread(run.latency):.1f}"
 
 
 def _p50_interval(run: Run) -> str:
-    if run.emulated or run.latency is None or run.latency.p50_interval_ms is None or run.latency.count < stats.JUDGED_COUNT:
+    if (
+        run.emulated
+        or run.latency is None
+        or run.latency.p50_interval_ms is None
+        or run.latency.count < stats.JUDGED_COUNT
+    ):
         return ""
     return "–".join(formatting.digits(end) for end in run.latency.p50_interval_ms)
 
@@ -104,7 +121,11 @@ def _samples(run: Run) -> str:
     """Return the number of samples, and of inferences per sample if there are several."""
     if run.latency is None:
         return ""
-    return str(run.latency.count) if run.latency.block == 1 else f"{run.latency.count} × {run.latency.block}"
+    return (
+        str(run.latency.count)
+        if run.latency.block == 1
+        else f"{run.latency.count} × {run.latency.block}"
+    )
 
 
 def _percentile(name: str) -> Callable[[Run], str]:

@@ -18,7 +18,19 @@ from enum import Enum
 from typing import Any
 
 from farm.store import RECORD_SCHEMA, RUN_SCHEMA
-from farm.types import Agreement, Failure, Kernel, Layer, Profiled, Quantized, Record, Run, Step, TensorSpec, Verdict
+from farm.types import (
+    Agreement,
+    Failure,
+    Kernel,
+    Layer,
+    Profiled,
+    Quantized,
+    Record,
+    Run,
+    Step,
+    TensorSpec,
+    Verdict,
+)
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean"}
@@ -62,7 +74,14 @@ def _fields(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-RUN = Document(RUN_SCHEMA, Run, {"emulated": bool, **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Maybe(float))})
+RUN = Document(
+    RUN_SCHEMA,
+    Run,
+    {
+        "emulated": bool,
+        **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Maybe(float)),
+    },
+)
 RECORD = Document(RECORD_SCHEMA, Record)
 _TENSOR = {"name": str, "shape": [Maybe(int)], "dtype": str}
 _PAIR = {
@@ -81,7 +100,9 @@ _PAIR = {
 }
 _OUTCOME = {
     "runs": [RUN],
-    "builds": [{"model": str, "profile": str, "digest": str, "cached": bool, "seconds": Map(float)}],
+    "builds": [
+        {"model": str, "profile": str, "digest": str, "cached": bool, "seconds": Map(float)}
+    ],
     "ledger": {"wall_s": float, "builds_s": float, "devices_s": Map(float)},
 }
 _RELEASE = {
@@ -94,7 +115,14 @@ _RELEASE = {
     "installed_at": str,
     "versions": Map(str),
 }
-_LAYERS = [{"name": str, "layers": [{"layer": str, "holds": bool, "detail": str, "advice": str, "error": Maybe(Map(str))}]}]
+_LAYERS = [
+    {
+        "name": str,
+        "layers": [
+            {"layer": str, "holds": bool, "detail": str, "advice": str, "error": Maybe(Map(str))}
+        ],
+    }
+]
 _DEVICE = {
     "name": str,
     "profile": str,
@@ -146,9 +174,21 @@ _LAB_BOARD = {
     "lease": Maybe(int),
     "until": Maybe(float),
 }
-_LAB_EVENT = {"number": int, "at": float, **dict.fromkeys(("what", "who", "board", "detail"), str), "lease": Maybe(int)}
+_LAB_EVENT = {
+    "number": int,
+    "at": float,
+    **dict.fromkeys(("what", "who", "board", "detail"), str),
+    "lease": Maybe(int),
+}
 _KEPT: dict[str, Any] = {"models": int, "builds": int, "nbytes": int}
-_NEWEST = {"device": str, "model": str, "run": str, "verdict": Verdict, "reason": str, "p50_ms": Maybe(float)}
+_NEWEST = {
+    "device": str,
+    "model": str,
+    "run": str,
+    "verdict": Verdict,
+    "reason": str,
+    "p50_ms": Maybe(float),
+}
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "devices": {"devices": [_DEVICE]},
@@ -176,7 +216,10 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "failure": Maybe(Failure),
     },
     "artifact": {
-        **dict.fromkeys(("model", "profile", "digest", "library_digest", "parameters_digest", "path", "engine"), str),
+        **dict.fromkeys(
+            ("model", "profile", "digest", "library_digest", "parameters_digest", "path", "engine"),
+            str,
+        ),
         "inputs": [TensorSpec],
         "outputs": [TensorSpec],
         "kernels": [Kernel],
@@ -196,11 +239,21 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "before": str,
         "after": str,
         "verdict": str,
-        "paired": Maybe({"before_s": [float], "after_s": [float], "speedup": float, "low": float, "high": float}),
+        "paired": Maybe(
+            {"before_s": [float], "after_s": [float], "speedup": float, "low": float, "high": float}
+        ),
     },
     "profile": {
         **_fields(Profiled),
-        "steps": [{**_fields(Step), "share": float, "gflops": float, "roof_share": Maybe(float), "bound_by_memory": Maybe(bool)}],
+        "steps": [
+            {
+                **_fields(Step),
+                "share": float,
+                "gflops": float,
+                "roof_share": Maybe(float),
+                "bound_by_memory": Maybe(bool),
+            }
+        ],
         **dict.fromkeys(("latency_s", "kernels_s", "between_s", "accounted", "recording_s"), float),
     },
     "bisect": {
@@ -213,8 +266,20 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "whole": Agreement,
         "findings": [str],
     },
-    "quantize": {"path": str, "profile": str, "float_bytes": int, "bytes": int, **_fields(Quantized)},
-    "accuracy": {"model": str, "devices": [Map(Any)], "reference": Any, "note": str, "below": [str]},
+    "quantize": {
+        "path": str,
+        "profile": str,
+        "float_bytes": int,
+        "bytes": int,
+        **_fields(Quantized),
+    },
+    "accuracy": {
+        "model": str,
+        "devices": [Map(Any)],
+        "reference": Any,
+        "note": str,
+        "below": [str],
+    },
     "records": {"records": [RECORD]},
     "exported": {"records": int, "file": str},
     "imported": {"new": int, "faster": int, "left": int},
@@ -236,8 +301,12 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "baseline": {"name": str, "runs": [str]},
     "baselines": {"baselines": Map(int)},
     "import": {"runs": int, "new": int},
-    "deployments": {"devices": [{"device": str, "error": Maybe(Failure), "releases": Optional([_RELEASE])}]},
-    "deployed": {"devices": [{"device": str, "error": Maybe(Failure), "release": Optional(_RELEASE)}]},
+    "deployments": {
+        "devices": [{"device": str, "error": Maybe(Failure), "releases": Optional([_RELEASE])}]
+    },
+    "deployed": {
+        "devices": [{"device": str, "error": Maybe(Failure), "release": Optional(_RELEASE)}]
+    },
     "doctor": {"examined": _LAYERS},
     "provision": {"provisioned": _LAYERS},
     "added": {
@@ -262,7 +331,11 @@ NAMES = (*DOCUMENTS, *_LINES)
 
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of one of `NAMES`."""
-    made = _made(_LINES[name]) if name in _LINES else _made({"schema": f"farm/{name}/1", **DOCUMENTS[name]})
+    made = (
+        _made(_LINES[name])
+        if name in _LINES
+        else _made({"schema": f"farm/{name}/1", **DOCUMENTS[name]})
+    )
     return {"$schema": _DRAFT, "title": f"farm/{name}/1", **made}
 
 
@@ -275,13 +348,22 @@ def _made(shape: Any) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _made(shape.of)}
     if isinstance(shape, Document):
         fields = _made(shape.of)
-        more = {"schema": {"const": shape.schema}, **{key: _made(of) for key, of in shape.beside.items()}}
-        return {**fields, "properties": {**more, **fields["properties"]}, "required": [*more, *fields["required"]]}
+        more = {
+            "schema": {"const": shape.schema},
+            **{key: _made(of) for key, of in shape.beside.items()},
+        }
+        return {
+            **fields,
+            "properties": {**more, **fields["properties"]},
+            "required": [*more, *fields["required"]],
+        }
     if isinstance(shape, list):
         return {"type": "array", "items": _made(shape[0])}
     if isinstance(shape, dict):
         required = [key for key, of in shape.items() if not isinstance(of, Optional)]
-        properties = {key: _made(of.of if isinstance(of, Optional) else of) for key, of in shape.items()}
+        properties = {
+            key: _made(of.of if isinstance(of, Optional) else of) for key, of in shape.items()
+        }
         return {"type": "object", "properties": properties, "required": required}
     return _typed(shape)
 
@@ -300,8 +382,14 @@ def _typed(hint: Any) -> dict[str, Any]:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _made(_fields(hint))
     if origin is tuple:
-        several = {} if arguments[-1] is Ellipsis else {"minItems": len(arguments), "maxItems": len(arguments)}
+        several = (
+            {}
+            if arguments[-1] is Ellipsis
+            else {"minItems": len(arguments), "maxItems": len(arguments)}
+        )
         return {"type": "array", "items": _typed(arguments[0]), **several}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [{"type": "null"} if one is type(None) else _typed(one) for one in arguments]}
+        return {
+            "anyOf": [{"type": "null"} if one is type(None) else _typed(one) for one in arguments]
+        }
     return {"type": "object", "additionalProperties": _typed(arguments[1])}  # a Mapping

@@ -51,7 +51,11 @@ class Shown(Generic[Row]):
     @property
     def cells_wide(self) -> int:
         """Return the width that the column needs."""
-        wide = max(cell_len(line) for text in (self.column.title, *map(str, self.cells)) for line in text.split("\n"))
+        wide = max(
+            cell_len(line)
+            for text in (self.column.title, *map(str, self.cells))
+            for line in text.split("\n")
+        )
         return min(wide, _PROSE_CELLS) if self.column.prose else wide
 
 
@@ -66,7 +70,15 @@ def shown_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) ->
     for column in columns:
         cells = [column.cell(row) for row in rows]
         if width >= column.from_width and (any(cells) or not (rows or column.rare)):
-            shown.append(Shown(column, [cell if isinstance(cell, Text) else Text(formatting.plain(cell)) for cell in cells]))
+            shown.append(
+                Shown(
+                    column,
+                    [
+                        cell if isinstance(cell, Text) else Text(formatting.plain(cell))
+                        for cell in cells
+                    ],
+                )
+            )
     needed = [one for one in shown if not one.column.from_width]
     if any(one.column.whole for one in shown) and _cells_wide(needed) <= width:
         while _cells_wide(shown) > width:

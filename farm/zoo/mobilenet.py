@@ -12,7 +12,15 @@ from torch import nn
 from farm.zoo.weights import BranchEnd, build_with_weights, example_image
 
 # Expansion factor, output channels, number of blocks, stride of the first block.
-_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 
 
 class InvertedResidual(nn.Module):  # type: ignore[misc]
@@ -48,7 +56,9 @@ class MobileNetV2(nn.Module):  # type: ignore[misc]
         layers: list[nn.Module] = _convolution(3, channels, 3, stride=2)
         for expansion, outputs, count, stride in _STAGES:
             for index in range(count):
-                layers.append(InvertedResidual(channels, outputs, stride if index == 0 else 1, expansion))
+                layers.append(
+                    InvertedResidual(channels, outputs, stride if index == 0 else 1, expansion)
+                )
                 channels = outputs
         layers += _convolution(channels, 1280, 1)
         self.features = nn.Sequential(*layers)
@@ -61,7 +71,9 @@ class MobileNetV2(nn.Module):  # type: ignore[misc]
         return scores
 
 
-def _convolution(inputs: int, outputs: int, size: int, *, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def _convolution(
+    inputs: int, outputs: int, size: int, *, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return [convolution, nn.BatchNorm2d(outputs), nn.ReLU6()]
 

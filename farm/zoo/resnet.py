@@ -29,7 +29,9 @@ class Residual(nn.Module):  # type: ignore[misc]
         self.branch = branch
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
@@ -38,7 +40,11 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 def basic(inputs: int, width: int, stride: int) -> Residual:
     """Return a block of two 3x3 convolutions with `width` output channels."""
-    branch = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.Conv2d(width, width, 3, 1, 1, bias=False), BranchEnd(width))
+    branch = nn.Sequential(
+        *_convolution(inputs, width, 3, stride),
+        nn.Conv2d(width, width, 3, 1, 1, bias=False),
+        BranchEnd(width),
+    )
     return Residual(branch, inputs, width, stride)
 
 
@@ -60,7 +66,12 @@ class ResNet(nn.Module):  # type: ignore[misc]
     `counts` holds the number of blocks of each of the four stages.
     """
 
-    def __init__(self, block: Callable[[int, int, int], Residual], expansion: int, counts: tuple[int, int, int, int]) -> None:
+    def __init__(
+        self,
+        block: Callable[[int, int, int], Residual],
+        expansion: int,
+        counts: tuple[int, int, int, int],
+    ) -> None:
         super().__init__()
         channels = 64
         layers: list[nn.Module] = [*_convolution(3, channels, 7, 2), nn.MaxPool2d(3, 2, 1)]
@@ -79,7 +90,11 @@ class ResNet(nn.Module):  # type: ignore[misc]
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return [
+        nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
 
 
 def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -89,4 +104,6 @@ def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 def build_resnet50() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(partial(ResNet, bottleneck, 4, (3, 4, 6, 3)), seed=50), (example_image(),)
+    return build_with_weights(partial(ResNet, bottleneck, 4, (3, 4, 6, 3)), seed=50), (
+        example_image(),
+    )

@@ -53,23 +53,33 @@ def build_with_weights(make: Callable[[], nn.Module], seed: int) -> nn.Module:
                 _fill(module.weight, numbers, 1.0 / math.sqrt(module.in_features))
                 _fill(module.bias, numbers, 0.1)
             elif isinstance(module, nn.BatchNorm2d):
-                _fill_batch_norm(module, numbers, _BRANCH_SCALE if isinstance(module, BranchEnd) else 1.0)
+                _fill_batch_norm(
+                    module, numbers, _BRANCH_SCALE if isinstance(module, BranchEnd) else 1.0
+                )
     return network.requires_grad_(False)
 
 
 def _fill_batch_norm(module: nn.BatchNorm2d, numbers: np.random.Generator, scale: float) -> None:
     _fill(module.weight, numbers, 0.2 * scale, centre=scale)
     _fill(module.bias, numbers, 0.2)
-    assert module.running_mean is not None and module.running_var is not None and module.num_batches_tracked is not None
+    assert (
+        module.running_mean is not None
+        and module.running_var is not None
+        and module.num_batches_tracked is not None
+    )
     _fill(module.running_mean, numbers, 0.2)
     _fill(module.running_var, numbers, 0.5, centre=1.0)
     module.num_batches_tracked.zero_()
 
 
-def _fill(tensor: torch.Tensor, numbers: np.random.Generator, bound: float, *, centre: float = 0.0) -> None:
+def _fill(
+    tensor: torch.Tensor, numbers: np.random.Generator, bound: float, *, centre: float = 0.0
+) -> None:
     tensor.copy_(_uniform(numbers, tuple(tensor.shape), centre - bound, centre + bound))
 
 
-def _uniform(numbers: np.random.Generator, shape: tuple[int, ...], low: float, high: float) -> torch.Tensor:
+def _uniform(
+    numbers: np.random.Generator, shape: tuple[int, ...], low: float, high: float
+) -> torch.Tensor:
     values = numbers.random(shape, dtype=np.float32) * np.float32(high - low) + np.float32(low)
     return torch.from_numpy(values)

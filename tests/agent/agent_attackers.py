@@ -1,7 +1,8 @@
 """A crowd that is no client of TVM's: python agent_attackers.py PORT READY_FILE GARBAGE IDLE
 
-GARBAGE connections at a time say something that is no greeting, and come again as soon as they are closed; IDLE ones say nothing, and
-come again too. READY_FILE appears once all have been there. Goes on until it is ended.
+GARBAGE connections at a time say something that is no greeting, and come again as soon as they are
+closed; IDLE ones say nothing, and come again too. READY_FILE appears once all have been there. Goes
+on until it is ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Calls of an agent's own functions, as the tests write them: [global function, arguments...]; see agent_clients.call_all."""
+"""Calls of an agent's own functions, as the tests write them: [global function, arguments...]; see
+agent_clients.call_all.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,22 @@ from agent_running import Agent, client
 
 Call = list[Any]
 
-UPLOAD, DOWNLOAD, LIST = "tvm.rpc.server.upload", "tvm.rpc.server.download", "tvm.rpc.server.listdir"
-WORKPATH, REMOVE_FILE, LOAD = "tvm.rpc.server.workpath", "tvm.rpc.server.remove", "tvm.rpc.server.load_module"
-HAS, BEGIN, WRITE, FINISH = "farm.store.has", "farm.store.begin", "farm.store.write", "farm.store.finish"
+UPLOAD, DOWNLOAD, LIST = (
+    "tvm.rpc.server.upload",
+    "tvm.rpc.server.download",
+    "tvm.rpc.server.listdir",
+)
+WORKPATH, REMOVE_FILE, LOAD = (
+    "tvm.rpc.server.workpath",
+    "tvm.rpc.server.remove",
+    "tvm.rpc.server.load_module",
+)
+HAS, BEGIN, WRITE, FINISH = (
+    "farm.store.has",
+    "farm.store.begin",
+    "farm.store.write",
+    "farm.store.finish",
+)
 LINK, USAGE = "farm.store.link", "farm.store.usage"
 INSTALL, DEPLOYED, OPEN = "farm.deploy.install", "farm.deploy.list", "farm.deploy.open"
 ROLLBACK, REMOVE = "farm.deploy.rollback", "farm.deploy.remove"
@@ -24,7 +39,11 @@ def digest(size: int) -> str:
 
 def put(size: int) -> list[Call]:
     """The calls that keep a file of so many zeros."""
-    return [[BEGIN, digest(size), size], [WRITE, digest(size), 0, {"zeros": size}], [FINISH, digest(size)]]
+    return [
+        [BEGIN, digest(size), size],
+        [WRITE, digest(size), 0, {"zeros": size}],
+        [FINISH, digest(size)],
+    ]
 
 
 def in_sessions(agent: Agent, *wanted: list[Call]) -> list[list[Any]]:

@@ -1,7 +1,8 @@
-"""Clients of an agent: TVM's own Python client, in other processes than the tests, as a call that hangs cannot be interrupted from within.
+"""Clients of an agent: TVM's own Python client, in other processes than the tests, as a call that
+hangs cannot be interrupted from within.
 
 python agent_clients.py NAME JSON      calls the function NAME(**JSON) and prints what it returns, as JSON
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -52,8 +53,12 @@ def fed(session: Any, library: str, parameters: str, x: str) -> Any:
     for file in Path(parameters).iterdir():
         session.upload(str(file), f"parameters/{file.name}")
     folder = session.get_function("tvm.rpc.server.workpath")("parameters")
-    session.get_function("vm.builtin.tensor_cache.load")(folder, device.dlpack_device_type() % rpc.base.RPC_SESS_MASK, 0)
-    cached = [session.get_function("vm.builtin.tensor_cache.get")(name) for name in ("param_0", "param_1")]
+    session.get_function("vm.builtin.tensor_cache.load")(
+        folder, device.dlpack_device_type() % rpc.base.RPC_SESS_MASK, 0
+    )
+    cached = [
+        session.get_function("vm.builtin.tensor_cache.get")(name) for name in ("param_0", "param_1")
+    ]
     vm.set_input("main", tvm.runtime.tensor(np.load(x), device=device), *cached)
     return vm
 
@@ -66,11 +71,19 @@ def run(session: Any, library: str, parameters: str, x: str, expected: str) -> d
     samples = vm.time_evaluator("invoke_stateful", device, number=1, repeat=5)("main").results
     error = float(np.abs(out - np.load(expected)).max())
     params = session.get_function("vm.builtin.param_module_from_cache")("param", 2)
-    return {"max_abs": error, "samples": list(samples), "kind": params.type_key if hasattr(params, "type_key") else "module"}
+    return {
+        "max_abs": error,
+        "samples": list(samples),
+        "kind": params.type_key if hasattr(params, "type_key") else "module",
+    }
 
 
-def profiled(port: int, pairs: int, seconds: float, library: str, parameters: str, x: str, expected: str) -> dict[str, Any]:
-    """What the agent records of the small model, as farm reads it, and how far an inference after that is from numpy."""
+def profiled(
+    port: int, pairs: int, seconds: float, library: str, parameters: str, x: str, expected: str
+) -> dict[str, Any]:
+    """What the agent records of the small model, as farm reads it, and how far an inference after
+    that is from numpy.
+    """
     from farm.executor.profile_records import parsed
 
     session = connect(port)
@@ -82,8 +95,17 @@ def profiled(port: int, pairs: int, seconds: float, library: str, parameters: st
     wrong = error_of(profile, vm.module, "no_such_function", 1, 1.0)
     facts = json.loads(session.get_function("farm.agent.facts")())
     close(session)
-    inferences = [{"seconds": one.seconds, "spans": [asdict(span) for span in one.spans], "own_s": one.own_s} for one in recorded]
-    return {"plain": plain, "recorded": inferences, "max_abs": error, "wrong": wrong, "memory_peak_bytes": facts["memory_peak_bytes"]}
+    inferences = [
+        {"seconds": one.seconds, "spans": [asdict(span) for span in one.spans], "own_s": one.own_s}
+        for one in recorded
+    ]
+    return {
+        "plain": plain,
+        "recorded": inferences,
+        "max_abs": error,
+        "wrong": wrong,
+        "memory_peak_bytes": facts["memory_peak_bytes"],
+    }
 
 
 def everything(port: int, **model: str) -> dict[str, Any]:
@@ -138,8 +160,12 @@ def connect_error(port: int, key: str) -> str:
     return error_of(connect, port, SESSION_S, key)
 
 
-def outlive(port: int, session_s: float, kept_s: float | None = None, started: str | None = None) -> str:
-    """What a client meets that keeps its session for longer than it asked for, or for `kept_s`. `started` appears when it is connected."""
+def outlive(
+    port: int, session_s: float, kept_s: float | None = None, started: str | None = None
+) -> str:
+    """What a client meets that keeps its session for longer than it asked for, or for `kept_s`.
+    `started` appears when it is connected.
+    """
     session = connect(port, session_s)
     if started:
         Path(started).touch()
@@ -171,7 +197,9 @@ def load_errors(port: int, paths: list[str]) -> list[str]:
 
 
 def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
-    """Loads a library `count` times with some bytes changed, in half of them among the headers and tables at its start."""
+    """Loads a library `count` times with some bytes changed, in half of them among the headers and
+    tables at its start.
+    """
     whole = Path(library).read_bytes()
     chance = random.Random(1)
     counts = {"loaded": 0, "refused": 0, "died": 0}
@@ -191,7 +219,8 @@ def load_corrupted(port: int, library: str, count: int) -> dict[str, int]:
 
 
 def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
-    """The results, or errors as text, of calls in one session: [global function, arguments...]; {"zeros": n} stands for n bytes,
+    """The results, or errors as text, of calls in one session: [global function, arguments...];
+    {"zeros": n} stands for n bytes,
     {"file": path} for those of a file, {"result": i} for what the call of that number gave."""
     session = connect(port)
     results: list[Any] = []
@@ -202,14 +231,29 @@ def call_all(port: int, calls: list[list[Any]]) -> list[Any]:
 
 
 def cores_of_threads(port: int, agent: int, calls: list[list[Any]]) -> list[str]:
-    """The cores on which each thread of a session may run after some calls, as the kernel tells: 0-1. `agent` is the agent's process."""
+    """The cores on which each thread of a session may run after some calls, as the kernel tells:
+    0-1. `agent` is the agent's process.
+    """
     session = connect(port)
     for call in calls:
         session.get_function(call[0])(*call[1:])
-    children = [word for task in Path(f"/proc/{agent}/task").glob("*/children") for word in task.read_text().split()]
-    lines = [path.read_text() for child in children for path in Path(f"/proc/{child}/task").glob("*/status")]
+    children = [
+        word
+        for task in Path(f"/proc/{agent}/task").glob("*/children")
+        for word in task.read_text().split()
+    ]
+    lines = [
+        path.read_text()
+        for child in children
+        for path in Path(f"/proc/{child}/task").glob("*/status")
+    ]
     close(session)
-    return sorted(line.split()[1] for text in lines for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
+    return sorted(
+        line.split()[1]
+        for text in lines
+        for line in text.splitlines()
+        if line.startswith("Cpus_allowed_list")
+    )
 
 
 def with_threads(port: int, settings: list[list[Any]], **model: str) -> list[float]:
@@ -223,16 +267,22 @@ def with_threads(port: int, settings: list[list[Any]], **model: str) -> list[flo
 
 
 def send_while_verified(port: int, store: str, name: str, size: int) -> int:
-    """Send a file of zeros while another session seems to verify the same: it holds the store's lock, and the part has another name."""
+    """Send a file of zeros while another session seems to verify the same: it holds the store's
+    lock, and the part has another name.
+    """
     session = connect(port)
-    begin, write, finish, has = (session.get_function(f"farm.store.{verb}") for verb in ("begin", "write", "finish", "has"))
+    begin, write, finish, has = (
+        session.get_function(f"farm.store.{verb}") for verb in ("begin", "write", "finish", "has")
+    )
     begin(name, size)
     write(name, 0, bytes(size))
     with (Path(store) / ".lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (Path(store) / f"{name}.part").rename(Path(store) / "other.part")
         words = ["sh", "-c", f"sleep 1; mv other.part {name}"]
-        other = subprocess.Popen(words, cwd=store, pass_fds=[lock.fileno()])  # it has the lock until it ends
+        other = subprocess.Popen(
+            words, cwd=store, pass_fds=[lock.fileno()]
+        )  # it has the lock until it ends
     write(name, 0, bytes(size))
     finish(name)
     other.wait()
@@ -242,12 +292,18 @@ def send_while_verified(port: int, store: str, name: str, size: int) -> int:
 
 
 def call_in_folder(port: int, calls: list[list[Any]]) -> list[Any]:
-    """As call_all; "symlink" (target, name) is made in the session's folder, which lies on this machine."""
+    """As call_all; "symlink" (target, name) is made in the session's folder, which lies on this
+    machine.
+    """
     session = connect(port)
     folder = Path(session.get_function("tvm.rpc.server.workpath")(""))
     results: list[Any] = []
     for call in calls:
-        results.append((folder / call[2]).symlink_to(call[1]) if call[0] == "symlink" else _result(session, call, results))
+        results.append(
+            (folder / call[2]).symlink_to(call[1])
+            if call[0] == "symlink"
+            else _result(session, call, results)
+        )
     close(session)
     return results
 
@@ -267,7 +323,9 @@ def call_sessions(port: int, sessions: list[list[list[Any]]]) -> list[list[Any]]
 
 
 def linked_meanwhile(port: int, digest: str, other: int, calls: list[list[Any]]) -> int:
-    """The size of a file that a session has linked, after another agent has been called; see call_all."""
+    """The size of a file that a session has linked, after another agent has been called; see
+    call_all.
+    """
     session = connect(port)
     session.get_function("farm.store.link")(digest, "linked")
     call_all(other, calls)
@@ -293,20 +351,32 @@ def _value(argument: Any, results: list[Any]) -> Any:
 
 
 def _flat(outputs: Any) -> list[Any]:
-    return [part for output in outputs for part in _flat(output)] if isinstance(outputs, list | tuple) else [outputs]
+    return (
+        [part for output in outputs for part in _flat(output)]
+        if isinstance(outputs, list | tuple)
+        else [outputs]
+    )
 
 
 def run_deployed(port: int, name: str, inputs: list[str], into: str) -> None:
-    """The outputs of a deployment for inputs in .npy files, as `into`/0.npy and so on, the way farm's executor gets them."""
+    """The outputs of a deployment for inputs in .npy files, as `into`/0.npy and so on, the way
+    farm's executor gets them.
+    """
     session = connect(port)
     device = session.cpu(0)
     manifest = json.loads(session.get_function("farm.deploy.open")(name))
     parameters = []
     if "params_shard_0.bin" in manifest["files"]:
-        session.get_function("vm.builtin.tensor_cache.load")(session.get_function("tvm.rpc.server.workpath")(""), 1, 0)
-        parameters.append(session.get_function("vm.builtin.param_array_from_cache")("parameter", -1))
+        session.get_function("vm.builtin.tensor_cache.load")(
+            session.get_function("tvm.rpc.server.workpath")(""), 1, 0
+        )
+        parameters.append(
+            session.get_function("vm.builtin.param_array_from_cache")("parameter", -1)
+        )
     vm = relax.VirtualMachine(session.load_module("library.so"), device)
-    vm.set_input("main", *[tvm.runtime.tensor(np.load(path), device=device) for path in inputs], *parameters)
+    vm.set_input(
+        "main", *[tvm.runtime.tensor(np.load(path), device=device) for path in inputs], *parameters
+    )
     vm.invoke_stateful("main")
     for number, output in enumerate(_flat(vm.get_outputs("main"))):
         np.save(Path(into) / f"{number}.npy", output.numpy())

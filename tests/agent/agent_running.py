@@ -23,7 +23,11 @@ QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(word) for task in Path(f"/proc/{pid}/task").glob("*/children") for word in task.read_text().split()]
+    return [
+        int(word)
+        for task in Path(f"/proc/{pid}/task").glob("*/children")
+        for word in task.read_text().split()
+    ]
 
 
 @functools.cache
@@ -53,7 +57,10 @@ class Agent:
     @property
     def port(self) -> int:
         file = self.folder / "port"
-        wait_until(lambda: file.exists() or self.child.poll() is not None, f"the agent opens its port ({self.log})")
+        wait_until(
+            lambda: file.exists() or self.child.poll() is not None,
+            f"the agent opens its port ({self.log})",
+        )
         return int(file.read_text())
 
     @property

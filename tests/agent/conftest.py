@@ -23,8 +23,18 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
         emulator = QEMU[arch]
         if emulator and not subprocesses.find(emulator):
             pytest.skip(f"{emulator} is not installed")
-        command = [*([emulator] if emulator else []), str(agents(arch)), "--port-file", str(folder / "port")]
-        command += ["--work-dir", str(folder / "work"), *([] if key is None else ["--key", key]), *options]
+        command = [
+            *([emulator] if emulator else []),
+            str(agents(arch)),
+            "--port-file",
+            str(folder / "port"),
+        ]
+        command += [
+            "--work-dir",
+            str(folder / "work"),
+            *([] if key is None else ["--key", key]),
+            *options,
+        ]
         running.append(Agent(command, subprocesses.start(command, log=folder / "log"), folder))
         return running[-1]
 

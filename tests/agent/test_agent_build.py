@@ -33,15 +33,21 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
-def test_an_agent_is_one_static_file_of_about_three_megabytes(arch: str, agents: Callable[[str], Path]) -> None:
+def test_an_agent_is_one_static_file_of_about_three_megabytes(
+    arch: str, agents: Callable[[str], Path]
+) -> None:
     content = agents(arch).read_bytes()
     assert 2e6 < len(content) < 4e6
-    assert content[:4] == b"\x7fELF" and content[16] == 2, "an executable that is not position independent has no interpreter"
+    assert content[:4] == b"\x7fELF" and content[16] == 2, (
+        "an executable that is not position independent has no interpreter"
+    )
     assert b"ld-linux" not in content and b"ld-musl" not in content
     assert str(ROOT).encode() not in content and str(Path.home()).encode() not in content
 
 
-def test_a_digest_belongs_to_an_architecture_and_its_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_digest_belongs_to_an_architecture_and_its_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     digests = {build.digest(arch) for arch in build.AGENTS}
     assert len(digests) == len(build.AGENTS) and all(len(digest) == 64 for digest in digests)
     assert build.digest("armv7") in digests
@@ -51,7 +57,10 @@ def test_a_digest_belongs_to_an_architecture_and_its_sources(monkeypatch: pytest
 
 
 def test_a_digest_is_had_without_tvm_and_torch() -> None:
-    code = "import sys; from farm.agent.build import digest; digest('armv7'); assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
+    code = (
+        "import sys; from farm.agent.build import digest; digest('armv7'); assert not {'tvm', "
+        "'torch', 'numpy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S, cwd=ROOT)
 
 
@@ -70,7 +79,9 @@ def place(folder: Path, arch: str, digest: str, mode: int) -> Path:
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     prebuilt = place(tmp_path, "armv7", build.digest("armv7"), 0o755)
     assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)) == prebuilt
@@ -78,23 +89,31 @@ def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_a_prebuilt_agent_that_lost_its_mode_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_prebuilt_agent_that_lost_its_mode_is_copied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     place(tmp_path, "armv7", build.digest("armv7"), 0o644)
     found = build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S))
     assert found.is_relative_to(tmp_path / "cache") and os.access(found, os.X_OK)
 
 
-def test_a_prebuilt_agent_of_another_digest_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_prebuilt_agent_of_another_digest_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     place(tmp_path, "armv7", "0" * 64, 0o755)
     made = tmp_path / "made"
     made.write_text("made")
     monkeypatch.setattr(build, "build", lambda *_: made)
-    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text() == "made"
+    assert (
+        build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text() == "made"
+    )
 
 
-def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_agent_is_compiled_once_by_several_who_want_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     calls, notes, found = [], [], []
 
     def slow(arch: str, scratch: Path, *_: object) -> Path:
@@ -108,7 +127,9 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
 
     def want() -> None:
-        found.append(build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(LIMIT_S)))
+        found.append(
+            build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(LIMIT_S))
+        )
 
     threads = [threading.Thread(target=want) for _ in range(3)]
     for thread in threads:
@@ -119,37 +140,52 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(monkeypatch: pytest.Mo
     assert all("another process" in note for note in notes)
 
 
-def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def steps(digest: str, scratch: Path) -> tuple[list[recipe.Step], recipe.Step, Path]:
         runtime, executable = scratch / "tvm.o", scratch / "farm-agent"
         slow = ("sh", "-c", f"echo compiled >>{tmp_path}/calls && echo runtime {digest} >{runtime}")
         link = ("sh", "-c", f"cat {runtime} {scratch}/agent.o >{executable}")
         own = recipe.Step("agent", ("sh", "-c", f"echo agent >{scratch}/agent.o"), 0.06)
-        return [recipe.Step("TVM's runtime", slow, 0.3, runtime, digest), own], recipe.Step("linking", link, 0.02), executable
+        return (
+            [recipe.Step("TVM's runtime", slow, 0.3, runtime, digest), own],
+            recipe.Step("linking", link, 0.02),
+            executable,
+        )
 
     monkeypatch.setattr(build, "steps", steps)
     made = []
     for number, digest in enumerate(["one", "one", "other", "one"]):
         scratch = tmp_path / str(number)
         scratch.mkdir()
-        made.append(build.build(digest, scratch, tmp_path / "zig", no_note, Deadline(LIMIT_S)).read_text())
+        made.append(
+            build.build(digest, scratch, tmp_path / "zig", no_note, Deadline(LIMIT_S)).read_text()
+        )
     assert made == [f"runtime {digest}\nagent\n" for digest in ("one", "one", "other", "one")]
     assert (tmp_path / "calls").read_text().count("compiled") == 2
 
 
-def test_the_runtime_of_each_architecture_outlives_our_own_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_runtime_of_each_architecture_outlives_our_own_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     before = {arch: (recipe.digest(arch), recipe.runtime_digest(arch)) for arch in recipe.AGENTS}
     assert len({runtime for _, runtime in before.values()}) == len(recipe.AGENTS)
     shutil.copytree(recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt"))
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
     (tmp_path / "agent" / "main.cc").write_text("int main() {}")
-    assert all(recipe.digest(arch) != own and recipe.runtime_digest(arch) == runtime for arch, (own, runtime) in before.items())
+    assert all(
+        recipe.digest(arch) != own and recipe.runtime_digest(arch) == runtime
+        for arch, (own, runtime) in before.items()
+    )
     shim = next((tmp_path / "agent" / "shim" / "include").rglob("*.h"))
     shim.write_text("// another\n")
     assert all(recipe.runtime_digest(arch) != runtime for arch, (_, runtime) in before.items())
 
 
-def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compiler_error_is_told_and_leaves_no_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
     monkeypatch.setattr(recipe, "_definitions", lambda: ["-DFARM_VERSION=nonsense"])
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
@@ -159,13 +195,17 @@ def test_a_compiler_error_is_told_and_leaves_no_agent(monkeypatch: pytest.Monkey
     assert not list(tmp_path.glob("agents/*/farm-agent"))
 
 
-def test_a_build_past_its_deadline_ends_with_its_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_build_past_its_deadline_ends_with_its_compilers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     notes: list[tuple[str, float | None]] = []
     with pytest.raises(DeadlineError) as caught:
-        build.ensure("x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(patient(3)))
+        build.ensure(
+            "x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(patient(3))
+        )
     assert "tools/build-agents x86_64" in caught.value.fix
     assert len(notes) >= 3 and "C++ library" in notes[0][0]
     assert not list(tmp_path.glob("farm-agent-*")), "the scratch folder is gone"
@@ -173,7 +213,9 @@ def test_a_build_past_its_deadline_ends_with_its_compilers(monkeypatch: pytest.M
 
 
 def _calls_with(folder: Path) -> list[Path]:
-    return [line for line in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _read(line)]
+    return [
+        line for line in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _read(line)
+    ]
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,6 @@
-"""What strangers and broken clients do to the agent: nothing that others notice. The inputs in hostile/ are those of tools/fuzz."""
+"""What strangers and broken clients do to the agent: nothing that others notice. The inputs in
+hostile/ are those of tools/fuzz.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def under_attack(agent: Agent, garbage: int = GARBAGE, idle: int = IDLE) -> Iter
     ready = agent.folder / "attacked"
     command = [sys.executable, ATTACKERS, str(agent.port), ready, str(garbage), str(idle)]
     with subprocesses.running(command, log=agent.folder / "attack.log") as attackers:
-        wait_until(lambda: ready.exists() or attackers.poll() is not None, "the crowd is there", WAIT_S)
+        wait_until(
+            lambda: ready.exists() or attackers.poll() is not None, "the crowd is there", WAIT_S
+        )
         yield
         assert attackers.poll() is None, "the crowd has stayed"
 
@@ -87,12 +91,18 @@ def test_packets_that_were_fuzzed_end_their_session_and_in_good_order(start: Sta
         with connected(agent) as connection:
             say_all(connection, GREETING + path.read_bytes()[1:])
     assert client("list_files", port=agent.port) == ""
-    wait_until(lambda: agent.log.count("is over") == len(inputs("rpc")) + 1, "all sessions are over", WAIT_S)
+    wait_until(
+        lambda: agent.log.count("is over") == len(inputs("rpc")) + 1,
+        "all sessions are over",
+        WAIT_S,
+    )
     assert "died" not in agent.log
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
-def test_libraries_that_were_fuzzed_are_refused_or_loaded_and_their_session_lives(arch: str, start: Start) -> None:
+def test_libraries_that_were_fuzzed_are_refused_or_loaded_and_their_session_lives(
+    arch: str, start: Start
+) -> None:
     agent = start(arch)
     paths = inputs("elf")
     errors = client("load_errors", port=agent.port, paths=[str(path) for path in paths])
@@ -106,37 +116,65 @@ def packet(code: int, body: bytes) -> bytes:
     return struct.pack("<Qi", 4 + len(body), code) + body
 
 
-INIT, CALL, RETURN, TO_DEVICE, GET_FUNCTION, SET_DEVICE, ALLOCATE, SET_STREAM = 2, 3, 4, 7, 9, 12, 13, 20
+INIT, CALL, RETURN, TO_DEVICE, GET_FUNCTION, SET_DEVICE, ALLOCATE, SET_STREAM = (
+    2,
+    3,
+    4,
+    7,
+    9,
+    12,
+    13,
+    20,
+)
 TEXT, DEVICE, TENSOR, OBJECT = 8, 6, 7, 64
 TENSOR_HEAD = struct.pack("<QiiiBBH", 4096, 1, 0, 1, 2, 32, 1)
 REFUSED = {
     "a packet larger than TVM can take": struct.pack("<Q", 1 << 40),
-    "a text longer than its packet": packet(GET_FUNCTION, struct.pack("<iiQ", 1, TEXT, (1 << 32) + 8)),
+    "a text longer than its packet": packet(
+        GET_FUNCTION, struct.pack("<iiQ", 1, TEXT, (1 << 32) + 8)
+    ),
     "more arguments than its packet has": packet(CALL, struct.pack("<Qi", 1, 1 << 30)),
     "fewer than no arguments": packet(CALL, struct.pack("<Qi", 1, -1)),
     "a call without its arguments": packet(GET_FUNCTION, struct.pack("<i", 0)),
     "a call of nothing": packet(CALL, struct.pack("<Qi", 0, 0)),
-    "an object of a type that nobody knows": packet(CALL, struct.pack("<QiiI", 1, 1, OBJECT, 0x6E4E)),
+    "an object of a type that nobody knows": packet(
+        CALL, struct.pack("<QiiI", 1, 1, OBJECT, 0x6E4E)
+    ),
     "an argument of a type that nobody knows": packet(CALL, struct.pack("<Qii", 1, 1, 10)),
     "an answer where a request is due": packet(RETURN, struct.pack("<i", 0)),
     "a request that does not exist": packet(99, struct.pack("<i", 0)),
-    "a device of a kind that nobody knows": packet(SET_DEVICE, struct.pack("<iiii", 1, DEVICE, -5, 0)),
-    "a device of a number that nobody has": packet(SET_STREAM, struct.pack("<iiiiiQ", 2, DEVICE, 1, 0x7FFFFFF0, 4, 0)),
-    "a tensor larger than any memory": packet(TO_DEVICE, TENSOR_HEAD + struct.pack("<qQQ", 1 << 62, 0, 0)),
-    "a copy of more than the tensor has": packet(TO_DEVICE, TENSOR_HEAD + struct.pack("<qQQ", 1, 0, 4096) + bytes(4096)),
-    "bytes behind the end of a packet": packet(GET_FUNCTION, struct.pack("<iiQ", 1, TEXT, 1) + b"ab"),
+    "a device of a kind that nobody knows": packet(
+        SET_DEVICE, struct.pack("<iiii", 1, DEVICE, -5, 0)
+    ),
+    "a device of a number that nobody has": packet(
+        SET_STREAM, struct.pack("<iiiiiQ", 2, DEVICE, 1, 0x7FFFFFF0, 4, 0)
+    ),
+    "a tensor larger than any memory": packet(
+        TO_DEVICE, TENSOR_HEAD + struct.pack("<qQQ", 1 << 62, 0, 0)
+    ),
+    "a copy of more than the tensor has": packet(
+        TO_DEVICE, TENSOR_HEAD + struct.pack("<qQQ", 1, 0, 4096) + bytes(4096)
+    ),
+    "bytes behind the end of a packet": packet(
+        GET_FUNCTION, struct.pack("<iiQ", 1, TEXT, 1) + b"ab"
+    ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_packet_without_sense_is_refused_before_anything_is_made_of_it(what: str, start: Start) -> None:
+def test_a_packet_without_sense_is_refused_before_anything_is_made_of_it(
+    what: str, start: Start
+) -> None:
     agent = start()
     version = b"0.8.0"
     begin = packet(INIT, struct.pack("<Q", len(version)) + version + struct.pack("<i", 0))
     with connected(agent) as connection:
         say_all(connection, GREETING + begin + REFUSED[what])
     wait_until(lambda: "is over" in agent.log, "the session is over", WAIT_S)
-    assert "a packet of the client has no sense" in agent.log or "too large for the session" in agent.log
+    assert (
+        "a packet of the client has no sense" in agent.log
+        or "too large for the session" in agent.log
+    )
     assert "died" not in agent.log
     assert not agent.session_folders
 
@@ -144,7 +182,11 @@ def test_a_packet_without_sense_is_refused_before_anything_is_made_of_it(what: s
 def test_a_client_that_promises_much_costs_no_more_than_it_sends(start: Start) -> None:
     agent = start()
     with connected(agent) as connection:
-        connection.sendall(GREETING + struct.pack("<Q", (1 << 31) - 1) + struct.pack("<iiQ", GET_FUNCTION, 1, TEXT)[:8])
+        connection.sendall(
+            GREETING
+            + struct.pack("<Q", (1 << 31) - 1)
+            + struct.pack("<iiQ", GET_FUNCTION, 1, TEXT)[:8]
+        )
         connection.recv(64)
         (session,) = wait_until(lambda: children_of(agent.child.pid), "the session", WAIT_S)
         connection.sendall(struct.pack("<iQ", TEXT, 1 << 30) + bytes(MEGABYTE))
@@ -163,7 +205,9 @@ def test_a_client_that_gets_the_device_and_says_nothing_loses_it(start: Start) -
     assert "the client said nothing" in agent.log
 
 
-def test_clients_that_trickle_their_greeting_keep_nobody_waiting_and_lose_their_place(start: Start) -> None:
+def test_clients_that_trickle_their_greeting_keep_nobody_waiting_and_lose_their_place(
+    start: Start,
+) -> None:
     agent, long = start(), struct.pack("<ii", MAGIC, 1000) + b"client:"
     with contextlib.ExitStack() as crowd:
         tricklers = [crowd.enter_context(connected(agent)) for _ in range(30)]
@@ -183,10 +227,16 @@ def test_clients_that_trickle_their_greeting_keep_nobody_waiting_and_lose_their_
             except ConnectionError:
                 return True
 
-        wait_until(is_closed, "the agent closes a connection on which a byte came every half second", WAIT_S)
+        wait_until(
+            is_closed,
+            "the agent closes a connection on which a byte came every half second",
+            WAIT_S,
+        )
 
 
-def test_a_crowd_does_not_change_an_answer_and_leaves_no_trace(start: Start, models: Models) -> None:
+def test_a_crowd_does_not_change_an_answer_and_leaves_no_trace(
+    start: Start, models: Models
+) -> None:
     model = {name: str(path) for name, path in dataclasses.asdict(models("x86_64")).items()}
     agent = start("x86_64", "--threads", "1")
     port, opened = agent.port, descriptors(agent.child.pid)
@@ -208,7 +258,9 @@ def test_a_crowd_does_not_end_a_session(start: Start, tmp_path: Path) -> None:
         wait_until(started.exists, "the session", WAIT_S)
         with under_attack(agent):
             assert staying.wait(WAIT_S) == 0
-    assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', "the call in the crowd was answered"
+    assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', (
+        "the call in the crowd was answered"
+    )
 
 
 def test_an_idle_crowd_larger_than_the_agent_holds_locks_nobody_out(start: Start) -> None:

@@ -1,4 +1,6 @@
-"""What one session may take: memory, files, and names that lie in its own folder. One that wants more ends alone, or is refused."""
+"""What one session may take: memory, files, and names that lie in its own folder. One that wants
+more ends alone, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_calls import DOWNLOAD, LINK, LIST, LOAD, REMOVE_FILE, UPLOAD, WORKPATH, digest, in_session, in_sessions, put
+from agent_calls import (
+    DOWNLOAD,
+    LINK,
+    LIST,
+    LOAD,
+    REMOVE_FILE,
+    UPLOAD,
+    WORKPATH,
+    digest,
+    in_session,
+    in_sessions,
+    put,
+)
 from agent_running import Agent, begin_client, children_of, client
 from waiting import LIMIT_S, wait_until
 
@@ -37,7 +51,9 @@ def test_a_file_that_does_not_fit_into_the_memory_ends_its_session_with_words(st
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
 @pytest.mark.parametrize("length", [1 << 30, 1 << 40, (1 << 63) + 4, (1 << 64) - 1, (1 << 32) + 4])
-def test_a_message_of_an_absurd_length_is_refused_before_memory_is_taken(arch: str, length: int, start: Start) -> None:
+def test_a_message_of_an_absurd_length_is_refused_before_memory_is_taken(
+    arch: str, length: int, start: Start
+) -> None:
     agent = start(arch, "--max-memory", str(64 * MIB))
     with socket.create_connection(("127.0.0.1", agent.port), timeout=LIMIT_S) as connection:
         connection.sendall(struct.pack("<ii", RPC_MAGIC, len(b"client:board")) + b"client:board")
@@ -45,7 +61,11 @@ def test_a_message_of_an_absurd_length_is_refused_before_memory_is_taken(arch: s
         assert magic == RPC_MAGIC and connection.recv(size, socket.MSG_WAITALL) == b"server:board"
         connection.sendall(struct.pack("<Q", length))
         (_, code) = struct.unpack("<Qi", connection.recv(12, socket.MSG_WAITALL))
-        words = f"out of memory: a message of {length} bytes" if length == 1 << 30 else "has no sense: its length"
+        words = (
+            f"out of memory: a message of {length} bytes"
+            if length == 1 << 30
+            else "has no sense: its length"
+        )
         assert code == EXCEPTION and words.encode() in connection.recv(4096)
     assert client("list_files", port=agent.port) == ""
 
@@ -66,16 +86,36 @@ def test_the_work_directory_holds_so_much_and_files_of_the_store_do_not_count(st
     assert results[3:6] + results[7:] == [None] * 5
 
 
-OUTSIDE = ["/etc/hostname", "../store", "a/../../x", "..", "a\nb", "/", "//etc/hostname", "folder/../.."]
+OUTSIDE = [
+    "/etc/hostname",
+    "../store",
+    "a/../../x",
+    "..",
+    "a\nb",
+    "/",
+    "//etc/hostname",
+    "folder/../..",
+]
 
 
-def test_names_that_lead_out_of_the_work_directory_are_refused(start: Start, tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_work_directory_are_refused(
+    start: Start, tmp_path: Path
+) -> None:
     agent = start()
     treasure = tmp_path / "treasure"
     treasure.write_text("gold")
-    calls = [[WORKPATH, ""], ["symlink", str(treasure), "link"], ["symlink", str(tmp_path), "folder"], ["symlink", "nowhere", "dangling"]]
+    calls = [
+        [WORKPATH, ""],
+        ["symlink", str(treasure), "link"],
+        ["symlink", str(tmp_path), "folder"],
+        ["symlink", "nowhere", "dangling"],
+    ]
     names = [*OUTSIDE, "link", "folder/treasure", "folder/new", "dangling", str(treasure)]
-    tried = [[call, name, *more] for name in names for call, more in ((UPLOAD, [{"zeros": 1}]), (DOWNLOAD, []), (LOAD, []), (LIST, []))]
+    tried = [
+        [call, name, *more]
+        for name in names
+        for call, more in ((UPLOAD, [{"zeros": 1}]), (DOWNLOAD, []), (LOAD, []), (LIST, []))
+    ]
     tried += [[call, name] for name in names for call in (REMOVE_FILE, WORKPATH)]
     results = client("call_in_folder", port=agent.port, calls=calls + tried)
     for call, result in zip(tried, results[len(calls) :], strict=True):
@@ -93,13 +133,22 @@ def test_names_inside_the_work_directory_may_be_paths_and_absolute(start: Start)
         [DOWNLOAD, "inner/c"],
     ]
     results = client(
-        "call_in_folder", port=agent.port, calls=[*calls, [REMOVE_FILE, "inner/c"], [LIST, "a/b"], [REMOVE_FILE, "."], [LIST, ""]]
+        "call_in_folder",
+        port=agent.port,
+        calls=[*calls, [REMOVE_FILE, "inner/c"], [LIST, "a/b"], [REMOVE_FILE, "."], [LIST, ""]],
     )
-    assert results[2] == "c" and results[4] == "\0\0\0" and results[6] == "" and results[8] == "a,inner"
+    assert (
+        results[2] == "c"
+        and results[4] == "\0\0\0"
+        and results[6] == ""
+        and results[8] == "a,inner"
+    )
     assert "cannot remove the session's work directory itself" in results[7]
 
 
-def test_a_session_that_crashes_leaves_no_zombie_and_no_folder(start: Start, tmp_path: Path) -> None:
+def test_a_session_that_crashes_leaves_no_zombie_and_no_folder(
+    start: Start, tmp_path: Path
+) -> None:
     agent = start()
     started = tmp_path / "started"
     staying = begin_client("outlive", port=agent.port, session_s=60, kept_s=1, started=str(started))
@@ -107,5 +156,7 @@ def test_a_session_that_crashes_leaves_no_zombie_and_no_folder(start: Start, tmp
     (session,) = children_of(agent.child.pid)
     os.kill(session, signal.SIGSEGV)
     assert staying.result(LIMIT_S), "the client meets an error"
-    wait_until(lambda: not agent.session_folders and not children_of(agent.child.pid), "nothing is left")
+    wait_until(
+        lambda: not agent.session_folders and not children_of(agent.child.pid), "nothing is left"
+    )
     assert "died of Segmentation fault" in agent.log

@@ -1,4 +1,6 @@
-"""The agent records the calls of a model's inferences, plain ones and recorded ones in turns, and is as before when it has done so."""
+"""The agent records the calls of a model's inferences, plain ones and recorded ones in turns, and
+is as before when it has done so.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,35 @@ Models = Callable[[str], SmallModel]
 
 def profiled(agent: Agent, model: SmallModel, pairs: int, seconds: float) -> dict[str, Any]:
     paths = {name: str(getattr(model, name)) for name in ("library", "parameters", "x", "expected")}
-    found: dict[str, Any] = client("profiled", port=agent.port, pairs=pairs, seconds=seconds, **paths)
+    found: dict[str, Any] = client(
+        "profiled", port=agent.port, pairs=pairs, seconds=seconds, **paths
+    )
     return found
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
-def test_calls_lie_within_their_inference_and_add_up_to_no_more_than_it(arch: str, start: Start, models: Models) -> None:
+def test_calls_lie_within_their_inference_and_add_up_to_no_more_than_it(
+    arch: str, start: Start, models: Models
+) -> None:
     found = profiled(start(arch), models(arch), pairs=4, seconds=60)
-    assert len(found["plain"]) == len(found["recorded"]) == 4 and all(seconds > 0 for seconds in found["plain"])
+    assert len(found["plain"]) == len(found["recorded"]) == 4 and all(
+        seconds > 0 for seconds in found["plain"]
+    )
     for inference in found["recorded"]:
         spans = inference["spans"]
         names = [span["name"] for span in spans]
         assert any("matmul" in name for name in names) and any("softmax" in name for name in names)
         assert [span["begin_s"] for span in spans] == sorted(span["begin_s"] for span in spans)
-        assert all(span["begin_s"] >= 0 and span["begin_s"] + span["seconds"] <= inference["seconds"] for span in spans)
+        assert all(
+            span["begin_s"] >= 0 and span["begin_s"] + span["seconds"] <= inference["seconds"]
+            for span in spans
+        )
         assert 0 < sum(inference["own_s"]) <= inference["seconds"]
-        outermost = [span["seconds"] for span in spans if span["depth"] == min(span["depth"] for span in spans)]
+        outermost = [
+            span["seconds"]
+            for span in spans
+            if span["depth"] == min(span["depth"] for span in spans)
+        ]
         assert sum(inference["own_s"]) == pytest.approx(sum(outermost))
     assert found["max_abs"] < 1e-5, "an inference that is not recorded, after that"
     assert "no_such_function" in found["wrong"]

@@ -48,19 +48,42 @@ class Board:
 
 
 @pytest.fixture
-def deploy(start: Start, agents: Callable[[str], Path], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Deploy:
-    def deployed(make: Callable[[str, Path], Deployable], arch: str = "x86_64", **more: object) -> Board:
+def deploy(
+    start: Start,
+    agents: Callable[[str], Path],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Deploy:
+    def deployed(
+        make: Callable[[str, Path], Deployable], arch: str = "x86_64", **more: object
+    ) -> Board:
         agent = start(arch)
         model = _built(make, arch, tmp_path_factory)
         digests = {path.name: file_digest(path) for path in model.files}
         calls: list[Call] = []
         for path in model.files:
             digest, size = digests[path.name], path.stat().st_size
-            calls += [[BEGIN, digest, size], [WRITE, digest, 0, {"file": str(path)}], [FINISH, digest]]
-        body = {"name": "digits", "artifact": "0123456789abcdef", "files": digests, "installed_at": "2026-01-02T03:04:05+00:00"}
-        assert in_session(agent, *calls, [INSTALL, json.dumps(body | model.manifest | more)])[-1] == 1
+            calls += [
+                [BEGIN, digest, size],
+                [WRITE, digest, 0, {"file": str(path)}],
+                [FINISH, digest],
+            ]
+        body = {
+            "name": "digits",
+            "artifact": "0123456789abcdef",
+            "files": digests,
+            "installed_at": "2026-01-02T03:04:05+00:00",
+        }
+        assert (
+            in_session(agent, *calls, [INSTALL, json.dumps(body | model.manifest | more)])[-1] == 1
+        )
         emulator = QEMU[arch]
-        return Board(agent, [*([emulator] if emulator else []), str(agents(arch))], agent.folder / "work" / "store", model)
+        return Board(
+            agent,
+            [*([emulator] if emulator else []), str(agents(arch))],
+            agent.folder / "work" / "store",
+            model,
+        )
 
     return deployed
 
@@ -68,7 +91,9 @@ def deploy(start: Start, agents: Callable[[str], Path], tmp_path: Path, tmp_path
 _MADE: dict[tuple[str, str], Deployable] = {}
 
 
-def _built(make: Callable[[str, Path], Deployable], arch: str, folders: pytest.TempPathFactory) -> Deployable:
+def _built(
+    make: Callable[[str, Path], Deployable], arch: str, folders: pytest.TempPathFactory
+) -> Deployable:
     key = (make.__name__, arch)
     if key not in _MADE:
         _MADE[key] = make(arch, folders.mktemp(f"{make.__name__}-{arch}"))
@@ -76,10 +101,14 @@ def _built(make: Callable[[str, Path], Deployable], arch: str, folders: pytest.T
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7", "aarch64"])
-def test_the_output_is_bit_for_bit_what_the_agent_gives_by_rpc(arch: str, deploy: Deploy, tmp_path: Path) -> None:
+def test_the_output_is_bit_for_bit_what_the_agent_gives_by_rpc(
+    arch: str, deploy: Deploy, tmp_path: Path
+) -> None:
     board = deploy(agent_models.classifier, arch, labels=LABELS)
     x = board.model.inputs["x"]
-    client("run_deployed", port=board.agent.port, name="digits", inputs=[str(x)], into=str(tmp_path))
+    client(
+        "run_deployed", port=board.agent.port, name="digits", inputs=[str(x)], into=str(tmp_path)
+    )
     done = board.run("--input", x, "--output", tmp_path / "outputs")
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "outputs").iterdir()
@@ -96,12 +125,24 @@ def test_the_output_is_bit_for_bit_what_the_agent_gives_by_rpc(arch: str, deploy
 def test_a_model_of_several_inputs_and_outputs(arch: str, deploy: Deploy, tmp_path: Path) -> None:
     board = deploy(agent_models.pair, arch)
     a, b = board.model.inputs.values()
-    client("run_deployed", port=board.agent.port, name="digits", inputs=[str(a), str(b)], into=str(tmp_path))
+    client(
+        "run_deployed",
+        port=board.agent.port,
+        name="digits",
+        inputs=[str(a), str(b)],
+        into=str(tmp_path),
+    )
     done = board.run("--input", f"b={b}", "--input", f"a={a}", "--output", tmp_path / "outputs")
     assert done.returncode == 0, done.stderr
     expected = [np.load(tmp_path / f"{number}.npy") for number in range(4)]
     names = ["_total", "is_less", "_.half", "_half"]
-    for name, dtype, value, line in zip(names, ["float32", "bool", "float16", "int8"], expected, done.stdout.splitlines(), strict=True):
+    for name, dtype, value, line in zip(
+        names,
+        ["float32", "bool", "float16", "int8"],
+        expected,
+        done.stdout.splitlines(),
+        strict=True,
+    ):
         found = np.load(tmp_path / "outputs" / f"{name}.npy")
         assert found.dtype == value.dtype == np.dtype(dtype) and np.array_equal(found, value)
         low, high = float(value.min()), float(value.max())
@@ -109,12 +150,19 @@ def test_a_model_of_several_inputs_and_outputs(arch: str, deploy: Deploy, tmp_pa
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
-def test_weights_of_half_precision_are_widened_when_they_are_loaded(arch: str, deploy: Deploy, tmp_path: Path) -> None:
+def test_weights_of_half_precision_are_widened_when_they_are_loaded(
+    arch: str, deploy: Deploy, tmp_path: Path
+) -> None:
     board = deploy(agent_models.halved, arch)
     x = board.model.inputs["x"]
     done = board.run("--input", x, "--output", tmp_path / "outputs")
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "outputs" / "y.npy"), np.load(x.parent / "expected.npy"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "outputs" / "y.npy"),
+        np.load(x.parent / "expected.npy"),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_inputs_are_named_where_there_are_several(deploy: Deploy) -> None:
@@ -128,15 +176,23 @@ def test_inputs_are_named_where_there_are_several(deploy: Deploy) -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_version_of_numpys_format_is_read(version: tuple[int, int], deploy: Deploy, tmp_path: Path) -> None:
+def test_every_version_of_numpys_format_is_read(
+    version: tuple[int, int], deploy: Deploy, tmp_path: Path
+) -> None:
     board = deploy(agent_models.classifier)
     with (tmp_path / "x.npy").open("wb") as file:
         np.lib.format.write_array(file, np.load(board.model.inputs["x"]), version)
-    assert board.run("--input", tmp_path / "x.npy").stdout == board.run("--input", board.model.inputs["x"]).stdout != ""
+    assert (
+        board.run("--input", tmp_path / "x.npy").stdout
+        == board.run("--input", board.model.inputs["x"]).stdout
+        != ""
+    )
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
-def test_an_input_that_does_not_fit_is_refused_with_what_it_is_and_what_is_wanted(arch: str, deploy: Deploy, tmp_path: Path) -> None:
+def test_an_input_that_does_not_fit_is_refused_with_what_it_is_and_what_is_wanted(
+    arch: str, deploy: Deploy, tmp_path: Path
+) -> None:
     board = deploy(agent_models.classifier, arch)
     whole = board.model.inputs["x"].read_bytes()
     x = np.load(board.model.inputs["x"])
@@ -157,7 +213,14 @@ def test_an_input_that_does_not_fit_is_refused_with_what_it_is_and_what_is_wante
     assert "numpy's kind" in says(x.astype("complex64"))
     assert "truncated" in says(whole[:-1])
     assert "bytes too many" in says(whole + b"x")
-    for content in (b"", whole[:5], whole[:9], whole[:40], b"PK\x03\x04" + whole, whole[:8] + b"\xff\xff" + whole[10:]):
+    for content in (
+        b"",
+        whole[:5],
+        whole[:9],
+        whole[:40],
+        b"PK\x03\x04" + whole,
+        whole[:8] + b"\xff\xff" + whole[10:],
+    ):
         assert "is not a .npy file, or damaged" in says(content)
     assert "version 9" in says(whole[:6] + b"\x09" + whole[7:])
     huge = whole.replace(b"(1, 64), }", b"(1" + b", 9" * 2 + b") }")
@@ -169,7 +232,11 @@ def test_what_is_not_deployed_cannot_be_run(deploy: Deploy, tmp_path: Path) -> N
     board = deploy(agent_models.classifier)
     done = board("run", "other", "--input", board.model.inputs["x"])
     assert done.returncode == 1 and 'nothing named "other" is deployed' in done.stderr
-    assert board("run").returncode == 2 and board("walk").returncode == 2 and board.run("surplus").returncode == 2
+    assert (
+        board("run").returncode == 2
+        and board("walk").returncode == 2
+        and board.run("surplus").returncode == 2
+    )
     shutil.rmtree(board.store)
     assert "nothing named" in board.fails("--input", board.model.inputs["x"])
 
@@ -181,7 +248,9 @@ def test_a_file_that_the_store_has_lost_is_named(deploy: Deploy) -> None:
     assert f"the store has no file {digest}" in board.fails("--input", board.model.inputs["x"])
 
 
-def test_the_list_names_what_is_deployed_its_current_release_and_its_date(deploy: Deploy, tmp_path: Path) -> None:
+def test_the_list_names_what_is_deployed_its_current_release_and_its_date(
+    deploy: Deploy, tmp_path: Path
+) -> None:
     board = deploy(agent_models.classifier)
     assert board("list").stdout == "digits  release 1  2026-01-02T03:04:05+00:00  0123456789ab\n"
     board.store = tmp_path / "empty"

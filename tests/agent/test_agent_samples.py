@@ -37,7 +37,9 @@ def machine_of(one: BlockingSession, library: Any) -> RemoteVirtualMachine:
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
-def test_many_samples_have_the_answers_of_single_calls(arch: str, start: Start, models: Models) -> None:
+def test_many_samples_have_the_answers_of_single_calls(
+    arch: str, start: Start, models: Models
+) -> None:
     draw = np.random.default_rng(3).standard_normal
     x = draw((SAMPLES, BATCH, INPUTS)).astype("float32")
     w, b = draw((INPUTS, OUTPUTS)).astype("float32"), draw(OUTPUTS).astype("float32")
@@ -49,8 +51,15 @@ def test_many_samples_have_the_answers_of_single_calls(arch: str, start: Start, 
             machine.set_input("main", one.tensor(sample), *parameters)
             machine.invoke_stateful("main")
             singly += machine.outputs("main")
-        answer = one.call("farm.agent.samples", machine.module, "main", SAMPLES, 1, one.tensor(x), *parameters)
-        assert one.call("farm.agent.samples", machine.module, "main", 0, 1, one.tensor(x[:0]), *parameters) == b""
+        answer = one.call(
+            "farm.agent.samples", machine.module, "main", SAMPLES, 1, one.tensor(x), *parameters
+        )
+        assert (
+            one.call(
+                "farm.agent.samples", machine.module, "main", 0, 1, one.tensor(x[:0]), *parameters
+            )
+            == b""
+        )
     found = np.frombuffer(answer, "float32").reshape(SAMPLES, BATCH, OUTPUTS)
     assert (found == np.stack(singly)).all() and not (found[0] == found[1]).all()
 
@@ -60,15 +69,30 @@ def test_the_answer_is_the_first_part_of_a_tuple(start: Start, tmp_path: Any) ->
     a, b = (np.stack([np.load(path)] * SAMPLES) for path in two.inputs.values())
     with opened(start()) as one:
         machine = machine_of(one, two.files[0])
-        answer = one.call("farm.agent.samples", machine.module, "main", SAMPLES, 2, one.tensor(a), one.tensor(b))
+        answer = one.call(
+            "farm.agent.samples", machine.module, "main", SAMPLES, 2, one.tensor(a), one.tensor(b)
+        )
     assert (np.frombuffer(answer, "float32").reshape(b.shape) == a.astype("float32") + b).all()
 
 
 @pytest.mark.parametrize(
     ("count", "inputs", "words"),
-    [(SAMPLES + 1, 1, "does not hold the samples"), (SAMPLES, 2, "too few inputs"), (SAMPLES, -1, "too few inputs")],
+    [
+        (SAMPLES + 1, 1, "does not hold the samples"),
+        (SAMPLES, 2, "too few inputs"),
+        (SAMPLES, -1, "too few inputs"),
+    ],
 )
-def test_inputs_that_do_not_fit_are_refused(count: int, inputs: int, words: str, start: Start, models: Models) -> None:
+def test_inputs_that_do_not_fit_are_refused(
+    count: int, inputs: int, words: str, start: Start, models: Models
+) -> None:
     with pytest.raises(RPCError, match=words), opened(start()) as one:
         machine = machine_of(one, models("x86_64").library)
-        one.call("farm.agent.samples", machine.module, "main", count, inputs, one.tensor(np.zeros((SAMPLES, BATCH, INPUTS), "float32")))
+        one.call(
+            "farm.agent.samples",
+            machine.module,
+            "main",
+            count,
+            inputs,
+            one.tensor(np.zeros((SAMPLES, BATCH, INPUTS), "float32")),
+        )

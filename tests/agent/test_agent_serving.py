@@ -1,4 +1,6 @@
-"""TVM's own Python client drives the agent: here, under qemu, through TVM's own tracker, over a pipe."""
+"""TVM's own Python client drives the agent: here, under qemu, through TVM's own tracker, over a
+pipe.
+"""
 
 from __future__ import annotations
 
@@ -43,31 +45,46 @@ def test_a_model_gives_the_numbers_of_numpy(arch: str, start: Start, models: Mod
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
-def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_line(arch: str, start: Start) -> None:
+def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_line(
+    arch: str, start: Start
+) -> None:
     agent = start(arch)
     import json
 
     (by_rpc,) = client("call_all", port=agent.port, calls=[["farm.agent.facts"]])
-    printed = subprocesses.run([*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts")
+    printed = subprocesses.run(
+        [*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts"
+    )
     facts = json.loads(by_rpc)
     assert facts.keys() == json.loads(printed).keys()
-    assert facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == PROTOCOL
+    assert (
+        facts["machine"] == arch and facts["agent"] == __version__ and facts["protocol"] == PROTOCOL
+    )
     assert abs(facts["time_s"] - time.time()) < 60
     assert facts["tvm"].startswith("0.27") and facts["kernel"] == os.uname().release
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory_total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert facts["cpu"] is None or arch == "x86_64"  # under qemu, the machine below is not the device
+    assert (
+        facts["cpu"] is None or arch == "x86_64"
+    )  # under qemu, the machine below is not the device
 
 
 def test_an_inference_has_a_thread_for_each_core_unless_told_otherwise(start: Start) -> None:
     siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {path.read_text() if (path := Path(siblings.format(cpu))).exists() else cpu for cpu in os.sched_getaffinity(0)}
+    cores = {
+        path.read_text() if (path := Path(siblings.format(cpu))).exists() else cpu
+        for cpu in os.sched_getaffinity(0)
+    }
     agents = [start(), start("x86_64", "--threads", "1")]
-    threads = [client("call_all", port=agent.port, calls=[["runtime.NumThreads"]]) for agent in agents]
+    threads = [
+        client("call_all", port=agent.port, calls=[["runtime.NumThreads"]]) for agent in agents
+    ]
     assert threads == [[len(cores)], [1]]
 
 
-def test_the_key_can_come_by_the_environment_where_other_users_do_not_see_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_can_come_by_the_environment_where_other_users_do_not_see_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FARM_AGENT_KEY", "board")
     agent = start(key=None)
     assert "key" in client("connect_error", port=agent.port, key="wrong")
@@ -76,7 +93,9 @@ def test_the_key_can_come_by_the_environment_where_other_users_do_not_see_it(sta
 
 
 @pytest.mark.parametrize("by", ["file", "standard input"])
-def test_the_key_can_come_in_a_file_or_on_standard_input(agents: Callable[[str], Path], start: Start, tmp_path: Path, by: str) -> None:
+def test_the_key_can_come_in_a_file_or_on_standard_input(
+    agents: Callable[[str], Path], start: Start, tmp_path: Path, by: str
+) -> None:
     file = tmp_path / "key"
     file.write_text("board\nnot this\n")
     file.chmod(0o600)
@@ -87,8 +106,19 @@ def test_the_key_can_come_in_a_file_or_on_standard_input(agents: Callable[[str],
         assert client("list_files", port=agent.port) == ""
         assert "no key" not in agent.log
         return
-    command = [agents("x86_64"), "--work-dir", tmp_path / "work", "--port-file", tmp_path / "port", "--key-file", "-"]
-    with file.open() as given, subprocess.Popen(command, stdin=given, stderr=subprocess.DEVNULL) as child:
+    command = [
+        agents("x86_64"),
+        "--work-dir",
+        tmp_path / "work",
+        "--port-file",
+        tmp_path / "port",
+        "--key-file",
+        "-",
+    ]
+    with (
+        file.open() as given,
+        subprocess.Popen(command, stdin=given, stderr=subprocess.DEVNULL) as child,
+    ):
         wait_until((tmp_path / "port").exists, "the agent")
         assert client("list_files", port=int((tmp_path / "port").read_text())) == ""
         child.terminate()
@@ -105,12 +135,18 @@ def test_the_key_can_come_in_a_file_or_on_standard_input(agents: Callable[[str],
         (None, 0, "cannot read the key file"),
     ],
 )
-def test_a_key_file_that_is_none_is_refused(agents: Callable[[str], Path], tmp_path: Path, text: str | None, mode: int, words: str) -> None:
+def test_a_key_file_that_is_none_is_refused(
+    agents: Callable[[str], Path], tmp_path: Path, text: str | None, mode: int, words: str
+) -> None:
     file = tmp_path / "key"
     if text is not None:
         file.write_text(text)
         file.chmod(mode)
-    done = subprocess.run([agents("x86_64"), "--work-dir", tmp_path, "--key-file", file], capture_output=True, text=True)
+    done = subprocess.run(
+        [agents("x86_64"), "--work-dir", tmp_path, "--key-file", file],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode in (1, 2)
     assert words in done.stderr
 
@@ -132,8 +168,17 @@ def test_fifty_idle_and_garbage_connections_do_not_keep_a_client_out(start: Star
     agent = start()
     address = ("127.0.0.1", agent.port)
     idle = [socket.create_connection(address) for _ in range(50)]
-    garbage = [b"GET / HTTP/1.0\r\n\r\n", struct.pack("<ii", RPC_MAGIC, 0), struct.pack("<ii", RPC_MAGIC, -1), b"\x00"]
-    garbage += [struct.pack("<ii", RPC_MAGIC, 2**31 - 1), struct.pack("<ii", RPC_MAGIC, 100) + b"client:", os.urandom(4096)]
+    garbage = [
+        b"GET / HTTP/1.0\r\n\r\n",
+        struct.pack("<ii", RPC_MAGIC, 0),
+        struct.pack("<ii", RPC_MAGIC, -1),
+        b"\x00",
+    ]
+    garbage += [
+        struct.pack("<ii", RPC_MAGIC, 2**31 - 1),
+        struct.pack("<ii", RPC_MAGIC, 100) + b"client:",
+        os.urandom(4096),
+    ]
     for words in garbage * 7:
         idle.append(socket.create_connection(address))
         idle[-1].sendall(words)
@@ -171,7 +216,9 @@ def test_a_session_ends_when_its_time_is_up_and_the_client_is_told(start: Start)
     assert client("list_files", port=agent.port) == ""
 
 
-def test_time_in_which_the_agent_is_paused_does_not_count_for_the_session(start: Start, tmp_path: Path) -> None:
+def test_time_in_which_the_agent_is_paused_does_not_count_for_the_session(
+    start: Start, tmp_path: Path
+) -> None:
     agent = start()
     started = tmp_path / "started"
     with start_client("outlive", agent, session_s=4, kept_s=6, started=str(started)) as staying:
@@ -183,27 +230,37 @@ def test_time_in_which_the_agent_is_paused_does_not_count_for_the_session(start:
         for pid in group:
             os.kill(pid, signal.SIGCONT)
         assert staying.wait(LIMIT_S) == 0
-    assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', "the call after the pause was answered"
+    assert (agent.folder / "client.log").read_text().splitlines()[-1] == '""', (
+        "the call after the pause was answered"
+    )
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
-def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(arch: str, start: Start, models: Models, tmp_path: Path) -> None:
+def test_a_client_that_vanishes_in_the_middle_of_a_call_frees_the_device(
+    arch: str, start: Start, models: Models, tmp_path: Path
+) -> None:
     agent = start(arch)
     started = tmp_path / "started"
     model = models(arch)
-    with start_client("compute_for_ever", agent, library=str(model.library), x=str(model.x), started=str(started)) as vanishing:
+    with start_client(
+        "compute_for_ever", agent, library=str(model.library), x=str(model.x), started=str(started)
+    ) as vanishing:
         wait_until(started.exists, "the call")
         time.sleep(0.5)
         (session,) = children_of(agent.child.pid)
         vanishing.send_signal(signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{session}").exists(), "the session has ended", patient(5))
+        wait_until(
+            lambda: not Path(f"/proc/{session}").exists(), "the session has ended", patient(5)
+        )
     wait_until(lambda: not agent.session_folders, "the work directory is gone")
     assert client("list_files", port=agent.port) == ""
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(arch: str, number: signal.Signals, start: Start) -> None:
+def test_a_signal_ends_the_agent_with_its_session_and_leaves_nothing(
+    arch: str, number: signal.Signals, start: Start
+) -> None:
     agent = start(arch)
     with start_client("outlive", agent, session_s=60):
         (session,) = wait_until(lambda: children_of(agent.child.pid), "the session")
@@ -229,30 +286,51 @@ def test_what_a_killed_agent_left_is_swept_by_the_next(start: Start) -> None:
     assert start("x86_64", "--work-dir", str(left.parent)).port
     os.close(held)
     assert not left.exists() and mine.exists()
-    assert not reused.exists(), "a process that happens to have the number of one long gone keeps nothing"
+    assert not reused.exists(), (
+        "a process that happens to have the number of one long gone keeps nothing"
+    )
 
 
-def test_an_agent_told_so_ends_with_its_parent(agents: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_agent_told_so_ends_with_its_parent(
+    agents: Callable[[str], Path], tmp_path: Path
+) -> None:
     port, pid_file = tmp_path / "port", tmp_path / "pid"
-    command = f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir "{tmp_path}/work" & echo $! > "{pid_file}"; wait'
+    command = (
+        f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir '
+        f'"{tmp_path}/work" & echo $! > "{pid_file}"; wait'
+    )
     shell = subprocesses.start(["/bin/sh", "-c", command], log=tmp_path / "log")
-    wait_until(lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"), "the agent")
+    wait_until(
+        lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"),
+        "the agent",
+    )
     shell.kill()
     shell.wait()
     pid = int(pid_file.read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "the agent ends")
+    wait_until(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(),
+        "the agent ends",
+    )
 
 
-def test_a_session_on_standard_streams_needs_no_port(agents: Callable[[str], Path], models: Models, tmp_path: Path) -> None:
+def test_a_session_on_standard_streams_needs_no_port(
+    agents: Callable[[str], Path], models: Models, tmp_path: Path
+) -> None:
     program = tmp_path / "agent-on-a-pipe"
     # No exec: TVM's client kills its child at the end, and over SSH that is not the agent either.
-    program.write_text(f'#!/bin/sh\n"{agents("x86_64")}" --stdio --work-dir "{tmp_path}/work" <&"$1" >&"$2"\n')
+    program.write_text(
+        f'#!/bin/sh\n"{agents("x86_64")}" --stdio --work-dir "{tmp_path}/work" <&"$1" >&"$2"\n'
+    )
     program.chmod(0o755)
     assert client("through_pipe", program=str(program), **files(models("x86_64"))) < 1e-6
-    wait_until(lambda: not list((tmp_path / "work").glob("farm-session-*")), "the work directory is gone")
+    wait_until(
+        lambda: not list((tmp_path / "work").glob("farm-session-*")), "the work directory is gone"
+    )
 
 
-def test_an_address_open_to_the_network_must_be_asked_for(agents: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_address_open_to_the_network_must_be_asked_for(
+    agents: Callable[[str], Path], tmp_path: Path
+) -> None:
     agent = subprocesses.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
     assert agent.wait(LIMIT_S) == 1
     assert "--open-to-network" in (tmp_path / "log").read_text()

@@ -1,4 +1,6 @@
-"""Files that stay on the device from one session to the next: they come in parts, whole or not at all, and within a budget."""
+"""Files that stay on the device from one session to the next: they come in parts, whole or not at
+all, and within a budget.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agent_calls import BEGIN, FINISH, HAS, LINK, LIST, UPLOAD, USAGE, WRITE, digest, in_session, in_sessions, put
+from agent_calls import (
+    BEGIN,
+    FINISH,
+    HAS,
+    LINK,
+    LIST,
+    UPLOAD,
+    USAGE,
+    WRITE,
+    digest,
+    in_session,
+    in_sessions,
+    put,
+)
 from agent_running import Agent, client
 from waiting import wait_until
 
@@ -26,7 +41,9 @@ def store_of(agent: Agent) -> Path:
 
 
 def kept(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
+    return {
+        path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+    }
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7", "aarch64"])
@@ -48,7 +65,12 @@ def test_what_was_cut_off_goes_on_where_it_stopped(start: Start) -> None:
     first, second = in_sessions(
         agent,
         [[BEGIN, name, ZEROS], [WRITE, name, 0, {"zeros": 100_000}]],
-        [[HAS, name], [BEGIN, name, ZEROS], [WRITE, name, 100_000, {"zeros": 200_000}], [FINISH, name]],
+        [
+            [HAS, name],
+            [BEGIN, name, ZEROS],
+            [WRITE, name, 100_000, {"zeros": 200_000}],
+            [FINISH, name],
+        ],
     )
     assert first == [0, None]
     assert second == [-1, 100_000, None, None]
@@ -58,7 +80,16 @@ def test_what_was_cut_off_goes_on_where_it_stopped(start: Start) -> None:
 
 def test_who_sends_what_another_session_is_verifying_waits_and_has_it(start: Start) -> None:
     agent = start()
-    assert client("send_while_verified", port=agent.port, store=str(store_of(agent)), name=digest(ZEROS), size=ZEROS) == ZEROS
+    assert (
+        client(
+            "send_while_verified",
+            port=agent.port,
+            store=str(store_of(agent)),
+            name=digest(ZEROS),
+            size=ZEROS,
+        )
+        == ZEROS
+    )
     assert kept(store_of(agent)) == {digest(ZEROS)}
 
 
@@ -82,7 +113,12 @@ def test_a_digest_that_is_not_the_files_is_refused_and_nothing_kept(start: Start
     agent = start()
     wrong = "0" * 64
     results = in_session(
-        agent, [BEGIN, wrong, ZEROS], [WRITE, wrong, 0, {"zeros": ZEROS}], [FINISH, wrong], [HAS, wrong], [HAS, digest(ZEROS)]
+        agent,
+        [BEGIN, wrong, ZEROS],
+        [WRITE, wrong, 0, {"zeros": ZEROS}],
+        [FINISH, wrong],
+        [HAS, wrong],
+        [HAS, digest(ZEROS)],
     )
     assert "digest mismatch" in results[2] and digest(ZEROS) in results[2]
     assert results[3:] == [-1, -1]
@@ -92,7 +128,14 @@ def test_a_digest_that_is_not_the_files_is_refused_and_nothing_kept(start: Start
 def test_what_has_not_come_whole_is_not_kept_and_can_still_come(start: Start) -> None:
     agent = start()
     begin, *rest = put(ZEROS)
-    results = in_session(agent, begin, [WRITE, digest(ZEROS), 0, {"zeros": 7}], [FINISH, digest(ZEROS)], *rest, [HAS, digest(ZEROS)])
+    results = in_session(
+        agent,
+        begin,
+        [WRITE, digest(ZEROS), 0, {"zeros": 7}],
+        [FINISH, digest(ZEROS)],
+        *rest,
+        [HAS, digest(ZEROS)],
+    )
     assert "incomplete" in results[2] and "7 of 300000" in results[2]
     assert results[3:] == [None, None, ZEROS]
 
@@ -112,7 +155,15 @@ def test_bytes_that_were_not_begun_or_lead_elsewhere_are_refused(start: Start) -
         [BEGIN, name, -1],
         [BEGIN, name, 2**62],
     )
-    words = ["nothing was begun", "nothing was begun", "", "leaves a gap", *["leads past"] * 3, "cannot have -1 bytes", "cannot have"]
+    words = [
+        "nothing was begun",
+        "nothing was begun",
+        "",
+        "leaves a gap",
+        *["leads past"] * 3,
+        "cannot have -1 bytes",
+        "cannot have",
+    ]
     for result, word in zip(results, words, strict=True):
         assert word in str(result)
     assert results[2] == 0 and (store_of(agent) / f"{name}.part").stat().st_size == 0
@@ -121,7 +172,12 @@ def test_bytes_that_were_not_begun_or_lead_elsewhere_are_refused(start: Start) -
 def test_writing_over_a_linked_file_leaves_the_kept_one_as_it_is(start: Start) -> None:
     agent = start()
     results = in_session(
-        agent, *put(ZEROS), [LINK, digest(ZEROS), "a"], [UPLOAD, "a", {"zeros": 3}], [LINK, digest(ZEROS), "a"], [UPLOAD, "b", {"zeros": 4}]
+        agent,
+        *put(ZEROS),
+        [LINK, digest(ZEROS), "a"],
+        [UPLOAD, "a", {"zeros": 3}],
+        [LINK, digest(ZEROS), "a"],
+        [UPLOAD, "b", {"zeros": 4}],
     )
     assert results[3:] == [None] * 4
     assert (store_of(agent) / digest(ZEROS)).read_bytes() == bytes(ZEROS)
@@ -130,13 +186,18 @@ def test_writing_over_a_linked_file_leaves_the_kept_one_as_it_is(start: Start) -
 def test_what_is_no_digest_is_refused(start: Start) -> None:
     wrong = ["", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 65]
     functions = [(HAS, []), (LINK, ["b"]), (BEGIN, [1]), (WRITE, [0, {"zeros": 1}]), (FINISH, [])]
-    results = in_session(start(), *([function, name, *more] for name in wrong for function, more in functions))
+    results = in_session(
+        start(), *([function, name, *more] for name in wrong for function, more in functions)
+    )
     assert all("not a SHA-256 digest" in result for result in results)
 
 
 def test_names_that_are_no_plain_file_names_are_refused(start: Start) -> None:
     names = ["", ".", "..", "../x", "/etc/x", "a/b", ".hidden", "a..b", "a" * 101, "a\nb"]
-    assert all("not a plain file name" in result for result in in_session(start(), *([LINK, digest(ZEROS), name] for name in names)))
+    assert all(
+        "not a plain file name" in result
+        for result in in_session(start(), *([LINK, digest(ZEROS), name] for name in names))
+    )
 
 
 def test_a_file_that_is_not_kept_cannot_be_linked(start: Start) -> None:
@@ -155,7 +216,12 @@ def test_the_file_that_was_used_longest_ago_makes_room(arch: str, start: Start) 
 def test_the_budget_counts_what_is_on_its_way_and_what_the_session_uses(start: Start) -> None:
     agent = start("x86_64", "--store-budget", "1000")
     results = in_session(
-        agent, *put(400), [BEGIN, digest(500), 500], [WRITE, digest(500), 0, {"zeros": 500}], [BEGIN, digest(200), 200], [USAGE]
+        agent,
+        *put(400),
+        [BEGIN, digest(500), 500],
+        [WRITE, digest(500), 0, {"zeros": 500}],
+        [BEGIN, digest(200), 200],
+        [USAGE],
     )
     assert "the store's budget of 1000 bytes has no room for 200: 900" in results[5]
     usage = json.loads(results[6])
@@ -185,15 +251,24 @@ def test_a_session_keeps_the_file_it_has_linked_when_another_pushes_it_out(start
     agent = start("x86_64", "--store-budget", "1000")
     other = start("x86_64", "--store-budget", "1000", "--store", str(store_of(agent)))
     in_session(agent, *put(900))
-    results = client("linked_meanwhile", port=agent.port, digest=digest(900), other=other.port, calls=put(800))
+    results = client(
+        "linked_meanwhile", port=agent.port, digest=digest(900), other=other.port, calls=put(800)
+    )
     assert results == 900
     assert kept(store_of(agent)) == {digest(800)}
 
 
-def test_parts_that_nobody_has_gone_on_with_for_a_day_are_swept_at_the_start(start: Start, tmp_path: Path) -> None:
+def test_parts_that_nobody_has_gone_on_with_for_a_day_are_swept_at_the_start(
+    start: Start, tmp_path: Path
+) -> None:
     folder = tmp_path / "store"
     folder.mkdir()
-    names = {"old": f"{digest(1)}.part", "older": f"{digest(2)}.0badcafe.part", "new": f"{digest(3)}.part", "whole": digest(4)}
+    names = {
+        "old": f"{digest(1)}.part",
+        "older": f"{digest(2)}.0badcafe.part",
+        "new": f"{digest(3)}.part",
+        "whole": digest(4),
+    }
     for age, name in names.items():
         (folder / name).write_bytes(b"x")
         if age != "new":
@@ -208,7 +283,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
-        subprocesses.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], deadline=Deadline(10), what="mounting a small disk")
+        subprocesses.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+            deadline=Deadline(10),
+            what="mounting a small disk",
+        )
     except BuildError as error:
         pytest.skip(f"a small disk cannot be mounted here: {error.why}")
     yield folder
@@ -217,16 +296,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_named_and_leaves_no_half_file(small_disk: Path, start: Start) -> None:
     agent = start("x86_64", "--work-dir", str(small_disk / "work"))
-    results = in_session(agent, [UPLOAD, "large", {"zeros": 2_000_000}], [LIST, "."], [UPLOAD, "fits", {"zeros": 700_000}])
+    results = in_session(
+        agent,
+        [UPLOAD, "large", {"zeros": 2_000_000}],
+        [LIST, "."],
+        [UPLOAD, "fits", {"zeros": 700_000}],
+    )
     assert "No space left" in results[0]
     assert results[1:] == ["", None]
-    wait_until(lambda: not list((small_disk / "work").glob("farm-session-*")), "the work directory is gone")
+    wait_until(
+        lambda: not list((small_disk / "work").glob("farm-session-*")), "the work directory is gone"
+    )
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
-def test_a_store_on_a_full_disk_makes_room_and_else_says_so(arch: str, small_disk: Path, start: Start) -> None:
+def test_a_store_on_a_full_disk_makes_room_and_else_says_so(
+    arch: str, small_disk: Path, start: Start
+) -> None:
     agent = start(arch, "--store", str(small_disk / "store"))
-    _, second, (error,) = in_sessions(agent, put(600_000), put(700_000), [[BEGIN, digest(2_000_000), 2_000_000]])
+    _, second, (error,) = in_sessions(
+        agent, put(600_000), put(700_000), [[BEGIN, digest(2_000_000), 2_000_000]]
+    )
     assert second == [0, None, None], "the file used longest ago went"
     assert "No space left on device: the store's disk has" in error
     assert kept(small_disk / "store") == {digest(700_000)}

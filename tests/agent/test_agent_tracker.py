@@ -27,11 +27,13 @@ signal.signal(signal.SIGTERM, end)
 open(sys.argv[2], "w").write(str(tracker.port) + "\\n")
 while True:
     time.sleep(1)
-"""
+"""  # noqa: E501
 
 
 class OwnTracker:
-    """TVM's tracker in a process of its own. Its worker would outlive a kill, so it is asked to end."""
+    """TVM's tracker in a process of its own. Its worker would outlive a kill, so it is asked to
+    end.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +43,9 @@ class OwnTracker:
     def start(self, port: int) -> None:
         file = self.folder / "tracker-port"
         file.unlink(missing_ok=True)
-        self.child = subprocesses.start([sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log")
+        self.child = subprocesses.start(
+            [sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log"
+        )
         wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "the tracker")
         self.port = int(file.read_text())
 
@@ -69,13 +73,17 @@ def registered(agent: Agent, times: int = 1) -> None:
     wait_until(lambda: agent.log.count("registered with tracker") >= times, "the agent registers")
 
 
-def test_sessions_through_the_tracker_follow_one_another(start: Start, tracker: OwnTracker, model: dict[str, str]) -> None:
+def test_sessions_through_the_tracker_follow_one_another(
+    start: Start, tracker: OwnTracker, model: dict[str, str]
+) -> None:
     registered(start("x86_64", "--tracker", tracker.address))
     errors = client("through_tracker", host=HOST, port=tracker.port, sessions=3, **model)
     assert len(errors) == 3 and max(errors) < 1e-6
 
 
-def test_a_device_given_to_a_client_that_never_came_is_offered_again(start: Start, tracker: OwnTracker, model: dict[str, str]) -> None:
+def test_a_device_given_to_a_client_that_never_came_is_offered_again(
+    start: Start, tracker: OwnTracker, model: dict[str, str]
+) -> None:
     agent = start("x86_64", "--tracker", tracker.address)
     registered(agent)
     taken = client("take_and_leave", host=HOST, port=tracker.port)
@@ -83,7 +91,9 @@ def test_a_device_given_to_a_client_that_never_came_is_offered_again(start: Star
     (error,) = client("through_tracker", host=HOST, port=tracker.port, sessions=1, **model)
     assert error < 1e-6
     assert "nobody came" in agent.log
-    assert client("connect_error", port=agent.port, key=taken), "the key that nobody used is worth nothing"
+    assert client("connect_error", port=agent.port, key=taken), (
+        "the key that nobody used is worth nothing"
+    )
 
 
 def test_without_the_trackers_key_nobody_is_served(start: Start, tracker: OwnTracker) -> None:
@@ -92,7 +102,9 @@ def test_without_the_trackers_key_nobody_is_served(start: Start, tracker: OwnTra
     assert client("connect_error", port=agent.port, key="board")
 
 
-def test_a_tracker_that_comes_back_finds_the_device_again(start: Start, tracker: OwnTracker, model: dict[str, str]) -> None:
+def test_a_tracker_that_comes_back_finds_the_device_again(
+    start: Start, tracker: OwnTracker, model: dict[str, str]
+) -> None:
     agent = start("x86_64", "--tracker", tracker.address)
     registered(agent)
     port = tracker.port

@@ -42,7 +42,7 @@ static_assert(kMaxRegisters == CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK && kC
 static_assert(kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT && kL2Bytes == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
 static_assert(kMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR && kMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(kMaxDynamicShared == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && kNonBlocking == CU_STREAM_NON_BLOCKING);
-"""
+"""  # noqa: E501
 
 
 def checked(source: str, folder: Path) -> str:
@@ -50,10 +50,31 @@ def checked(source: str, folder: Path) -> str:
     if not found or not found.submodule_search_locations:
         pytest.skip("NVIDIA's headers are not installed: pip install 'tvm-farm[cuda]'")
     (folder / "check.cc").write_text(source)
-    includes = [f"-I{SOURCES}", f"-I{Path(next(iter(found.submodule_search_locations))) / 'cu13' / 'include'}"]
-    command = [sys.executable, "-m", "ziglang", "c++", *zig_flags("x86_64-cuda"), "-std=c++17", "-c", "-o", folder / "check.o", *includes]
-    env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C++ library, since the agent was built
-    return subprocesses.run([*command, folder / "check.cc"], deadline=Deadline(600), what="checking the driver's functions", env=env)
+    includes = [
+        f"-I{SOURCES}",
+        f"-I{Path(next(iter(found.submodule_search_locations))) / 'cu13' / 'include'}",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "c++",
+        *zig_flags("x86_64-cuda"),
+        "-std=c++17",
+        "-c",
+        "-o",
+        folder / "check.o",
+        *includes,
+    ]
+    env = {
+        "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
+    }  # which has the C++ library, since the agent was built
+    return subprocesses.run(
+        [*command, folder / "check.cc"],
+        deadline=Deadline(600),
+        what="checking the driver's functions",
+        env=env,
+    )
 
 
 def test_every_function_and_number_of_the_driver_is_as_nvidia_has_it(tmp_path: Path) -> None:
@@ -61,8 +82,8 @@ def test_every_function_and_number_of_the_driver_is_as_nvidia_has_it(tmp_path: P
 
 
 def test_a_function_that_is_declared_otherwise_would_be_found(tmp_path: Path) -> None:
-    wrong = CHECK.replace("FARM_DRIVER_FUNCTIONS(CHECK)", "struct Wrong { int (*cuMemFree_v2)(int address); };\n") + (
-        "static_assert(kSame<decltype(Wrong::cuMemFree_v2), decltype(&::cuMemFree_v2)>);"
-    )
+    wrong = CHECK.replace(
+        "FARM_DRIVER_FUNCTIONS(CHECK)", "struct Wrong { int (*cuMemFree_v2)(int address); };\n"
+    ) + ("static_assert(kSame<decltype(Wrong::cuMemFree_v2), decltype(&::cuMemFree_v2)>);")
     with pytest.raises(Exception, match="static assertion failed"):
         checked(wrong, tmp_path)

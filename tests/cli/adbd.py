@@ -1,11 +1,14 @@
-"""A stand-in for adbd, the daemon of an Android board: it speaks the device's side of adb's protocol over TCP.
+"""A stand-in for adbd, the daemon of an Android board: it speaks the device's side of adb's
+protocol over TCP.
 
-    python adbd.py PORT_FILE [--state device|unauthorized|silent] [--model NAME] [--without-shell-v2]
+    python adbd.py PORT_FILE [--state device|unauthorized|silent] [--model NAME]
+    [--without-shell-v2]
 
-It runs the commands of a host on this machine, with the environment that it was started with, and writes each service that it is
-asked for to stderr. The protocol is documented in the
-Android sources (packages/modules/adb: protocol.txt, SERVICES.TXT, SYNC.TXT). What it does not have: USB, TLS, delayed acknowledgements,
-compression, terminals, and an Android system (SELinux, bionic, another user for each app).
+It runs the commands of a host on this machine, with the environment that it was started with, and
+writes each service that it is asked for to stderr. The protocol is documented in the Android
+sources (packages/modules/adb: protocol.txt, SERVICES.TXT, SYNC.TXT). What it does not have: USB,
+TLS, delayed acknowledgements, compression, terminals, and an Android system (SELinux, bionic,
+another user for each app).
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-CNXN, AUTH, OPEN, OKAY, CLSE, WRTE = (int.from_bytes(name, "little") for name in (b"CNXN", b"AUTH", b"OPEN", b"OKAY", b"CLSE", b"WRTE"))
+CNXN, AUTH, OPEN, OKAY, CLSE, WRTE = (
+    int.from_bytes(name, "little")
+    for name in (b"CNXN", b"AUTH", b"OPEN", b"OKAY", b"CLSE", b"WRTE")
+)
 TOKEN, SIGNATURE, PUBLIC_KEY = 1, 2, 3
 VERSION = 0x01000001  # without checksums
 MOST_BYTES = 1 << 18
@@ -38,7 +44,9 @@ class Gone(Exception):
 
 
 class Stream:
-    """One service of a connection: bytes to and from the host, each message acknowledged before the next."""
+    """One service of a connection: bytes to and from the host, each message acknowledged before the
+    next.
+    """
 
     def __init__(self, connection: Connection, own: int, theirs: int) -> None:
         self._connection, self._own, self._theirs = connection, own, theirs
@@ -105,7 +113,10 @@ class Connection:
 
     def send(self, command: int, first: int, second: int, data: bytes = b"") -> None:
         with self._sending, contextlib.suppress(OSError):
-            self._sock.sendall(struct.pack("<6I", command, first, second, len(data), 0, command ^ 0xFFFFFFFF) + data)
+            self._sock.sendall(
+                struct.pack("<6I", command, first, second, len(data), 0, command ^ 0xFFFFFFFF)
+                + data
+            )
 
     def serve(self) -> None:
         try:
@@ -137,7 +148,9 @@ class Connection:
                 self.send(AUTH, TOKEN, 0, os.urandom(20))
         elif command == AUTH and first == SIGNATURE:  # by a key that nobody has allowed yet
             self.send(AUTH, TOKEN, 0, os.urandom(20))
-        elif command == AUTH and first == PUBLIC_KEY:  # its user is asked, who answers as `state` says
+        elif (
+            command == AUTH and first == PUBLIC_KEY
+        ):  # its user is asked, who answers as `state` says
             if self._options.state == "device":
                 self.send(CNXN, VERSION, MOST_BYTES, self._banner())
         elif command == OPEN:
@@ -148,7 +161,7 @@ class Connection:
     def _banner(self) -> bytes:
         name = self._options.model
         features = "cmd,stat_v2" if self._options.without_shell_v2 else "shell_v2,cmd,stat_v2"
-        return f"device::ro.product.name={name};ro.product.model={name};ro.product.device={name};features={features}".encode()
+        return f"device::ro.product.name={name};ro.product.model={name};ro.product.device={name};features={features}".encode()  # noqa: E501
 
     def _open(self, theirs: int, service: str) -> None:
         sys.stderr.write(f"{service}\n")
@@ -165,7 +178,9 @@ class Connection:
         threading.Thread(target=_serve, args=(action, stream, kind, rest), daemon=True).start()
 
 
-def _serve(action: Callable[[Stream, str, str], None], stream: Stream, kind: str, rest: str) -> None:
+def _serve(
+    action: Callable[[Stream, str, str], None], stream: Stream, kind: str, rest: str
+) -> None:
     with contextlib.suppress(OSError, Gone):
         action(stream, kind, rest)
     stream.close()
@@ -175,7 +190,9 @@ def _started(command: str) -> subprocess.Popen[bytes]:
     shell = os.environ.get("ADBD_SHELL", "/bin/sh")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # adbd's shells lead a session each
-    return subprocess.Popen([shell, "-c", command], bufsize=0, start_new_session=True, cwd="/", **pipes)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(
+        [shell, "-c", command], bufsize=0, start_new_session=True, cwd="/", **pipes
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def _copied(source: object, give: Callable[[bytes], None]) -> threading.Thread:
@@ -190,13 +207,19 @@ def _copied(source: object, give: Callable[[bytes], None]) -> threading.Thread:
 
 
 def _shell(stream: Stream, kind: str, command: str) -> None:
-    """`shell:` mixes the outputs of a command; `shell,v2:` keeps them apart, in packets, and ends with the exit status."""
+    """`shell:` mixes the outputs of a command; `shell,v2:` keeps them apart, in packets, and ends
+    with the exit status.
+    """
     child = _started(command)
     assert child.stdin and child.stdout and child.stderr
     second = "v2" in kind.split(",")
 
     def packet(number: int) -> Callable[[bytes], None]:
-        return (lambda data: stream.write(struct.pack("<BI", number, len(data)) + data)) if second else stream.write
+        return (
+            (lambda data: stream.write(struct.pack("<BI", number, len(data)) + data))
+            if second
+            else stream.write
+        )
 
     outputs = [_copied(child.stdout, packet(STDOUT)), _copied(child.stderr, packet(STDERR))]
     threading.Thread(target=_feed, args=(stream, child, second), daemon=True).start()
@@ -243,13 +266,24 @@ def _sync(stream: Stream, _kind: str, _rest: str) -> None:
         if name == b"QUIT":
             return
         path = stream.read(length).decode()
-        {b"STAT": _stat, b"STA2": _stat2, b"LST2": _stat2, b"LIST": _list, b"SEND": _receive, b"RECV": _send}[name](stream, name, path)
+        {
+            b"STAT": _stat,
+            b"STA2": _stat2,
+            b"LST2": _stat2,
+            b"LIST": _list,
+            b"SEND": _receive,
+            b"RECV": _send,
+        }[name](stream, name, path)
 
 
 def _stat(stream: Stream, name: bytes, path: str) -> None:
     try:
         found = os.lstat(path)
-        stream.write(struct.pack("<4s3I", name, found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime)))
+        stream.write(
+            struct.pack(
+                "<4s3I", name, found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime)
+            )
+        )
     except OSError:
         stream.write(struct.pack("<4s3I", name, 0, 0, 0))
 
@@ -340,7 +374,12 @@ def _tcp(stream: Stream, _kind: str, port: str) -> None:
             stream.write(piece)
 
 
-SERVICES: dict[str, Callable[[Stream, str, str], None]] = {"shell": _shell, "exec": _shell, "sync": _sync, "tcp": _tcp}
+SERVICES: dict[str, Callable[[Stream, str, str], None]] = {
+    "shell": _shell,
+    "exec": _shell,
+    "sync": _sync,
+    "tcp": _tcp,
+}
 
 
 def main() -> None:

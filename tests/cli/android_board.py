@@ -1,4 +1,6 @@
-"""An Android board that is this machine: the stand-in for adbd, with a real adb server and client of its own beside it."""
+"""An Android board that is this machine: the stand-in for adbd, with a real adb server and client
+of its own beside it.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,26 @@ class AdbServer:
     @property
     def env(self) -> dict[str, str]:
         # Without the last one, the server tries the ports of Android's emulators on this machine.
-        return {"HOME": str(self.home), "ANDROID_ADB_SERVER_PORT": str(self.port), "ADB_LOCAL_TRANSPORT_MAX_PORT": "5553"}
+        return {
+            "HOME": str(self.home),
+            "ANDROID_ADB_SERVER_PORT": str(self.port),
+            "ADB_LOCAL_TRANSPORT_MAX_PORT": "5553",
+        }
 
-    def adb(self, *words: str | Path, given: bytes | Path = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    def adb(
+        self, *words: str | Path, given: bytes | Path = b"", check: bool = True
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the real client to its end."""
         command = ["adb", *map(str, words)]
         content = given.read_bytes() if isinstance(given, Path) else given
-        return subprocess.run(command, input=content, capture_output=True, env={**os.environ, **self.env}, check=check, timeout=60)
+        return subprocess.run(
+            command,
+            input=content,
+            capture_output=True,
+            env={**os.environ, **self.env},
+            check=check,
+            timeout=60,
+        )
 
     def start(self) -> None:
         self.adb("start-server")
@@ -68,7 +83,10 @@ class AdbServer:
         self.adb("kill-server", check=False)
 
     def is_up(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1),
+        ):
             return True
         return False
 
@@ -115,9 +133,15 @@ class AndroidBoard:
         return sorted(self.kept.glob("agents/*/farm-agent"))
 
     def says(self, program: str, text: str) -> None:
-        """Give the board a program that prints a text by its first two arguments: `text` is a shell's case branches, or plain words."""
+        """Give the board a program that prints a text by its first two arguments: `text` is a
+        shell's case branches, or plain words.
+        """
         self.programs.mkdir(parents=True, exist_ok=True)
-        body = f'case "$*" in\n{text}\nesac\n' if ")" in text.partition("\n")[0] else f"cat <<'END'\n{text}\nEND\n"
+        body = (
+            f'case "$*" in\n{text}\nesac\n'
+            if ")" in text.partition("\n")[0]
+            else f"cat <<'END'\n{text}\nEND\n"
+        )
         (self.programs / program).write_text(f"#!/bin/sh\n{body}")
         (self.programs / program).chmod(0o755)
 
@@ -127,9 +151,19 @@ class AndroidBoard:
         branches = "\n".join(f"{name}) echo '{value}';;" for name, value in told.items())
         self.says("getprop", branches)
 
-    def power(self, *, level: int = 80, usb: bool = True, saver: bool = False, awake: bool = True, thermal: int = 0) -> None:
+    def power(
+        self,
+        *,
+        level: int = 80,
+        usb: bool = True,
+        saver: bool = False,
+        awake: bool = True,
+        thermal: int = 0,
+    ) -> None:
         """Set what the board's services say of its battery, its screen and its heat."""
-        battery = BATTERY.format(usb="true" if usb else "false", level=level, status=2 if usb else 3)
+        battery = BATTERY.format(
+            usb="true" if usb else "false", level=level, status=2 if usb else 3
+        )
         wakefulness, state = ("Awake", "ON") if awake else ("Asleep", "OFF")
         self.says(
             "dumpsys",
@@ -144,10 +178,18 @@ class AndroidBoard:
         port = self.folder / "port"
         port.unlink(missing_ok=True)
         path = f"{self.programs}:{os.environ['PATH']}"
-        own = {"PATH": path, "HOME": "/", "TMPDIR": str(self.temporary), "FARM_TEST": self.mark, **self.environment}
+        own = {
+            "PATH": path,
+            "HOME": "/",
+            "TMPDIR": str(self.temporary),
+            "FARM_TEST": self.mark,
+            **self.environment,
+        }
         with (self.folder / "adbd.log").open("ab") as log:
             command = [sys.executable, ADBD, port, *self.options]
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own)
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own
+            )
         wait_until(lambda: port.exists() or self.child.poll() is not None, "the port of adbd")
         assert port.exists(), (self.folder / "adbd.log").read_text()
 
@@ -163,10 +205,18 @@ class AndroidBoard:
             subprocess.run(["umount", "--lazy", self.temporary], check=True)
 
     def connect(self) -> None:
-        self.server.adb("connect", self.serial, check=False)  # it says "failed" of a device that has to be authorized
-        wait_until(lambda: self.serial.encode() in self.server.adb("devices").stdout, "the device in the list")
+        self.server.adb(
+            "connect", self.serial, check=False
+        )  # it says "failed" of a device that has to be authorized
+        wait_until(
+            lambda: self.serial.encode() in self.server.adb("devices").stdout,
+            "the device in the list",
+        )
         if not self.options:
-            wait_until(lambda: f"{self.serial}\tdevice".encode() in self.server.adb("devices").stdout, "the device")
+            wait_until(
+                lambda: f"{self.serial}\tdevice".encode() in self.server.adb("devices").stdout,
+                "the device",
+            )
 
     def unplug(self) -> None:
         """End the daemon, and with it every connection, at once."""
@@ -187,7 +237,9 @@ def adb_server(folder: Path) -> Iterator[AdbServer]:
 
 
 def start_server(folder: Path, tries: int = 5) -> AdbServer:
-    """Start a server on a free port. adb cannot choose one itself: what was free may be taken when it begins, so more than one is tried."""
+    """Start a server on a free port. adb cannot choose one itself: what was free may be taken when
+    it begins, so more than one is tried.
+    """
     for _ in range(tries):
         with socket.create_server(("127.0.0.1", 0)) as free:
             server = AdbServer(folder, free.getsockname()[1])
@@ -195,12 +247,18 @@ def start_server(folder: Path, tries: int = 5) -> AdbServer:
         done = server.adb("start-server", check=False)
         if done.returncode == 0:
             return server
-    pytest.fail(f"adb start-server ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+    pytest.fail(
+        f"adb start-server ended with {done.returncode}: {done.stderr.decode(errors='replace')}"
+    )
 
 
 @contextlib.contextmanager
 def android_board(
-    server: AdbServer, mark: str, name: str = "board", options: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+    server: AdbServer,
+    mark: str,
+    name: str = "board",
+    options: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[AndroidBoard]:
     """A board for as long as the block lasts, connected to the server."""
     board = AndroidBoard(server, name, mark, options, environment or {})

@@ -1,4 +1,6 @@
-"""What the tests of Android boards share: how one is described, how a command fails, and what must not be left."""
+"""What the tests of Android boards share: how one is described, how a command fails, and what must
+not be left.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ END_S = 10.0  # for the agent to notice that its client is gone, in the middle o
 
 
 def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:
-    farm.configure(f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} }}\n{DIGITS}{QUICK}')
+    farm.configure(
+        f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} '
+        f"}}\n{DIGITS}{QUICK}"
+    )
 
 
 def deploy(farm: Farm) -> Done:
@@ -32,9 +37,17 @@ def board_processes(farm: Farm) -> dict[int, str]:
 
 
 def assert_nothing_is_left(farm: Farm, board: AndroidBoard) -> None:
-    """On neither side: no process, no session's folder, no half agent, no port forwarded; the server is as it was."""
-    wait_until(lambda: not board_processes(farm), f"the end of {board_processes(farm)}", patient(END_S))
-    wait_until(lambda: not list(board.kept.glob("work/farm-session-*")), "the end of the session's folder", patient(END_S))
+    """On neither side: no process, no session's folder, no half agent, no port forwarded; the
+    server is as it was.
+    """
+    wait_until(
+        lambda: not board_processes(farm), f"the end of {board_processes(farm)}", patient(END_S)
+    )
+    wait_until(
+        lambda: not list(board.kept.glob("work/farm-session-*")),
+        "the end of the session's folder",
+        patient(END_S),
+    )
     assert list(board.kept.rglob(".part-*")) == []
     assert farm.scratch() == [] and farm.halves() == []
     if board.server.is_up():
@@ -43,8 +56,13 @@ def assert_nothing_is_left(farm: Farm, board: AndroidBoard) -> None:
 
 def run_slowly(farm: Farm, board: AndroidBoard, options: str = "") -> Running:
     """A job that keeps the board busy for half a minute, in the middle of its inference."""
-    configure(farm, board.url, "rasp3b", ", ".join(filter(None, ['launcher = "qemu-arm"', options])))
+    configure(
+        farm, board.url, "rasp3b", ", ".join(filter(None, ['launcher = "qemu-arm"', options]))
+    )
     running = farm.start("deploy", "--device", "board", "slow.onnx")
     running.says("board slow: running")
-    wait_until(lambda: len(farm.processes_like(r"^\S*qemu-arm .*farm-agent")) == 2, "the agent and its session")
+    wait_until(
+        lambda: len(farm.processes_like(r"^\S*qemu-arm .*farm-agent")) == 2,
+        "the agent and its session",
+    )
     return running

@@ -18,7 +18,11 @@ from ssh_server import SshServer, ssh_server
 
 from farm import subprocesses
 
-AGENTS = {"x86_64": "true", "armv7": "qemu-arm", "aarch64": "qemu-aarch64"}  # and the program that runs them
+AGENTS = {
+    "x86_64": "true",
+    "armv7": "qemu-arm",
+    "aarch64": "qemu-aarch64",
+}  # and the program that runs them
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +38,10 @@ def agents_folder(agents: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_cache(agents_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which digits and the slow model are imported and built for every device that they run on: built by the first of the
-    workers of pytest-xdist that wants it, and copied by the others, as tests change what is kept."""
+    """A cache in which digits and the slow model are imported and built for every device that they
+    run on: built by the first of the
+    workers of pytest-xdist that wants it, and copied by the others, as tests change what is
+    kept."""
     folder = tmp_path_factory.mktemp("warm")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         _warm(folder, agents_folder)
@@ -92,13 +98,22 @@ def server(farm: Farm, tmp_path: Path) -> Iterator[SshServer]:
 
 
 def write_slow_model(path: Path) -> None:
-    """A convolution, quickly built, whose 8 GFLOP keep an emulated board busy for half a minute: no Winograd makes less of 5 x 5."""
+    """A convolution, quickly built, whose 8 GFLOP keep an emulated board busy for half a minute: no
+    Winograd makes less of 5 x 5.
+    """
     channels, size = 64, 192
-    kernel = (np.random.default_rng(0).standard_normal((channels, channels, 5, 5)) / 40).astype("float32")
+    kernel = (np.random.default_rng(0).standard_normal((channels, channels, 5, 5)) / 40).astype(
+        "float32"
+    )
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[2, 2, 2, 2])
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in "xy")
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size])
+        for name in "xy"
+    )
     graph = helper.make_graph([node], "slow", [x], [y], [numpy_helper.from_array(kernel, "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The farm's command line as its users have it: a program, on a terminal or off it, that is watched from outside."""
+"""The farm's command line as its users have it: a program, on a terminal or off it, that is watched
+from outside.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,12 @@ class Done:
 
     @property
     def error(self) -> dict[str, str]:
-        """The one error that it showed: {"error": ..., "why": ..., "fix": ...}, continued lines joined."""
-        assert len(re.findall(r"^error: ", self.err, re.MULTILINE)) == 1, f"not one error but:\n{self.err}"
+        """The one error that it showed: {"error": ..., "why": ..., "fix": ...}, continued lines
+        joined.
+        """
+        assert len(re.findall(r"^error: ", self.err, re.MULTILINE)) == 1, (
+            f"not one error but:\n{self.err}"
+        )
         assert "Traceback" not in self.err
         shown: dict[str, str] = {}
         label = ""
@@ -96,7 +102,11 @@ class Running:
 
     def says(self, pattern: str, seconds: float = LIMIT_S) -> None:
         """Wait until its progress shows something."""
-        wait_until(lambda: re.search(pattern, self.said) or self.child.poll() is not None, f"{pattern!r} in:\n{self.said}", seconds)
+        wait_until(
+            lambda: re.search(pattern, self.said) or self.child.poll() is not None,
+            f"{pattern!r} in:\n{self.said}",
+            seconds,
+        )
         assert re.search(pattern, self.said), f"ended without {pattern!r}:\n{self.said}"
 
     def send(self, number: signal.Signals) -> None:
@@ -116,8 +126,13 @@ class Terminal(Running):
 
     @property
     def said(self) -> str:
-        with contextlib.suppress(OSError), self.err.open("ab") as record:  # EIO: nobody has the terminal open any more
-            while select.select([self._descriptor], [], [], 0)[0] and (piece := os.read(self._descriptor, 1 << 16)):
+        with (
+            contextlib.suppress(OSError),
+            self.err.open("ab") as record,
+        ):  # EIO: nobody has the terminal open any more
+            while select.select([self._descriptor], [], [], 0)[0] and (
+                piece := os.read(self._descriptor, 1 << 16)
+            ):
                 record.write(piece)
         return super().said
 
@@ -129,13 +144,17 @@ class Terminal(Running):
         os.close(self._descriptor)
 
     def end(self) -> Done:
-        wait_until(lambda: self.said is None or self.child.poll() is not None, "the end of the command")  # reads on meanwhile
+        wait_until(
+            lambda: self.said is None or self.child.poll() is not None, "the end of the command"
+        )  # reads on meanwhile
         return Done(self.child.returncode, "", self.said)
 
 
 @dataclass
 class Farm:
-    """A farm of its own: a cache, a record of runs, a working folder. Every process that it starts carries `mark` in its environment."""
+    """A farm of its own: a cache, a record of runs, a working folder. Every process that it starts
+    carries `mark` in its environment.
+    """
 
     folder: Path
     cache: Path
@@ -148,8 +167,18 @@ class Farm:
 
     @property
     def env(self) -> dict[str, str]:
-        own = {"FARM_CACHE": str(self.cache), "FARM_DATA": str(self.data), "FARM_TEST": self.mark, "TERM": "xterm", "COLUMNS": "120"}
-        return {**{key: value for key, value in os.environ.items() if key != "FARM_CONFIG"}, **own, **self.environment}
+        own = {
+            "FARM_CACHE": str(self.cache),
+            "FARM_DATA": str(self.data),
+            "FARM_TEST": self.mark,
+            "TERM": "xterm",
+            "COLUMNS": "120",
+        }
+        return {
+            **{key: value for key, value in os.environ.items() if key != "FARM_CONFIG"},
+            **own,
+            **self.environment,
+        }
 
     def configure(self, text: str) -> None:
         (self.folder / "devices.toml").write_text(text)
@@ -159,8 +188,15 @@ class Farm:
         number = len(list(self.folder.glob("*.stdout")))
         out, err = self.folder / f"{number}.stdout", self.folder / f"{number}.stderr"
         with out.open("wb") as out_file, err.open("wb") as err_file:
-            given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out_file, "stderr": err_file, "env": self.env}
-            child = subprocess.Popen(command(*arguments), cwd=self.folder, start_new_session=True, **{**given, **options})
+            given: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": out_file,
+                "stderr": err_file,
+                "env": self.env,
+            }
+            child = subprocess.Popen(
+                command(*arguments), cwd=self.folder, start_new_session=True, **{**given, **options}
+            )
         return Running(child, out, err)
 
     def start_on_terminal(self, *arguments: str | Path) -> Terminal:
@@ -169,10 +205,25 @@ class Farm:
         fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         # A session leader without a terminal takes the first one that it opens.
-        taking = [sys.executable, "-c", "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"]
-        child = subprocess.Popen([*taking, *command(*arguments)], cwd=self.folder, env=self.env, start_new_session=True, **streams)
+        taking = [
+            sys.executable,
+            "-c",
+            (
+                "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+                "os.execv(sys.argv[1], sys.argv[1:])"
+            ),
+        ]
+        child = subprocess.Popen(
+            [*taking, *command(*arguments)],
+            cwd=self.folder,
+            env=self.env,
+            start_new_session=True,
+            **streams,
+        )
         os.close(theirs)
-        return Terminal(child, ours, self.folder / f"{len(list(self.folder.glob('*.screen')))}.screen")
+        return Terminal(
+            child, ours, self.folder / f"{len(list(self.folder.glob('*.screen')))}.screen"
+        )
 
     def run(self, *arguments: str | Path, **options: Any) -> Done:
         """Run a command to its end."""
@@ -183,8 +234,15 @@ class Farm:
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if f"FARM_TEST={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0") and not _is_zombie(folder):
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if f"FARM_TEST={self.mark}".encode() in (folder / "environ").read_bytes().split(
+                    b"\0"
+                ) and not _is_zombie(folder):
+                    found[int(folder.name)] = (
+                        (folder / "cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
         return found
 
     def processes_like(self, pattern: str) -> list[int]:
@@ -202,7 +260,12 @@ class Farm:
     def halves(self) -> list[Path]:
         """Artifacts and models that are not whole."""
         last = {"artifacts": "metadata.json", "models": "prepared.json"}  # what is written last
-        return [folder for kind, name in last.items() for folder in (self.cache / kind).glob("*") if not (folder / name).exists()]
+        return [
+            folder
+            for kind, name in last.items()
+            for folder in (self.cache / kind).glob("*")
+            if not (folder / name).exists()
+        ]
 
     def end(self) -> None:
         """Kill what a failed test has left."""
@@ -226,14 +289,27 @@ def kill_all(pids: list[int], number: signal.Signals) -> None:
 
 
 @contextlib.contextmanager
-def server(folder: Path, *words: str | Path, says: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A program that serves for as long as the block lasts, with all that it starts; gives what its output showed when it was ready."""
+def server(
+    folder: Path, *words: str | Path, says: str, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A program that serves for as long as the block lasts, with all that it starts; gives what its
+    output showed when it was ready.
+    """
     log = folder / f"server-{len(list(folder.glob('server-*')))}.log"
     with log.open("wb") as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        child = subprocess.Popen(list(map(str, words)), cwd=folder, env=dict(env or os.environ), start_new_session=True, **streams)
+        child = subprocess.Popen(
+            list(map(str, words)),
+            cwd=folder,
+            env=dict(env or os.environ),
+            start_new_session=True,
+            **streams,
+        )
     try:
-        found = wait_until(lambda: re.search(says, log.read_text()) or child.poll() is not None, f"{says!r} in {log}")
+        found = wait_until(
+            lambda: re.search(says, log.read_text()) or child.poll() is not None,
+            f"{says!r} in {log}",
+        )
         assert found is not True, f"it ended: {log.read_text()}"
         yield found[found.re.groups]
     finally:

@@ -1,4 +1,6 @@
-"""What the tests of GPUs share: a device of that kind, and an agent whose driver is the stand-in for NVIDIA's, or is missing."""
+"""What the tests of GPUs share: a device of that kind, and an agent whose driver is the stand-in
+for NVIDIA's, or is missing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ options = {{ {options} }}
 """
 
 
-def device(name: str = "gpu0", url: str = "local:", profile: str = "cuda-sm80", options: str = "gpu = 0") -> str:
+def device(
+    name: str = "gpu0", url: str = "local:", profile: str = "cuda-sm80", options: str = "gpu = 0"
+) -> str:
     return DEVICE.format(name=name, url=url, profile=profile, options=options)
 
 
@@ -56,17 +60,32 @@ def layers(done: Done) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def agent(farm: Farm, agents: Callable[[str], Path], arch: str = "x86_64-cuda", **settings: str) -> Iterator[str]:
+def agent(
+    farm: Farm, agents: Callable[[str], Path], arch: str = "x86_64-cuda", **settings: str
+) -> Iterator[str]:
     """The url of an agent whose driver, where it has one, is set like this."""
     work = farm.folder / f"agent-{len(list(farm.folder.glob('agent-*')))}"
     words = [agents(arch), "--port", "0", "--work-dir", work]
-    with server(farm.folder, *words, says=rf"listening on {HOST}:(\d+)", env={**farm.env, **settings}) as port:
+    with server(
+        farm.folder, *words, says=rf"listening on {HOST}:(\d+)", env={**farm.env, **settings}
+    ) as port:
         yield f"rpc://{HOST}:{port}"
 
 
 def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
-    """The environment in which the stand-in has the kernels of a model of the folder's devices.toml, and nothing else."""
-    record = [sys.executable, STAND_IN / "record.py", cache, folder / "devices.toml", model, folder / "kernels.cu"]
-    subprocess.run(record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])})
+    """The environment in which the stand-in has the kernels of a model of the folder's
+    devices.toml, and nothing else.
+    """
+    record = [
+        sys.executable,
+        STAND_IN / "record.py",
+        cache,
+        folder / "devices.toml",
+        model,
+        folder / "kernels.cu",
+    ]
+    subprocess.run(
+        record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])}
+    )
     library = kernels.built((folder / "kernels.cu").read_text(), folder)
     return {"LD_LIBRARY_PATH": str(kernels.driver(folder)), "STAND_IN_KERNELS": str(library)}

@@ -1,7 +1,9 @@
-"""Two network namespaces, a context's and a board's, on the two ends of a bad line: it can delay, lose and throttle packets, and be cut.
+"""Two network namespaces, a context's and a board's, on the two ends of a bad line: it can delay,
+lose and throttle packets, and be cut.
 
-The line is this file as a program: it holds a TUN device in either namespace and passes raw IP packets from one to the other. What is to
-become of them it reads from its input, a JSON object a line.
+The line is this file as a program: it holds a TUN device in either namespace and passes raw IP
+packets from one to the other. What is to become of them it reads from its input, a JSON object a
+line.
 """
 
 from __future__ import annotations
@@ -44,17 +46,31 @@ class Network:
     line: subprocess.Popen[str]
     listeners: set[str] = field(default_factory=set)
 
-    def be(self, *, delay_s: float = 0.0, loss: float = 0.0, bytes_per_s: float = 1e12, cut: bool = False) -> None:
-        """From now on, in either direction: each packet is `delay_s` late and lost with the probability `loss`; cut, all are lost."""
+    def be(
+        self,
+        *,
+        delay_s: float = 0.0,
+        loss: float = 0.0,
+        bytes_per_s: float = 1e12,
+        cut: bool = False,
+    ) -> None:
+        """From now on, in either direction: each packet is `delay_s` late and lost with the
+        probability `loss`; cut, all are lost.
+        """
         assert self.line.stdin
-        self.line.stdin.write(json.dumps({"delay_s": delay_s, "loss": loss, "bytes_per_s": bytes_per_s, "cut": cut}) + "\n")
+        self.line.stdin.write(
+            json.dumps({"delay_s": delay_s, "loss": loss, "bytes_per_s": bytes_per_s, "cut": cut})
+            + "\n"
+        )
         self.line.stdin.flush()
 
     def watch(self, stop: threading.Event) -> None:
         """Collect the addresses on which somebody in the board's namespace listens."""
         with inside(self.board):
             while not stop.wait(_WATCH_S):
-                shown = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+                shown = subprocess.run(
+                    ["ss", "-Hltn"], capture_output=True, text=True, check=True
+                ).stdout
                 self.listeners.update(line.split()[3] for line in shown.splitlines())
 
 
@@ -84,7 +100,9 @@ def _setns(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def lossy_network() -> Iterator[Network]:
-    """Both namespaces and a perfect line, for as long as the block lasts. Skips where they cannot be made."""
+    """Both namespaces and a perfect line, for as long as the block lasts. Skips where they cannot
+    be made.
+    """
     if os.getuid() or not Path("/dev/net/tun").exists():
         pytest.skip("network namespaces and /dev/net/tun need root")
     mark = uuid.uuid4().hex[:8]
@@ -97,7 +115,9 @@ def lossy_network() -> Iterator[Network]:
                 pytest.skip(f"no network namespaces here: {exc}")
             stack.callback(_ip, "netns", "del", name)
         program = [sys.executable, __file__, *names]
-        line = stack.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        line = stack.enter_context(
+            subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
         stack.callback(line.kill)
         assert line.stdout and line.stdout.readline() == "ready\n"
         for name, address in zip(names, (DESK, BOARD), strict=True):
@@ -123,7 +143,9 @@ class _Line:
     """The packets on their way: when each is due, and to which device it goes."""
 
     others: dict[int, int]  # the far end's device by the near end's
-    way: dict[str, Any] = field(default_factory=lambda: {"delay_s": 0.0, "loss": 0.0, "bytes_per_s": 1e12, "cut": False})
+    way: dict[str, Any] = field(
+        default_factory=lambda: {"delay_s": 0.0, "loss": 0.0, "bytes_per_s": 1e12, "cut": False}
+    )
     _due: list[tuple[float, int, int, bytes]] = field(default_factory=list)
     _free_at: dict[int, float] = field(default_factory=dict)
     _count: int = 0
@@ -158,13 +180,17 @@ class _Line:
             return
         end = self._free_at[descriptor] = begin + len(packet) / self.way["bytes_per_s"]
         self._count += 1
-        heapq.heappush(self._due, (end + self.way["delay_s"], self._count, self.others[descriptor], packet))
+        heapq.heappush(
+            self._due, (end + self.way["delay_s"], self._count, self.others[descriptor], packet)
+        )
 
 
 def _tun(namespace: str) -> int:
     _enter(namespace)
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", _TUN.encode(), _IFF_TUN | _IFF_NO_PI))
+    fcntl.ioctl(
+        descriptor, _TUNSETIFF, struct.pack("16sH22x", _TUN.encode(), _IFF_TUN | _IFF_NO_PI)
+    )
     return descriptor
 
 

@@ -1,4 +1,6 @@
-"""Start agents, servers and trackers, farm's own and TVM's, and configure a device that is reached through them."""
+"""Start agents, servers and trackers, farm's own and TVM's, and configure a device that is reached
+through them.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,39 @@ from farm_running import DIGITS, HOST, QUICK, Farm, server
 
 
 def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:
-    farm.configure(f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} }}\n{DIGITS}{QUICK}')
+    farm.configure(
+        f'[devices.board]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ {options} '
+        f"}}\n{DIGITS}{QUICK}"
+    )
 
 
 def tvm_tracker(farm: Farm) -> contextlib.AbstractContextManager[int]:
-    return python(farm, "tvm.exec.rpc_tracker", r"bind to [^:]*:(\d+)", "--host", HOST, "--port", "19190", "--port-end", "19999")
+    return python(
+        farm,
+        "tvm.exec.rpc_tracker",
+        r"bind to [^:]*:(\d+)",
+        "--host",
+        HOST,
+        "--port",
+        "19190",
+        "--port-end",
+        "19999",
+    )
 
 
 def tvm_server(farm: Farm, *options: str) -> contextlib.AbstractContextManager[int]:
-    return python(farm, "tvm.exec.rpc_server", r"bind to [^:]*:(\d+)", "--host", HOST, "--port", "19090", "--port-end", "19189", *options)
+    return python(
+        farm,
+        "tvm.exec.rpc_server",
+        r"bind to [^:]*:(\d+)",
+        "--host",
+        HOST,
+        "--port",
+        "19090",
+        "--port-end",
+        "19189",
+        *options,
+    )
 
 
 def farm_tracker(farm: Farm) -> contextlib.AbstractContextManager[int]:

@@ -1,4 +1,6 @@
-"""A port that leads to another one, slowly: for what is to break in the middle of a transfer. It needs no rights."""
+"""A port that leads to another one, slowly: for what is to break in the middle of a transfer. It
+needs no rights.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Relay:
         sockets, self._sockets = self._sockets, []
         for sock in sockets:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its close is a reset
+                sock.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )  # its close is a reset
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
@@ -69,7 +73,9 @@ def _pump(source: socket.socket, sink: socket.socket, bytes_per_s: float) -> Non
 @contextlib.contextmanager
 def slow_relay(to: int, bytes_per_s: float) -> Iterator[Relay]:
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _PIECE)  # of what it accepts: the sender is to feel it
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _PIECE
+    )  # of what it accepts: the sender is to feel it
     relay = Relay(to, bytes_per_s, listener)
     serving = threading.Thread(target=relay.serve)
     serving.start()

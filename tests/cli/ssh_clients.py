@@ -1,4 +1,6 @@
-"""A client of an SSH server, logged in within the test's own process, and the user who answers its questions."""
+"""A client of an SSH server, logged in within the test's own process, and the user who answers its
+questions.
+"""
 
 from __future__ import annotations
 

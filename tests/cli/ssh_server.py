@@ -1,4 +1,6 @@
-"""A real SSH server on a high port of loopback, and a home folder for its client: a "board" that is this machine."""
+"""A real SSH server on a high port of loopback, and a home folder for its client: a "board" that is
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ SetEnv XDG_DATA_HOME={data} FARM_TEST={mark}
 
 @dataclass
 class SshServer:
-    """The server. `data` is the board's ~/.local/share; every process of the board carries `mark` in its environment."""
+    """The server. `data` is the board's ~/.local/share; every process of the board carries `mark`
+    in its environment.
+    """
 
     folder: Path
     port: int
@@ -63,7 +67,9 @@ class SshServer:
 
     def trust(self) -> None:
         """Vouch for the server's host key."""
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}")
+        self.known_hosts.write_text(
+            f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}"
+        )
 
     @property
     def known_hosts(self) -> Path:
@@ -100,10 +106,15 @@ class SshServer:
                 time.sleep(0.02)
 
     def configure(self, line: str = "", **environment: str) -> None:
-        """A line of its configuration, and variables for every process of the board, from now on."""
+        """A line of its configuration, and variables for every process of the board, from now
+        on.
+        """
         file = self.folder / "sshd_config"
         words = "".join(f" {name}={value}" for name, value in environment.items())
-        file.write_text(f"{line}\n" + re.sub(r"^(SetEnv .*)$", rf"\1{words}", file.read_text(), flags=re.MULTILINE))
+        file.write_text(
+            f"{line}\n"
+            + re.sub(r"^(SetEnv .*)$", rf"\1{words}", file.read_text(), flags=re.MULTILINE)
+        )
         self.cut()
         self.start()
 
@@ -120,7 +131,11 @@ def _children_named(pid: int, name: bytes) -> list[int]:
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += [child for child in map(int, file.read_text().split()) if Path(f"/proc/{child}/cmdline").read_bytes().startswith(name)]
+            found += [
+                child
+                for child in map(int, file.read_text().split())
+                if Path(f"/proc/{child}/cmdline").read_bytes().startswith(name)
+            ]
     return found
 
 
@@ -129,7 +144,9 @@ def keygen(path: Path) -> None:
 
 
 def prepare(folder: Path, mark: str, more: str, data: Path) -> int:
-    """A server's keys and configuration, those of its client, and a free port. Skips where there is no sshd."""
+    """A server's keys and configuration, those of its client, and a free port. Skips where there is
+    no sshd.
+    """
     if not SSHD.exists():
         pytest.skip("no SSH server is installed: sudo apt-get install openssh-server")
     if os.getuid() == 0:
@@ -142,13 +159,19 @@ def prepare(folder: Path, mark: str, more: str, data: Path) -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     # Of a keyword that comes twice, sshd takes the first.
-    (folder / "sshd_config").write_text(more + CONFIG.format(port=port, folder=folder, data=data, mark=mark))
+    (folder / "sshd_config").write_text(
+        more + CONFIG.format(port=port, folder=folder, data=data, mark=mark)
+    )
     return port
 
 
 @contextlib.contextmanager
-def ssh_server(folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n") -> Iterator[SshServer]:
-    """The server, for as long as the block lasts; its client's key is accepted, its host key vouched for. Skips where there is no sshd."""
+def ssh_server(
+    folder: Path, mark: str, more: str = "AllowTcpForwarding no\nDisableForwarding yes\n"
+) -> Iterator[SshServer]:
+    """The server, for as long as the block lasts; its client's key is accepted, its host key
+    vouched for. Skips where there is no sshd.
+    """
     server = SshServer(folder, prepare(folder, mark, more, folder / "board"), mark)
     server.trust()
     server.start()

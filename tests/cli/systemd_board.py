@@ -1,4 +1,6 @@
-"""A "board" with a systemd of its own: namespaces in which one is process 1, with an SSH server and no more. Needs root and systemd."""
+"""A "board" with a systemd of its own: namespaces in which one is process 1, with an SSH server and
+no more. Needs root and systemd.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,21 @@ from waiting import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 USER, USER_ID = "farmer", 4321
-TARGETS = ("basic", "sysinit", "shutdown", "umount", "final", "multi-user", "default", "network-online", "sockets", "timers", "paths")
-# Everything that it writes to is its own: the units, /run, the users, /home and the control groups. It has no logind: a loginctl of ours
-# notes who lingers, and that starts the user's systemd.
+TARGETS = (
+    "basic",
+    "sysinit",
+    "shutdown",
+    "umount",
+    "final",
+    "multi-user",
+    "default",
+    "network-online",
+    "sockets",
+    "timers",
+    "paths",
+)
+# Everything that it writes to is its own: the units, /run, the users, /home and the control groups.
+# It has no logind: a loginctl of ours notes who lingers, and that starts the user's systemd.
 INIT = """
 set -e
 echo $$ >{group}/cgroup.procs
@@ -57,7 +71,7 @@ cd /
 {sshd} -E {folder}/sshd.log -f {folder}/sshd_config
 export container=farm SYSTEMD_UNIT_PATH=/etc/systemd/system
 exec {systemd} --system --unit=multi-user.target --log-target=console --show-status=no
-"""
+"""  # noqa: E501
 
 
 @dataclass
@@ -69,12 +83,23 @@ class SystemdBoard(SshServer):
     def start(self) -> None:
         self.group = _cgroups() / f"farm-{self.mark}"
         self.group.mkdir(exist_ok=True)
-        (self.folder / "passwd").write_text(f"{Path('/etc/passwd').read_text()}{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/sh\n")
-        names = {"user": USER, "user_id": USER_ID, "systemd": SYSTEMD, "sshd": SSHD, "folder": self.folder, "group": self.group}
+        (self.folder / "passwd").write_text(
+            f"{Path('/etc/passwd').read_text()}{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/sh\n"
+        )
+        names = {
+            "user": USER,
+            "user_id": USER_ID,
+            "systemd": SYSTEMD,
+            "sshd": SSHD,
+            "folder": self.folder,
+            "group": self.group,
+        }
         with (self.folder / "systemd.log").open("ab") as log:
             (self.folder / "init").write_text(PROCESS_1.format(targets=" ".join(TARGETS), **names))
             script = INIT.format(**names)
-            self.child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.child = subprocess.Popen(
+                ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         self.wait(self.folder / "systemd.log")
 
     @property
@@ -102,7 +127,10 @@ class SystemdBoard(SshServer):
 
     def _is_empty(self) -> bool:
         """Whether its control groups could be removed, which those of living processes cannot."""
-        for folder in [*sorted((path for path in self.group.rglob("*") if path.is_dir()), reverse=True), self.group]:
+        for folder in [
+            *sorted((path for path in self.group.rglob("*") if path.is_dir()), reverse=True),
+            self.group,
+        ]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not self.group.exists()
@@ -110,7 +138,14 @@ class SystemdBoard(SshServer):
 
 def _cgroups() -> Path:
     """Where control groups of the second version are."""
-    return next((path for path in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) if (path / "cgroup.procs").exists()), Path())
+    return next(
+        (
+            path
+            for path in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"))
+            if (path / "cgroup.procs").exists()
+        ),
+        Path(),
+    )
 
 
 def _is_possible() -> bool:
@@ -126,7 +161,12 @@ def systemd_board(folder: Path, mark: str) -> Iterator[SystemdBoard]:
     """The board, for as long as the block lasts."""
     if not _is_possible():
         pytest.skip("a systemd of one's own needs root, systemd and control groups")
-    port = prepare(folder, mark, "AllowTcpForwarding no\nAuthorizedKeysFile /run/keys/authorized_keys\n", Path("/home/board"))
+    port = prepare(
+        folder,
+        mark,
+        "AllowTcpForwarding no\nAuthorizedKeysFile /run/keys/authorized_keys\n",
+        Path("/home/board"),
+    )
     config = folder / "sshd_config"
     config.write_text(config.read_text().replace("SetEnv ", f"SetEnv PATH=/run/bin:{os.defpath} "))
     board = SystemdBoard(folder, port, mark)

@@ -34,16 +34,36 @@ class DaskCluster:
         with (self.folder / "log").open("ab") as log:
             environ = {**os.environ, **environment}
             command = [sys.executable, "-P", "-c", _START, *map(str, words)]
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
+            )
         self.processes.append(child)
         return child
 
-    def worker(self, name: str, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def worker(
+        self, name: str, *words: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a worker with a cache of its own: it shares no files with the controller."""
-        options = ("--no-dashboard", "--nthreads", "1", "--name", name, "--local-directory", self.folder / "dask")
-        path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-        places = {"PYTHONPATH": path, "FARM_CACHE": str(self.cache(name)), "FARM_DATA": str(self.folder / f"data-{name}")}
-        return self.start("worker", self.address, *options, *words, **{**places, **(environment or {})})
+        options = (
+            "--no-dashboard",
+            "--nthreads",
+            "1",
+            "--name",
+            name,
+            "--local-directory",
+            self.folder / "dask",
+        )
+        path = os.pathsep.join(
+            filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        )
+        places = {
+            "PYTHONPATH": path,
+            "FARM_CACHE": str(self.cache(name)),
+            "FARM_DATA": str(self.folder / f"data-{name}"),
+        }
+        return self.start(
+            "worker", self.address, *options, *words, **{**places, **(environment or {})}
+        )
 
     def cache(self, name: str) -> Path:
         return self.folder / f"cache-{name}"
@@ -65,7 +85,11 @@ def dask_cluster(folder: Path) -> Iterator[DaskCluster]:
         yield cluster
     finally:
         for child in reversed(cluster.processes):
-            below = [] if child.poll() is not None else psutil.Process(child.pid).children(recursive=True)
+            below = (
+                []
+                if child.poll() is not None
+                else psutil.Process(child.pid).children(recursive=True)
+            )
             child.send_signal(signal.SIGTERM)
             try:
                 child.wait(10)

@@ -22,7 +22,10 @@ def test_the_command_line_overrides_devices_toml(address: str, tmp_path: Path) -
     assert cluster_address(None, None) is None
 
 
-@pytest.mark.parametrize("address", ["head:8786", "tcp://head", "tcp://head:0", "tcp://head:65536", "http://head:1", "tcp://a b:1"])
+@pytest.mark.parametrize(
+    "address",
+    ["head:8786", "tcp://head", "tcp://head:0", "tcp://head:65536", "http://head:1", "tcp://a b:1"],
+)
 def test_what_is_no_address_is_a_mistake(address: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no cluster"):
         cluster_address(address, None)

@@ -52,7 +52,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def digits(store: Store) -> tuple[Model, Prepared]:
     """The digits model, imported here; its build here is for another profile."""
     model = FLEET.model("digits")
-    prepared, _ = compile_model(model, FLEET.profile("x86-v3"), host=host_profile(FLEET), store=store, show=lambda _: None)
+    prepared, _ = compile_model(
+        model, FLEET.profile("x86-v3"), host=host_profile(FLEET), store=store, show=lambda _: None
+    )
     return model, prepared
 
 
@@ -87,7 +89,14 @@ def begin(*words: str, folder: Path) -> subprocess.Popen[str]:
         "FARM_DATA": str(folder / "data"),
     }
     command = [sys.executable, "-m", "farm", *words]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def farm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -97,7 +106,11 @@ def farm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def run(engine: Engine, work: Callable[..., object], request: object) -> tuple[str, object]:
@@ -112,9 +125,15 @@ def test_a_worker_builds_what_this_machine_would_build(
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
         made = cluster_tasks.build_on_cluster_task(context, model, prepared, profile, store, engine)
-    _, own = compile_model(model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None)
+    _, own = compile_model(
+        model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None
+    )
     assert made.library.parent == store.root / "artifacts" / own.digest
-    assert (made.library_digest, made.parameters_digest, made.cached) == (own.library_digest, own.parameters_digest, False)
+    assert (made.library_digest, made.parameters_digest, made.cached) == (
+        own.library_digest,
+        own.parameters_digest,
+        False,
+    )
     notes = [one.note for one in context.notes]
     assert notes == ["for rasp3b: graph and schedules", "for rasp3b: machine code"]
     there = Store(cluster.cache("one"))
@@ -122,23 +141,42 @@ def test_a_worker_builds_what_this_machine_would_build(
     assert not list((there.root / "tmp").iterdir())
 
 
-def test_the_users_tuning_records_travel(cluster: DaskCluster, store: Store, digits: tuple[Model, Prepared], tmp_path: Path) -> None:
+def test_the_users_tuning_records_travel(
+    cluster: DaskCluster, store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+) -> None:
     model, prepared = digits
     profile, plain = FLEET.profile("rasp3b"), Store(tmp_path / "plain")
-    _, first = compile_model(model, profile, host=host_profile(FLEET), store=plain, show=lambda _: None)
+    _, first = compile_model(
+        model, profile, host=host_profile(FLEET), store=plain, show=lambda _: None
+    )
     (asked,) = (plain.root / "workloads").glob(f"{first.digest}/workloads.json")
     found = json.loads(asked.read_text())
     choice: dict[str, object] = {"anything": 1}  # the compiler passes over what it does not know
-    record = Record(found["core"], found["workloads"][0], choice, 1.0, 2.0, 3, "2026-01-01T00:00:00+00:00", "pi3")
+    record = Record(
+        found["core"],
+        found["workloads"][0],
+        choice,
+        1.0,
+        2.0,
+        3,
+        "2026-01-01T00:00:00+00:00",
+        "pi3",
+    )
     RecordStore.of_user().keep(record)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = cluster_tasks.build_on_cluster_task(TaskContext(tmp_path), model, prepared, profile, store, engine)
-    _, own = compile_model(model, profile, host=host_profile(FLEET), store=plain, show=lambda _: None)
+        made = cluster_tasks.build_on_cluster_task(
+            TaskContext(tmp_path), model, prepared, profile, store, engine
+        )
+    _, own = compile_model(
+        model, profile, host=host_profile(FLEET), store=plain, show=lambda _: None
+    )
     assert made.digest == own.digest != first.digest
 
 
-def test_what_a_worker_sends_is_checked(store: Store, digits: tuple[Model, Prepared], tmp_path: Path) -> None:
+def test_what_a_worker_sends_is_checked(
+    store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+) -> None:
     model, prepared = digits
     other = FLEET.profile("rasp3b")
 
@@ -159,19 +197,25 @@ def test_what_a_worker_sends_is_checked(store: Store, digits: tuple[Model, Prepa
         def lost(self, number: int, error: BaseException) -> BaseException:
             return error
 
-        def run(self, work: object, request: cluster_tasks.BuildRequest, *_: object) -> tuple[str, object]:  # type: ignore[override]
+        def run(
+            self, work: object, request: cluster_tasks.BuildRequest, *_: object
+        ) -> tuple[str, object]:  # type: ignore[override]
             (asked,) = (store.root / "workloads").iterdir()
             (made,) = (store.root / "artifacts").iterdir()
             workloads = cluster_tasks._archive(asked, "workloads", request.base)
             name = request.base if self.damage else made.name
-            return "tcp://liar", cluster_tasks.Built(name, cluster_tasks._archive(made, "artifacts", name), workloads)
+            return "tcp://liar", cluster_tasks.Built(
+                name, cluster_tasks._archive(made, "artifacts", name), workloads
+            )
 
     before = content(store.root)
     for damage, why in ((False, "its digest is not that"), (True, "its files are not those")):
         engine = Lying()
         engine.damage = damage
         with pytest.raises(BuildError, match="tcp://liar") as caught:
-            cluster_tasks.build_on_cluster_task(TaskContext(tmp_path), model, prepared, other, store, engine)
+            cluster_tasks.build_on_cluster_task(
+                TaskContext(tmp_path), model, prepared, other, store, engine
+            )
         assert caught.value.why.startswith(why)
     assert content(store.root) == before
 
@@ -183,7 +227,9 @@ def test_the_task_of_a_killed_worker_runs_elsewhere(cluster: DaskCluster, tmp_pa
     with open_cluster(cluster.address) as engine:
         thread = threading.Thread(target=lambda: results.append(run(engine, first_hangs, begun)))
         thread.start()
-        victim = int(wait_until(lambda: begun.exists() and begun.read_text(), "the first worker's begin"))
+        victim = int(
+            wait_until(lambda: begun.exists() and begun.read_text(), "the first worker's begin")
+        )
         os.kill(victim, signal.SIGKILL)
         thread.join(LIMIT_S)
     ((_, survivor),) = results
@@ -199,18 +245,43 @@ def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
     with ThreadPoolExecutor(1) as pool, open_cluster(cluster.address) as engine:
         run(engine, place_and_number, 0)
         for number, profile in enumerate(map(FLEET.profile, KILLED_FOR), 2):
-            made = pool.submit(cluster_tasks.build_on_cluster_task, TaskContext(tmp_path), model, prepared, profile, store, engine)
+            made = pool.submit(
+                cluster_tasks.build_on_cluster_task,
+                TaskContext(tmp_path),
+                model,
+                prepared,
+                profile,
+                store,
+                engine,
+            )
             name, child = wait_until(lambda: builder(live), "a build's process")
             victim = live.pop(name)
             victim.kill()
             victim.wait()
             live[f"w{number}"] = cluster.worker(f"w{number}", "--no-nanny")
             artifact = made.result(LIMIT_S)
-            wait_until(lambda child=child: not child.is_running(), "the end of what the killed worker ran")
-            _, own = compile_model(model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None)
+            wait_until(
+                lambda child=child: not child.is_running(), "the end of what the killed worker ran"
+            )
+            _, own = compile_model(
+                model,
+                profile,
+                host=host_profile(FLEET),
+                store=Store(tmp_path / "own"),
+                show=lambda _: None,
+            )
             assert (artifact.digest, artifact.library_digest) == (own.digest, own.library_digest)
             names = [f"w{number}" for number in range(number + 1)]
-            assert len([name for name in names if (cluster.cache(name) / "artifacts" / own.digest).is_dir()]) == 1
+            assert (
+                len(
+                    [
+                        name
+                        for name in names
+                        if (cluster.cache(name) / "artifacts" / own.digest).is_dir()
+                    ]
+                )
+                == 1
+            )
 
 
 def builder(workers: dict[str, subprocess.Popen[bytes]]) -> tuple[str, psutil.Process] | None:
@@ -221,7 +292,9 @@ def builder(workers: dict[str, subprocess.Popen[bytes]]) -> tuple[str, psutil.Pr
     return None
 
 
-def test_a_lost_scheduler_is_an_error_for_all_that_wait(cluster: DaskCluster, tmp_path: Path) -> None:
+def test_a_lost_scheduler_is_an_error_for_all_that_wait(
+    cluster: DaskCluster, tmp_path: Path
+) -> None:
     cluster.worker("one")
     errors: list[FarmError] = []
 
@@ -237,19 +310,27 @@ def test_a_lost_scheduler_is_an_error_for_all_that_wait(cluster: DaskCluster, tm
         wait_until((tmp_path / "task.begun").exists, "the task's begin")
         cluster.scheduler.kill()
         thread.join(LIMIT_S)
-        assert [error.what for error in errors] == [f"the scheduler of the cluster, {cluster.address}, is gone or cannot be reached"]
+        assert [error.what for error in errors] == [
+            f"the scheduler of the cluster, {cluster.address}, is gone or cannot be reached"
+        ]
         assert "what is built is kept" in errors[0].fix
         with pytest.raises(BuildError, match="is gone"):
             run(engine, place_and_number, 1)
 
 
 def test_a_scheduler_that_is_not_there_is_an_error() -> None:
-    with open_cluster("tcp://127.0.0.1:9") as engine, pytest.raises(BuildError, match=r"tcp://127.0.0.1:9, is gone or cannot be reached"):
+    with (
+        open_cluster("tcp://127.0.0.1:9") as engine,
+        pytest.raises(BuildError, match=r"tcp://127.0.0.1:9, is gone or cannot be reached"),
+    ):
         run(engine, place_and_number, 1)
 
 
 def test_a_cluster_without_workers_is_an_error(cluster: DaskCluster) -> None:
-    with open_cluster(cluster.address) as engine, pytest.raises(BuildError, match="has no workers") as caught:
+    with (
+        open_cluster(cluster.address) as engine,
+        pytest.raises(BuildError, match="has no workers") as caught,
+    ):
         run(engine, place_and_number, 1)
     assert caught.value.fix == f"start some: dask worker {cluster.address}"
 
@@ -280,7 +361,9 @@ def test_the_task_of_a_killed_controller_ends(cluster: DaskCluster, tmp_path: Pa
     cluster.worker("one")
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, "-c", CONTROLLER, cluster.address, str(tmp_path / "task")]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}) as controller:
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    ) as controller:
         wait_until((tmp_path / "task.begun").exists, "the task's begin")
         controller.kill()
     wait_until((tmp_path / "task.ended").exists, "the end of the task on the worker")
@@ -297,7 +380,17 @@ def home(tmp_path: Path, agents: Callable[[str], Path]) -> Path:
 
 def test_bench_builds_on_the_cluster(cluster: DaskCluster, home: Path) -> None:
     cluster.worker("one")
-    done = farm("bench", "--device", "here", "--quick", "digits", "--json", "--cluster", cluster.address, folder=home)
+    done = farm(
+        "bench",
+        "--device",
+        "here",
+        "--quick",
+        "digits",
+        "--json",
+        "--cluster",
+        cluster.address,
+        folder=home,
+    )
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert [run["failure"] for run in body["runs"]] == [None]
@@ -317,17 +410,26 @@ def test_the_cluster_of_devices_toml_builds(cluster: DaskCluster, home: Path) ->
     assert len(list((cluster.cache("one") / "artifacts").iterdir())) == 1
 
 
-def test_ctrl_c_ends_a_build_on_the_cluster_and_leaves_nothing(cluster: DaskCluster, home: Path) -> None:
+def test_ctrl_c_ends_a_build_on_the_cluster_and_leaves_nothing(
+    cluster: DaskCluster, home: Path
+) -> None:
     worker = cluster.worker("one", "--no-nanny")
     words = ("bench", "--device", "here", "--quick", "digits", "--cluster", cluster.address)
     with begin(*words, folder=home) as controller:
-        building = wait_until(lambda: psutil.Process(worker.pid).children(recursive=True), "the process that builds")
-        wait_until(lambda: list(cluster.cache("one").glob("tmp/*")), "the scratch folder of the build")
+        building = wait_until(
+            lambda: psutil.Process(worker.pid).children(recursive=True), "the process that builds"
+        )
+        wait_until(
+            lambda: list(cluster.cache("one").glob("tmp/*")), "the scratch folder of the build"
+        )
         controller.send_signal(signal.SIGINT)
         controller.communicate(timeout=LIMIT_S)
     assert controller.returncode == 128 + signal.SIGINT
     wait_until(lambda: not any(one.is_running() for one in building), "the end of the build")
-    wait_until(lambda: not list((cluster.cache("one") / "tmp").iterdir()), "an empty scratch folder of the worker")
+    wait_until(
+        lambda: not list((cluster.cache("one") / "tmp").iterdir()),
+        "an empty scratch folder of the worker",
+    )
     assert not (cluster.cache("one") / "artifacts").exists()
     assert not list((home / "cache" / "tmp").iterdir())
 
@@ -340,9 +442,14 @@ def old_farm(folder: Path) -> str:
     return os.pathsep.join([str(old.parent), str(Path(__file__).parent)])
 
 
-def test_a_worker_of_another_version_is_refused_by_name(cluster: DaskCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_of_another_version_is_refused_by_name(
+    cluster: DaskCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.worker("old", environment={"PYTHONPATH": old_farm(tmp_path)})
-    with open_cluster(cluster.address) as engine, pytest.raises(BuildError, match=r"every worker .* is refused") as caught:
+    with (
+        open_cluster(cluster.address) as engine,
+        pytest.raises(BuildError, match=r"every worker .* is refused") as caught,
+    ):
         run(engine, place_and_number, 1)
     assert "tvm-farm 0.0.1, here " in caught.value.why
     new = cluster.worker("new", "--no-nanny")
@@ -354,7 +461,9 @@ def test_a_worker_of_another_version_is_refused_by_name(cluster: DaskCluster, tm
     assert "is refused: tvm-farm 0.0.1" in caplog.text
 
 
-def test_beside_a_refused_worker_the_task_of_a_killed_one_goes_to_its_successor(cluster: DaskCluster, tmp_path: Path) -> None:
+def test_beside_a_refused_worker_the_task_of_a_killed_one_goes_to_its_successor(
+    cluster: DaskCluster, tmp_path: Path
+) -> None:
     cluster.worker("old", environment={"PYTHONPATH": old_farm(tmp_path)})
     wait_until(lambda: cluster.log().count("Registered to:") >= 1, "the old worker")
     killed = cluster.worker("new", "--no-nanny")
@@ -378,6 +487,9 @@ def test_progress_arrives_before_the_end(cluster: DaskCluster) -> None:
 
 def test_an_exception_of_a_task_is_an_error_in_words(cluster: DaskCluster) -> None:
     cluster.worker("one")
-    with open_cluster(cluster.address) as engine, pytest.raises(BuildError, match="could not carry out") as caught:
+    with (
+        open_cluster(cluster.address) as engine,
+        pytest.raises(BuildError, match="could not carry out") as caught,
+    ):
         run(engine, wrong, "reason")
     assert caught.value.why == "ValueError: no reason"

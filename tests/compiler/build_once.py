@@ -1,4 +1,6 @@
-"""A build in a process of its own: build_once.py CACHE SCRATCH PREPARED PROFILE (the last two pickled) prints the artifact as JSON."""
+"""A build in a process of its own: build_once.py CACHE SCRATCH PREPARED PROFILE (the last two
+pickled) prints the artifact as JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,22 @@ from farm.workers import TaskContext
 
 def main() -> None:
     cache, scratch, prepared, profile = map(Path, sys.argv[1:])
-    artifact = build(TaskContext(scratch), pickle.loads(prepared.read_bytes()), pickle.loads(profile.read_bytes()), cache)
+    artifact = build(
+        TaskContext(scratch),
+        pickle.loads(prepared.read_bytes()),
+        pickle.loads(profile.read_bytes()),
+        cache,
+    )
     digests = (artifact.digest, artifact.library_digest, artifact.parameters_digest)
-    print(json.dumps({"cached": artifact.cached, "digests": digests, "seconds": sum(artifact.seconds.values())}))
+    print(
+        json.dumps(
+            {
+                "cached": artifact.cached,
+                "digests": digests,
+                "seconds": sum(artifact.seconds.values()),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -30,10 +30,15 @@ def context(tmp_path: Path) -> TaskContext:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Callable[..., Prepared]:
-    """Keeps a Relax module as `prepare` does: kept({"x": array}, body, {"w": array}, name="model")."""
+    """Keeps a Relax module as `prepare` does: kept({"x": array}, body, {"w": array},
+    name="model").
+    """
 
     def keep(
-        inputs: Mapping[str, Array], body: Callable[..., Any], weights: Mapping[str, Array] | None = None, name: str = "model"
+        inputs: Mapping[str, Array],
+        body: Callable[..., Any],
+        weights: Mapping[str, Array] | None = None,
+        name: str = "model",
     ) -> Prepared:
         folder = tmp_path / f"prepared-{len(list(tmp_path.glob('prepared-*')))}"
         folder.mkdir()
@@ -42,8 +47,25 @@ def kept(tmp_path: Path) -> Callable[..., Prepared]:
         np.savez(folder / "weights.npz", *(weights or {}).values())
         returned = given["main"].ret_ty
         fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
-        outputs = tuple(TensorSpec(f"y{index}", tuple(map(int, one.shape)), str(one.dtype)) for index, one in enumerate(fields))
-        specs = tuple(TensorSpec(key, value.shape, value.dtype.name) for key, value in inputs.items())
-        return Prepared(name, folder.name, folder, specs, outputs, "by hand", Agreement(0, 0, None, True), "float32", None, None, {})
+        outputs = tuple(
+            TensorSpec(f"y{index}", tuple(map(int, one.shape)), str(one.dtype))
+            for index, one in enumerate(fields)
+        )
+        specs = tuple(
+            TensorSpec(key, value.shape, value.dtype.name) for key, value in inputs.items()
+        )
+        return Prepared(
+            name,
+            folder.name,
+            folder,
+            specs,
+            outputs,
+            "by hand",
+            Agreement(0, 0, None, True),
+            "float32",
+            None,
+            None,
+            {},
+        )
 
     return keep

@@ -23,9 +23,17 @@ def binaries(library: Path) -> Iterator[bytes]:
     content, place = library.read_bytes(), 0
     while (place := content.find(b"\x7fELF", place + 1)) >= 0:
         if struct.unpack_from("<H", content, place + 18)[0] == EM_CUDA:
-            offset, size, count = (struct.unpack_from(form, content, place + at)[0] for form, at in (("<Q", 40), ("<H", 58), ("<H", 60)))
-            program, entries = struct.unpack_from("<Q", content, place + 32)[0], struct.unpack_from("<HH", content, place + 54)
-            yield content[place : place + max(offset + size * count, program + entries[0] * entries[1])]
+            offset, size, count = (
+                struct.unpack_from(form, content, place + at)[0]
+                for form, at in (("<Q", 40), ("<H", 58), ("<H", 60))
+            )
+            program, entries = (
+                struct.unpack_from("<Q", content, place + 32)[0],
+                struct.unpack_from("<HH", content, place + 54),
+            )
+            yield content[
+                place : place + max(offset + size * count, program + entries[0] * entries[1])
+            ]
 
 
 def disassembled(binary: bytes, folder: Path) -> str:

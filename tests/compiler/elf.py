@@ -1,4 +1,6 @@
-"""As much of a shared library's ELF headers as the tests ask for: what it needs and what it leaves undefined (System V gABI, 4 and 5)."""
+"""As much of a shared library's ELF headers as the tests ask for: what it needs and what it leaves
+undefined (System V gABI, 4 and 5).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def read(path: Path) -> Elf:
     assert content[:4] == b"\x7fELF" and content[5] == 1, "not a little-endian ELF file"
     wide = content[4] == 2
     machine, flags, offset, count = _header(content, wide)
-    sections = [_section(content, offset + index * (64 if wide else 40), wide) for index in range(count)]
+    sections = [
+        _section(content, offset + index * (64 if wide else 40), wide) for index in range(count)
+    ]
     needed: list[str] = []
     undefined, defined = set(), set()
     for kind, start, size, link in sections:
@@ -33,7 +37,9 @@ def read(path: Path) -> Elf:
             tags = struct.iter_unpack("<QQ" if wide else "<II", content[start : start + size])
             needed += [_name(content, names + value) for tag, value in tags if tag == _NEEDED]
         if kind == _DYNSYM:
-            symbols = struct.iter_unpack("<IBBHQQ" if wide else "<IIIBBH", content[start : start + size])
+            symbols = struct.iter_unpack(
+                "<IBBHQQ" if wide else "<IIIBBH", content[start : start + size]
+            )
             for symbol in symbols:
                 home = symbol[3] if wide else symbol[5]
                 (defined if home else undefined).add(_name(content, names + symbol[0]))

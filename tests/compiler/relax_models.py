@@ -1,4 +1,6 @@
-"""Small Relax modules, compiled as the farm compiles them and run in this process, and the host's kinds of vectors to try them on."""
+"""Small Relax modules, compiled as the farm compiles them and run in this process, and the host's
+kinds of vectors to try them on.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,17 @@ HOST = Profile("host", {"kind": "llvm", "mcpu": "native"}, "")
 
 
 def _supported(cpus: Sequence[str]) -> list[str]:
-    """Those of the x86 levels that this machine is at, so that tests see vectors of 16, 32 and 64 bytes."""
+    """Those of the x86 levels that this machine is at, so that tests see vectors of 16, 32 and 64
+    bytes.
+    """
     if platform.machine() != "x86_64":
         return ["native"]
     here = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    needed = {"x86-64": (), "x86-64-v3": ("avx2", "fma"), "x86-64-v4": ("avx512f", "avx512vl", "avx512bw", "avx512dq")}
+    needed = {
+        "x86-64": (),
+        "x86-64-v3": ("avx2", "fma"),
+        "x86-64-v4": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
+    }
     return [cpu for cpu in cpus if all(here.get(feature) for feature in needed[cpu])]
 
 
@@ -49,25 +57,37 @@ class Answer:
         return [kernel.note for kernel in self.kernels if kernel.note]
 
 
-def module(inputs: Mapping[str, Array | tvm.ir.Type], body: Callable[..., Any], weights: Mapping[str, Array] | None = None) -> tvm.IRModule:
-    """A module whose "main" takes the inputs, then the weights; `body(emit, *variables)` returns a result or a list of them."""
+def module(
+    inputs: Mapping[str, Array | tvm.ir.Type],
+    body: Callable[..., Any],
+    weights: Mapping[str, Array] | None = None,
+) -> tvm.IRModule:
+    """A module whose "main" takes the inputs, then the weights; `body(emit, *variables)` returns a
+    result or a list of them.
+    """
     builder = relax.BlockBuilder()
     described = {**inputs, **(weights or {})}
     variables = [relax.Var(name, _type(value)) for name, value in described.items()]
 
-    def emit(expression: relax.Expr) -> relax.Var:  # pytest shows it when a test fails; a method's repr would crash TVM
+    def emit(
+        expression: relax.Expr,
+    ) -> relax.Var:  # pytest shows it when a test fails; a method's repr would crash TVM
         return builder.emit(expression)
 
     with builder.function("main", variables, attrs={"num_input": len(inputs)}):
         with builder.dataflow():
             result = body(emit, *variables)
-            output = builder.emit_output(relax.Tuple(result) if isinstance(result, list) else result)
+            output = builder.emit_output(
+                relax.Tuple(result) if isinstance(result, list) else result
+            )
         builder.emit_func_output(output)
     return builder.get()
 
 
 def _type(value: Array | tvm.ir.Type) -> tvm.ir.Type:
-    return value if isinstance(value, tvm.ir.Type) else relax.TensorType(value.shape, value.dtype.name)
+    return (
+        value if isinstance(value, tvm.ir.Type) else relax.TensorType(value.shape, value.dtype.name)
+    )
 
 
 def target(cpu: str = "native") -> tvm.target.Target:
@@ -75,13 +95,19 @@ def target(cpu: str = "native") -> tvm.target.Target:
 
 
 def lowered(
-    inputs: Mapping[str, Any], body: Callable[..., Any], weights: Mapping[str, Array] | None = None, cpu: str = "native"
+    inputs: Mapping[str, Any],
+    body: Callable[..., Any],
+    weights: Mapping[str, Array] | None = None,
+    cpu: str = "native",
 ) -> Lowered:
     return lower(module(inputs, body, weights), list((weights or {}).values()), target(cpu), {})
 
 
 def compute(
-    inputs: Mapping[str, Array], body: Callable[..., Any], weights: Mapping[str, Array] | None = None, cpu: str = "native"
+    inputs: Mapping[str, Array],
+    body: Callable[..., Any],
+    weights: Mapping[str, Array] | None = None,
+    cpu: str = "native",
 ) -> Answer:
     """What the farm's build of a module makes of the inputs, on this machine."""
     low = lowered(inputs, body, weights, cpu)
@@ -96,7 +122,9 @@ def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], lis
     """What gives the outputs for inputs, compiled once."""
     machine = relax.VirtualMachine(compiled(low.module, target(cpu)), tvm.cpu())
     parameters: list[Any] = (
-        [[tvm.runtime.tensor(value) for value in parameters_as_called(low.module, low.parameters)]] if low.parameters else []
+        [[tvm.runtime.tensor(value) for value in parameters_as_called(low.module, low.parameters)]]
+        if low.parameters
+        else []
     )
     return lambda inputs: flat(machine["main"](*map(tvm.runtime.tensor, inputs), *parameters))
 

@@ -17,4 +17,7 @@ def network(emit, x, w, v):
 
 def weights(seed: int = 0) -> dict[str, np.ndarray]:
     numbers = np.random.default_rng(seed)
-    return {"w": numbers.standard_normal((16, 3, 3, 3)).astype("float32"), "v": numbers.standard_normal((16, 8)).astype("float32")}
+    return {
+        "w": numbers.standard_normal((16, 3, 3, 3)).astype("float32"),
+        "v": numbers.standard_normal((16, 8)).astype("float32"),
+    }

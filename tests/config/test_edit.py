@@ -1,4 +1,6 @@
-"""A devices.toml that a program changes: the change is there, and everything else is as it was, to the byte."""
+"""A devices.toml that a program changes: the change is there, and everything else is as it was, to
+the byte.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from farm.config.edit import table_text, with_tables, without_tables
 from farm.config.locate import SHIPPED
 from farm.errors import ConfigError
 
-PI = {"profile": "rasp4", "url": "ssh://pi@pi4", "tags": ["lab"], "options": {"threads": 2, "store": "/data/a b"}}
+PI = {
+    "profile": "rasp4",
+    "url": "ssh://pi@pi4",
+    "tags": ["lab"],
+    "options": {"threads": 2, "store": "/data/a b"},
+}
 TEXT = SHIPPED.read_text()
 
 
@@ -26,9 +33,16 @@ def without_lines(text: str, begin: str, count: int) -> str:
 
 def test_a_device_is_added_behind_the_others_and_above_the_next_section() -> None:
     changed = with_tables(TEXT, {("devices", "pi4"): PI})
-    assert tomllib.loads(changed) == {**tomllib.loads(TEXT), "devices": {**tomllib.loads(TEXT)["devices"], "pi4": PI}}
+    assert tomllib.loads(changed) == {
+        **tomllib.loads(TEXT),
+        "devices": {**tomllib.loads(TEXT)["devices"], "pi4": PI},
+    }
     assert without_lines(changed, "[devices.pi4]", 6) == TEXT
-    assert changed.index("[devices.rk3399]") < changed.index("[devices.pi4]") < changed.index("# The same boards on SSH")
+    assert (
+        changed.index("[devices.rk3399]")
+        < changed.index("[devices.pi4]")
+        < changed.index("# The same boards on SSH")
+    )
 
 
 def test_a_device_that_is_removed_leaves_the_comments_of_others() -> None:
@@ -51,11 +65,23 @@ def test_line_breaks_stay_as_they_are() -> None:
 
 
 def test_sub_tables_are_removed_with_their_table() -> None:
-    text = "[devices.a]\nurl = 'x'\n[devices.b]\nurl = 'y'\n[devices.a.options]\nkey = '''\n[devices.b]\n'''\n"
-    assert tomllib.loads(without_tables(text, [("devices", "a")])) == {"devices": {"b": {"url": "y"}}}
+    text = (
+        "[devices.a]\nurl = 'x'\n[devices.b]\nurl = 'y'\n[devices.a.options]\nkey = "
+        "'''\n[devices.b]\n'''\n"
+    )
+    assert tomllib.loads(without_tables(text, [("devices", "a")])) == {
+        "devices": {"b": {"url": "y"}}
+    }
 
 
-@pytest.mark.parametrize("text", ["devices = { a = { url = 'x' } }\n", "devices.a.url = 'x'\n", "[devices]\na = { url = 'x' }\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "devices = { a = { url = 'x' } }\n",
+        "devices.a.url = 'x'\n",
+        "[devices]\na = { url = 'x' }\n",
+    ],
+)
 def test_what_a_program_cannot_change_is_left_to_an_editor(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         without_tables(text, [("devices", "a")])
@@ -70,12 +96,17 @@ def test_a_table_without_a_place_is_given_to_the_user() -> None:
 
 
 VALUES = st.recursive(
-    st.text() | st.integers(-(2**53), 2**53) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),
+    st.text()
+    | st.integers(-(2**53), 2**53)
+    | st.booleans()
+    | st.floats(allow_nan=False, allow_infinity=False),
     lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(), values, max_size=3),
     max_leaves=6,
 )
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}", fullmatch=True)
-TABLES = st.dictionaries(NAMES, st.dictionaries(st.text(min_size=1), VALUES, max_size=4), max_size=4)
+TABLES = st.dictionaries(
+    NAMES, st.dictionaries(st.text(min_size=1), VALUES, max_size=4), max_size=4
+)
 
 
 @given(
@@ -84,12 +115,20 @@ TABLES = st.dictionaries(NAMES, st.dictionaries(st.text(min_size=1), VALUES, max
     table=st.dictionaries(st.text(), VALUES, max_size=4),
     comment=st.sampled_from(["", "# x\n", "\n\n# [devices.q]\n"]),
 )
-def test_any_table_is_added_and_removed(before: dict[str, Any], name: str, table: dict[str, Any], comment: str) -> None:
-    text = "".join(comment + table_text(("devices", one), content) for one, content in before.items() if one != name)
+def test_any_table_is_added_and_removed(
+    before: dict[str, Any], name: str, table: dict[str, Any], comment: str
+) -> None:
+    text = "".join(
+        comment + table_text(("devices", one), content)
+        for one, content in before.items()
+        if one != name
+    )
     changed = with_tables(text, {("devices", name): table})
     expected = {one: content for one, content in before.items() if one != name}
     assert tomllib.loads(changed)["devices"] == {**expected, name: table}
-    assert tomllib.loads(without_tables(changed, [("devices", name)])).get("devices", {}) == expected
+    assert (
+        tomllib.loads(without_tables(changed, [("devices", name)])).get("devices", {}) == expected
+    )
 
 
 def test_a_written_file_is_found_as_it_was(tmp_path: Path) -> None:

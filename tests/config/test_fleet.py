@@ -36,7 +36,7 @@ linker = ["gcc", "-v"]
 target = { kind = "llvm", mtriple = "armv7l-linux-gnueabihf" }
 [profiles.yours]
 inherits = "mine"
-"""
+"""  # noqa: E501
 
 
 def test_devices_are_chosen_by_name_tag_or_all(load: Load) -> None:
@@ -59,7 +59,9 @@ def test_devices_are_chosen_by_name_tag_or_all(load: Load) -> None:
         (["d"], [], "unknown device 'd'", "known: a, b, c"),
     ],
 )
-def test_a_wrong_choice_of_devices_is_told(load: Load, names: list[str], tags: list[str], what: str, why: str) -> None:
+def test_a_wrong_choice_of_devices_is_told(
+    load: Load, names: list[str], tags: list[str], what: str, why: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         load(BOARDS).select_devices(names, tags)
     assert (caught.value.what, caught.value.why) == (what, why)
@@ -73,7 +75,11 @@ def test_all_of_no_devices_is_told(load: Load) -> None:
 
 def test_unknown_names_bring_the_nearest(load: Load) -> None:
     fleet = load(BOARDS + "[models.lenet]\nsource = 'python:a.b:c'\n")
-    for look_up, name, near in [(fleet.profile, "rasp3", "rasp3b"), (fleet.model, "lenett", "lenet"), (config.load().device, "pi33", "a")]:
+    for look_up, name, near in [
+        (fleet.profile, "rasp3", "rasp3b"),
+        (fleet.model, "lenett", "lenet"),
+        (config.load().device, "pi33", "a"),
+    ]:
         with pytest.raises(UsageError) as caught:
             look_up(name)
         assert near in caught.value.why
@@ -90,11 +96,16 @@ def test_a_profile_takes_the_rest_from_what_it_inherits(load: Load) -> None:
 
 def test_overriding_a_built_in_profile_keeps_what_is_not_stated(load: Load) -> None:
     profile = load(BOARDS).device("b").profile
-    assert profile.target == {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf"}  # a target with a kind is whole
+    assert profile.target == {
+        "kind": "llvm",
+        "mtriple": "armv7l-linux-gnueabihf",
+    }  # a target with a kind is whole
     assert (profile.triple, profile.agent) == ("arm-linux-gnueabihf", "armv7")
 
 
-def test_options_keep_their_types_and_paths_are_relative_to_the_file(load: Load, folder: Path) -> None:
+def test_options_keep_their_types_and_paths_are_relative_to_the_file(
+    load: Load, folder: Path
+) -> None:
     fleet = load(BOARDS)
     assert fleet.device("a").options == {
         "deadline_s": 5.0,
@@ -107,11 +118,18 @@ def test_options_keep_their_types_and_paths_are_relative_to_the_file(load: Load,
     assert fleet.device("b").options == {"store": "kept"}  # a path on the board
 
 
-def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(load: Load, folder: Path) -> None:
+def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(
+    load: Load, folder: Path
+) -> None:
     (folder / "images").mkdir()
     table = "[models.m]\nsource = 'python:a.b:c'\ndataset = 'images'\n"
-    model = load(f"{table}preprocess = {{ mean = [127.5], std = [51], range = 255, crop = 1 }}").model("m")
-    assert model.preprocess == Preprocess((0.5,), (0.2,), crop=1.0, stated=True) and model.dataset == folder / "images"
+    model = load(
+        f"{table}preprocess = {{ mean = [127.5], std = [51], range = 255, crop = 1 }}"
+    ).model("m")
+    assert (
+        model.preprocess == Preprocess((0.5,), (0.2,), crop=1.0, stated=True)
+        and model.dataset == folder / "images"
+    )
 
 
 def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path) -> None:
@@ -131,9 +149,16 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     """
     fleet = load(text)
     model = fleet.model("m")
-    assert (model.source, model.labels, model.dataset) == (str(folder / "m.onnx"), folder / "labels.txt", folder / "data.npz")
+    assert (model.source, model.labels, model.dataset) == (
+        str(folder / "m.onnx"),
+        folder / "labels.txt",
+        folder / "data.npz",
+    )
     assert model.shapes == {"x": (1, 3, 8, 8), "s": ()}
-    assert model.values == {"sr": 16000, "gain": 0.5, "on": True, "pads": [[1, 2]]} and model.values["on"] is True
+    assert (
+        model.values == {"sr": 16000, "gain": 0.5, "on": True, "pads": [[1, 2]]}
+        and model.values["on"] is True
+    )
     assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875, True)
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
@@ -149,7 +174,9 @@ def test_bench_and_tracker_are_read(load: Load) -> None:
     assert fleet.tracker == config.TrackerSettings("::1", 9500, 9509)
 
 
-def test_a_model_that_is_not_configured_is_made_of_its_file_or_function(load: Load, folder: Path) -> None:
+def test_a_model_that_is_not_configured_is_made_of_its_file_or_function(
+    load: Load, folder: Path
+) -> None:
     (folder / "deep").mkdir()
     for name in ("net.onnx", "deep/other.pt2", "plain"):
         (folder / name).touch()
@@ -163,7 +190,9 @@ def test_a_model_that_is_not_configured_is_made_of_its_file_or_function(load: Lo
     assert fleet.model("package:zoo/digits/digits.onnx").name == "digits"
 
 
-def test_models_that_are_worked_with_together_are_told_apart_by_their_names(load: Load, folder: Path) -> None:
+def test_models_that_are_worked_with_together_are_told_apart_by_their_names(
+    load: Load, folder: Path
+) -> None:
     (folder / "deep").mkdir()
     for name in ("net.onnx", "net.pt2", "net.int8", "net.float16", "deep/net.onnx"):
         (folder / name).touch()
@@ -172,7 +201,12 @@ def test_models_that_are_worked_with_together_are_told_apart_by_their_names(load
     def names(*words: str) -> list[str]:
         return [model.name for model in fleet.models_together(words)]
 
-    assert names("net.onnx", "net.int8", "net.float16", "own") == ["net", "net.int8", "net.float16", "own"]
+    assert names("net.onnx", "net.int8", "net.float16", "own") == [
+        "net",
+        "net.int8",
+        "net.float16",
+        "own",
+    ]
     assert names("net.onnx", "net.pt2", "net.onnx", "own", "own") == ["net.onnx", "net.pt2", "own"]
     with pytest.raises(UsageError, match=r"two models go by the name net\.onnx") as caught:
         names("net.onnx", "deep/net.onnx")
@@ -190,7 +224,9 @@ def test_models_that_are_worked_with_together_are_told_apart_by_their_names(load
         ("x" * 5000 + ".onnx", "cannot look at"),
     ],
 )
-def test_a_missing_model_file_is_told_with_its_path(load: Load, folder: Path, text: str, why: str) -> None:
+def test_a_missing_model_file_is_told_with_its_path(
+    load: Load, folder: Path, text: str, why: str
+) -> None:
     (folder / "net.onnx").touch()
     (folder / "deep").mkdir()
     with pytest.raises(ModelError) as caught:
@@ -206,7 +242,9 @@ def test_the_fleet_can_be_sent_to_another_process(load: Load) -> None:
 
 def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
     fleet = config.load()
-    assert {device.name: (device.profile.name, device.url) for device in fleet.devices.values()} == {
+    assert {
+        device.name: (device.profile.name, device.url) for device in fleet.devices.values()
+    } == {
         "host": ("x86", "local:"),
         "pi3": ("rasp3b", "qemu:"),
         "rk3399": ("rk3399", "qemu:"),
@@ -222,7 +260,9 @@ def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
 def test_built_in_models_are_found_by_name_in_a_fleet_of_ones_own(load: Load, folder: Path) -> None:
     fleet = load(BOARDS + "[limits.float32]\nmax_abs = 1e-3\n")
     digits = fleet.model("digits")
-    assert digits.source == config.load(SHIPPED).model("digits").source and digits.labels is not None
+    assert (
+        digits.source == config.load(SHIPPED).model("digits").source and digits.labels is not None
+    )
     assert digits.limits["float32"] == Limits(max_abs=1e-3)  # those of the file
     assert fleet.bench.models == ("digits", "mobilenet_v2", "resnet18")
     with pytest.raises(UsageError, match="unknown model 'digit'") as caught:
@@ -232,12 +272,18 @@ def test_built_in_models_are_found_by_name_in_a_fleet_of_ones_own(load: Load, fo
 
 def test_a_model_of_the_file_comes_before_a_built_in_one(load: Load, folder: Path) -> None:
     (folder / "digits.onnx").touch()
-    fleet = load("[models.resnet18]\nsource = 'python:a.b:c'\n[models.net]\nsource = 'python:a.b:d'\n[bench]\nmodels = ['net', 'digits']\n")
+    fleet = load(
+        "[models.resnet18]\nsource = 'python:a.b:c'\n[models.net]\nsource = "
+        "'python:a.b:d'\n[bench]\nmodels = ['net', 'digits']\n"
+    )
     assert fleet.model("resnet18").source == "python:a.b:c"
     assert fleet.bench.models == ("net", "digits")
     # a file keeps its short name, unless it is worked with beside the built-in model of that name
     assert fleet.model("digits.onnx").name == "digits"
-    assert [model.name for model in fleet.models_together(["digits", "digits.onnx"])] == ["digits", "digits.onnx"]
+    assert [model.name for model in fleet.models_together(["digits", "digits.onnx"])] == [
+        "digits",
+        "digits.onnx",
+    ]
 
 
 def test_limits_are_those_of_all_models_with_the_models_own_above_them(load: Load) -> None:
@@ -248,4 +294,6 @@ def test_limits_are_those_of_all_models_with_the_models_own_above_them(load: Loa
     assert fleet.model("m").limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.9)
     assert fleet.model("m").limits["float32"] == Limits(max_abs=1e-3, min_cosine=0.9)
     other = fleet.model("python:a.b:d")
-    assert other.limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.99) and other.limits["float16"] == Limits(max_abs=1e-2)
+    assert other.limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.99) and other.limits[
+        "float16"
+    ] == Limits(max_abs=1e-2)

@@ -20,7 +20,9 @@ def put(path: Path, name: str) -> Path:
     return path
 
 
-def test_the_file_is_found_in_the_documented_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_found_in_the_documented_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / "here" / "a" / "b"
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
@@ -41,7 +43,9 @@ def test_the_file_is_found_in_the_documented_order(tmp_path: Path, monkeypatch: 
     assert list(config.load(Path("../../../given.toml")).devices) == ["given"]
 
 
-def test_without_xdg_config_home_the_home_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_xdg_config_home_the_home_directory_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     path = put(tmp_path / ".config/farm/devices.toml", "home")
@@ -56,7 +60,11 @@ def test_the_built_in_fleet_is_the_shipped_file() -> None:
     assert root.read_bytes() == (package / "devices.toml").read_bytes()
     built_in, shipped = config.load(), config.load(root)
     assert built_in.path is None
-    assert (built_in.devices, built_in.models, built_in.profiles) == (shipped.devices, shipped.models, shipped.profiles)
+    assert (built_in.devices, built_in.models, built_in.profiles) == (
+        shipped.devices,
+        shipped.models,
+        shipped.profiles,
+    )
     assert (built_in.bench, built_in.tracker) == (shipped.bench, shipped.tracker)
 
 
@@ -101,12 +109,19 @@ def test_a_working_directory_that_is_gone_does_not_matter(folder: Path) -> None:
 def test_loading_imports_nothing_heavy() -> None:
     heavy = "tvm", "torch", "onnx", "onnxruntime", "numpy", "rich", "paramiko"
     root = Path(config.__file__).parents[2]
-    code = f"import sys; from farm import config; config.load(); print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    code = (
+        f"import sys; from farm import config; config.load(); print([name for name in {heavy} if "
+        "name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
-def test_a_file_of_another_user_that_is_found_is_not_used_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_that_is_found_is_not_used_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As /tmp/devices.toml of any user is found by all who work below /tmp."""
     shared = tmp_path / "shared"
     below = shared / "mine"

@@ -16,7 +16,9 @@ from farm.errors import ConfigError
 Mistakes = Callable[[str], list[str]]
 PI3 = '[devices.pi3]\nprofile = "rasp3b"\nurl = "qemu:"\n'
 MODEL = "[models.m]\nsource = 'python:a:b'\n"
-A_NAME = "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'"
+A_NAME = (
+    "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'"
+)
 
 EVERYTHING = """[devices.pi3]
 profil = "rasp3b"
@@ -95,34 +97,85 @@ def test_every_mistake_is_reported_at_once_each_with_file_line_and_key(mistakes:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('[devices.p]\nprofil = "rasp3b"\nurl = "local:"', "2: devices.p.profil: unknown key, did you mean 'profile'?"),
-        ('[devices.p]\nprofile = "rasp3b"', '1: devices.p.url: is missing, for example url = "local:"'),
+        (
+            '[devices.p]\nprofil = "rasp3b"\nurl = "local:"',
+            "2: devices.p.profil: unknown key, did you mean 'profile'?",
+        ),
+        (
+            '[devices.p]\nprofile = "rasp3b"',
+            '1: devices.p.url: is missing, for example url = "local:"',
+        ),
         (PI3 + "tags = 'x'", "4: devices.pi3.tags: expected a list, got 'x'"),
         (PI3 + "tags = {}", "4: devices.pi3.tags: expected a list, got a table"),
         (PI3 + "options = 3", "4: devices.pi3.options: expected a table, got the number 3"),
-        (PI3 + "options.deadline_s = 0", "4: devices.pi3.options.deadline_s: must be more than 0, got the number 0"),
-        (PI3 + "options.deadline_s = true", "4: devices.pi3.options.deadline_s: expected a number, got true"),
-        (PI3 + "options.threads = 2.0", "4: devices.pi3.options.threads: expected a whole number, got the number 2.0"),
+        (
+            PI3 + "options.deadline_s = 0",
+            "4: devices.pi3.options.deadline_s: must be more than 0, got the number 0",
+        ),
+        (
+            PI3 + "options.deadline_s = true",
+            "4: devices.pi3.options.deadline_s: expected a number, got true",
+        ),
+        (
+            PI3 + "options.threads = 2.0",
+            "4: devices.pi3.options.threads: expected a whole number, got the number 2.0",
+        ),
         (PI3 + "options.key = ''", "4: devices.pi3.options.key: expected text, got an empty text"),
         (PI3 + "[bench]\nwarmup = -1", "5: bench.warmup: must be at least 0, got the number -1"),
         (PI3 + "[bench]\nmaximum_s = 0.5", "4: bench: minimum_s (1) is more than maximum_s (0.5)"),
-        (PI3 + "[bench]\nmodels = ['x']", "5: bench.models[0]: unknown model 'x', known: digits, mobilenet_v2, resnet18, resnet50"),
-        ("[tracker]\nport = 9200\nport_end = 9100", "1: tracker: port_end (9100) must be more than port (9200)"),
+        (
+            PI3 + "[bench]\nmodels = ['x']",
+            (
+                "5: bench.models[0]: unknown model 'x', known: digits, mobilenet_v2, resnet18, "
+                "resnet50"
+            ),
+        ),
+        (
+            "[tracker]\nport = 9200\nport_end = 9100",
+            "1: tracker: port_end (9100) must be more than port (9200)",
+        ),
         ("devices = 1979-05-27", "1: devices: expected a table, got a date or time"),
         ("[[devices.a]]", "1: devices.a: expected a table, got a list"),
         (
             "[profiles.rasp4]\nagent = 'arm'",
-            "2: profiles.rasp4.agent: expected 'x86_64', 'aarch64', 'armv7', 'riscv64', 'x86_64-cuda' or 'aarch64-cuda', got 'arm'",
+            (
+                "2: profiles.rasp4.agent: expected 'x86_64', 'aarch64', 'armv7', 'riscv64', "
+                "'x86_64-cuda' or 'aarch64-cuda', got 'arm'"
+            ),
         ),
-        ("[profiles.x]\ntriple = 'x'\ntarget.mcpu = 'y'", '3: profiles.x.target.kind: is missing or not text, for example kind = "llvm"'),
-        ("[profiles.x]\ninherits = 'rasp5'", "2: profiles.x.inherits: unknown profile 'rasp5', did you mean 'rasp4'?"),
+        (
+            "[profiles.x]\ntriple = 'x'\ntarget.mcpu = 'y'",
+            '3: profiles.x.target.kind: is missing or not text, for example kind = "llvm"',
+        ),
+        (
+            "[profiles.x]\ninherits = 'rasp5'",
+            "2: profiles.x.inherits: unknown profile 'rasp5', did you mean 'rasp4'?",
+        ),
         ("[profiles.x]\ninherits = 'x'", "2: profiles.x.inherits: goes in a circle: x -> x"),
-        ("[devices.g]\nprofile = 'mali'\nurl = 'qemu:'", "3: devices.g.url: profile 'mali' has no agent that could be emulated"),
-        (MODEL + "preprocess = 'imagnet'", "3: models.m.preprocess.kind: unknown kind 'imagnet', did you mean 'imagenet'?"),
-        (MODEL + "preprocess.mean = [1.0, 2.0]", "3: models.m.preprocess: mean takes one value, or one for each of the 3 channels, got 2"),
-        (MODEL + "preprocess = { kind = 'grey', std = [1, 1, 1] }", "3: models.m.preprocess: std takes one value, got 3"),
+        (
+            "[devices.g]\nprofile = 'mali'\nurl = 'qemu:'",
+            "3: devices.g.url: profile 'mali' has no agent that could be emulated",
+        ),
+        (
+            MODEL + "preprocess = 'imagnet'",
+            "3: models.m.preprocess.kind: unknown kind 'imagnet', did you mean 'imagenet'?",
+        ),
+        (
+            MODEL + "preprocess.mean = [1.0, 2.0]",
+            (
+                "3: models.m.preprocess: mean takes one value, or one for each of the 3 channels, "
+                "got 2"
+            ),
+        ),
+        (
+            MODEL + "preprocess = { kind = 'grey', std = [1, 1, 1] }",
+            "3: models.m.preprocess: std takes one value, got 3",
+        ),
         (MODEL + "preprocess = 3", "3: models.m.preprocess: expected a table, got the number 3"),
-        ("[models.m]\nsource = 'python:a b:c'", "2: models.m.source: 'python:a b:c' is not of the form python:package.module:function"),
+        (
+            "[models.m]\nsource = 'python:a b:c'",
+            "2: models.m.source: 'python:a b:c' is not of the form python:package.module:function",
+        ),
         ("[devices.-a]\nprofile = 'x86'\nurl = 'local:'", f"1: devices.-a: {A_NAME}"),
         ("x = [1, 2", "1: x: not valid TOML: unclosed array"),
         ("[a\n", "1: a: not valid TOML: expected ']' at the end of a table declaration"),
@@ -136,8 +189,13 @@ def test_a_mistake_is_told_in_plain_words(mistakes: Mistakes, text: str, line: s
 def test_a_missing_file_is_named_with_its_neighbours(mistakes: Mistakes, folder: Path) -> None:
     (folder / "mobilenet.onnx").touch()
     (line,) = mistakes("[models.m]\nsource = 'mobilnet.onnx'\n")
-    assert line == f"devices.toml:2: models.m.source: no file {folder}/mobilnet.onnx; that folder has mobilenet.onnx"
-    lines = mistakes("[models.m]\nsource = '.'\nlabels = 'no/labels.txt'\ndataset = 'package:zoo/nothing.npz'\n")
+    assert line == (
+        f"devices.toml:2: models.m.source: no file {folder}/mobilnet.onnx; that folder has "
+        "mobilenet.onnx"
+    )
+    lines = mistakes(
+        "[models.m]\nsource = '.'\nlabels = 'no/labels.txt'\ndataset = 'package:zoo/nothing.npz'\n"
+    )
     assert lines[0].endswith(f"models.m.source: {folder} is a folder, not a file")
     assert lines[1].endswith(f"no file {folder}/no/labels.txt: there is no folder {folder}/no")
     assert "farm/zoo/nothing.npz" in lines[2]
@@ -150,7 +208,10 @@ def test_a_mistake_takes_one_line_whatever_is_in_the_file(mistakes: Mistakes) ->
 
 
 def test_what_hangs_on_a_broken_line_is_not_reported_too(mistakes: Mistakes) -> None:
-    lines = mistakes("[devices.p]\nprofile = rasp3b\nurl: 'local:'\n[bench]\nmodels = ['m']\n[models.m]\nsource = m.onnx\n")
+    lines = mistakes(
+        "[devices.p]\nprofile = rasp3b\nurl: 'local:'\n[bench]\nmodels = "
+        "['m']\n[models.m]\nsource = m.onnx\n"
+    )
     assert [line.split(":")[1] for line in lines] == ["2", "3", "7"]
 
 
@@ -175,7 +236,9 @@ def test_a_file_elsewhere_is_named_in_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", schema._TABLES, ids=lambda place: ".".join(place) or "top")
-def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(place: tuple[str, ...]) -> None:
+def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(
+    place: tuple[str, ...],
+) -> None:
     data: dict[str, object] = {"zzz": 1}
     for part in reversed(place):
         data = {part.replace("*", "name"): data}
@@ -184,12 +247,31 @@ def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(place: tupl
     assert words == f"unknown key, known: {', '.join(sorted(schema._TABLES[place].model_fields))}"
 
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(datetime.date(2020, 1, 1))
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just(datetime.date(2020, 1, 1))
+)
 leaves = leaves.filter(lambda value: value is not None)
-keys = st.sampled_from([*(name for table in schema._TABLES.values() for name in table.model_fields), "pi3", "kind", "x", "a b"])
+keys = st.sampled_from(
+    [
+        *(name for table in schema._TABLES.values() for name in table.model_fields),
+        "pi3",
+        "kind",
+        "x",
+        "a b",
+    ]
+)
 documents = st.dictionaries(
     keys,
-    st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=20),
+    st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+        max_leaves=20,
+    ),
     max_size=4,
 )
 
@@ -200,20 +282,34 @@ def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]
     from farm.config import profiles
 
     profiles.resolve(data.get("profiles"), profiles.shipped())
-    document, found = schema.check(data, schema.Surroundings(frozenset({"x"}), frozenset({"x"}), Path()))
+    document, found = schema.check(
+        data, schema.Surroundings(frozenset({"x"}), frozenset({"x"}), Path())
+    )
     assert (document is None) == bool(found)
     for _, words in found:
-        assert not re.search(r"pydantic|Input should|valid |type=|None|is not accepted here", words), words
+        assert not re.search(
+            r"pydantic|Input should|valid |type=|None|is not accepted here", words
+        ), words
 
 
 shipped = (Path(config.__file__).parents[1] / "devices.toml").read_text(encoding="utf-8")
-statements = "".join(line + "\n" for line in shipped.splitlines() if line and not line.startswith("#"))
+statements = "".join(
+    line + "\n" for line in shipped.splitlines() if line and not line.startswith("#")
+)
 places = st.integers(0, len(statements))
 
 
 @settings(suppress_health_check=list(HealthCheck))
-@given(places, st.integers(0, 30), st.sampled_from(["", "[", "]", "{", "}", '"', "'", '"""', "=", ".", "\n", "#", ",", "1", "[devices]\n"]))
-def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(folder: Path, place: int, length: int, inserted: str) -> None:
+@given(
+    places,
+    st.integers(0, 30),
+    st.sampled_from(
+        ["", "[", "]", "{", "}", '"', "'", '"""', "=", ".", "\n", "#", ",", "1", "[devices]\n"]
+    ),
+)
+def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(
+    folder: Path, place: int, length: int, inserted: str
+) -> None:
     text = statements[:place] + inserted + statements[place + length :]
     (folder / "devices.toml").write_text(text)
     try:
@@ -227,10 +323,15 @@ def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(folder: Path, pl
 
 def test_mistakes_in_limits_have_their_lines(mistakes: Mistakes) -> None:
     lines = mistakes(
-        "[limits.int7]\nmin_snr = 1\n[limits.int8]\nmin_snrr = 1\n[models.m]\nsource = 'python:a:b'\nlimits = { min_cosine = 2 }\n"
+        "[limits.int7]\nmin_snr = 1\n[limits.int8]\nmin_snrr = 1\n[models.m]\nsource = "
+        "'python:a:b'\nlimits = { min_cosine = 2 }\n"
     )
     text = "\n".join(lines)
-    assert "did you mean 'int8'?" in text and "did you mean 'min_snr'?" in text and "must be at most 1" in text
+    assert (
+        "did you mean 'int8'?" in text
+        and "did you mean 'min_snr'?" in text
+        and "must be at most 1" in text
+    )
 
 
 @pytest.mark.parametrize("key", ["launcher", "store", "work_dir", "key"])
@@ -238,15 +339,22 @@ def test_mistakes_in_limits_have_their_lines(mistakes: Mistakes) -> None:
 def test_no_option_holds_a_control_character(mistakes: Mistakes, key: str, escape: str) -> None:
     """It would begin a line of its own in a unit of systemd, or in what a terminal shows."""
     (mistake,) = mistakes(f'{PI3}[devices.pi3.options]\n{key} = "/a{escape}ExecStartPre=x"\n')
-    assert mistake.startswith(f"devices.toml:5: devices.pi3.options.{key}: a line break or another control character")
+    assert mistake.startswith(
+        f"devices.toml:5: devices.pi3.options.{key}: a line break or another control character"
+    )
 
 
 def test_a_key_is_one_word(mistakes: Mistakes) -> None:
     (mistake,) = mistakes(f'{PI3}options = {{ key = "lab -timeout=9" }}\n')
-    assert mistake.startswith("devices.toml:4: devices.pi3.options.key: a key is made of ASCII letters")
+    assert mistake.startswith(
+        "devices.toml:4: devices.pi3.options.key: a key is made of ASCII letters"
+    )
 
 
-@pytest.mark.parametrize("line", ['triple = "a\\nb"', 'linker = ["a\\nb"]', 'target.mcpu = "a\\nb"', 'target.mattr = ["a\\nb"]'])
+@pytest.mark.parametrize(
+    "line",
+    ['triple = "a\\nb"', 'linker = ["a\\nb"]', 'target.mcpu = "a\\nb"', 'target.mattr = ["a\\nb"]'],
+)
 def test_no_word_for_a_compiler_holds_a_line_break(mistakes: Mistakes, line: str) -> None:
     (mistake,) = mistakes(f'[profiles.mine]\ninherits = "rasp3b"\n{line}\n')
     assert mistake.startswith("devices.toml:3: profiles.mine.") and "a line break" in mistake
@@ -256,4 +364,6 @@ def test_no_word_for_a_compiler_holds_a_line_break(mistakes: Mistakes, line: str
 def test_a_number_that_python_does_not_write_is_told(mistakes: Mistakes, line: str) -> None:
     """An integer in hexadecimal digits may be as long as it likes."""
     (mistake,) = mistakes(f"[bench]\n{line} = 0x{'f' * 8000}\n")
-    assert mistake.startswith(f"devices.toml:2: bench.{line}: ") and mistake.endswith("a very large number")
+    assert mistake.startswith(f"devices.toml:2: bench.{line}: ") and mistake.endswith(
+        "a very large number"
+    )

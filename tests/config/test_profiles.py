@@ -15,8 +15,13 @@ from farm.types import Profile
 PROFILES = {name: profiles.made(name, table) for name, table in profiles.shipped().items()}
 PROMISED = """rasp3b rasp3b-64 rasp4 rasp4-64 rk3399 pynq ultra96 pixel2 mate10 mate10pro p20 p20pro x86 x86-v3 x86-v4 riscv64
     jetson-nano jetson-tx2 jetson-xavier jetson-agx-orin jetson-orin-nano cuda-sm75 cuda-sm80 cuda-sm86 cuda-sm89
-    cuda-sm90 mali adreno"""
-ARCHITECTURES = {"x86_64": (64, 62), "aarch64": (64, 183), "arm": (32, 40), "riscv64": (64, 243)}  # ELF class and e_machine, elf(5)
+    cuda-sm90 mali adreno"""  # noqa: E501
+ARCHITECTURES = {
+    "x86_64": (64, 62),
+    "aarch64": (64, 183),
+    "arm": (32, 40),
+    "riscv64": (64, 243),
+}  # ELF class and e_machine, elf(5)
 
 
 def test_every_promised_profile_ships() -> None:
@@ -33,21 +38,33 @@ def test_a_profile_states_all_of_its_facts(name: str) -> None:
     if profile.target["kind"] == "llvm":
         assert profile.agent == machine
     else:
-        built = profile.target["kind"] == "cuda" and int(str(profile.target["arch"]).removeprefix("sm_")) >= 75  # by CUDA 13
+        built = (
+            profile.target["kind"] == "cuda"
+            and int(str(profile.target["arch"]).removeprefix("sm_")) >= 75
+        )  # by CUDA 13
         assert profile.agent == (f"{machine}-cuda" if built else None)
     assert cpu_target(profile)["kind"] == "llvm"
-    assert cpu_target(profile).get("mfloat-abi") == ("hard" if architecture == "arm" else None)  # else ARM computes nonsense
+    assert cpu_target(profile).get("mfloat-abi") == (
+        "hard" if architecture == "arm" else None
+    )  # else ARM computes nonsense
 
 
-def test_every_own_profile_passes_the_schema_that_users_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_own_profile_passes_the_schema_that_users_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "devices.toml"
-    path.write_text((Path(config.__file__).parents[1] / "profiles.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(
+        (Path(config.__file__).parents[1] / "profiles.toml").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
     assert config.load(path).profiles == PROFILES
 
 
 def cpu_target(profile: Profile) -> Any:
-    """The target of the profile's CPU; where that is this machine's, a CPU that all test machines are compiled for alike."""
+    """The target of the profile's CPU; where that is this machine's, a CPU that all test machines
+    are compiled for alike.
+    """
     cpu: Any = profile.target.get("host", profile.target)
     return {**cpu, "mcpu": "x86-64-v3"} if cpu["mcpu"] == "native" else cpu
 
@@ -79,7 +96,11 @@ def test_tvm_takes_the_target(name: str) -> None:
     import tvm
 
     profile = PROFILES[name]
-    target = tvm.target.Target({**profile.target, "host": cpu_target(profile)} if "host" in profile.target else cpu_target(profile))
+    target = tvm.target.Target(
+        {**profile.target, "host": cpu_target(profile)}
+        if "host" in profile.target
+        else cpu_target(profile)
+    )
     assert target.kind.name == profile.target["kind"]
     assert (target.host is not None) == ("host" in profile.target)
 
@@ -89,4 +110,7 @@ def test_the_cpu_target_compiles_to_the_architecture_of_agent_and_triple(name: s
     profile = PROFILES[name]
     code = object_code(json.dumps(cpu_target(profile), sort_keys=True))
     architecture = profile.triple.partition("-")[0]
-    assert (code[:4], code[4] * 32, int.from_bytes(code[18:20], "little")) == (b"\x7fELF", *ARCHITECTURES[architecture])
+    assert (code[:4], code[4] * 32, int.from_bytes(code[18:20], "little")) == (
+        b"\x7fELF",
+        *ARCHITECTURES[architecture],
+    )

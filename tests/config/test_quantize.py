@@ -1,4 +1,6 @@
-"""`quantize` of a model or a profile: its forms, its mistakes, and which model a board then gets."""
+"""`quantize` of a model or a profile: its forms, its mistakes, and which model a board then
+gets.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,13 @@ def test_a_word_is_short_for_a_table(load, images):
 
 
 def test_a_table_says_how(load):
-    table = "quantize = { calibration = 'percentile', percentile = 99.9, weight_scale = 'power2', per_channel = false, samples = 9 }\n"
-    assert load(MODEL + table).models["m"].quantize == Quantize("percentile", "power2", False, 9, 99.9)
+    table = (
+        "quantize = { calibration = 'percentile', percentile = 99.9, weight_scale = 'power2', "
+        "per_channel = false, samples = 9 }\n"
+    )
+    assert load(MODEL + table).models["m"].quantize == Quantize(
+        "percentile", "power2", False, 9, 99.9
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,10 @@ def test_a_table_says_how(load):
     [
         ("quantize = 'int4'", "expected 'int8' or 'float16'"),
         ("quantize = { dtype = 'float16', samples = 9 }", "leave out samples"),
-        ("quantize = { calibration = 'entropy' }", "expected 'kl_divergence', 'minmax', 'percentile' or 'global_scale'"),
+        (
+            "quantize = { calibration = 'entropy' }",
+            "expected 'kl_divergence', 'minmax', 'percentile' or 'global_scale'",
+        ),
         ("quantize = { percentile = 101.0 }", "at most 100"),
         ("quantize = { samples = 0 }", "more than 0"),
         ("quantize = { sample = 10 }", "did you mean"),
@@ -55,7 +65,10 @@ def test_without_data_the_mistake_says_what_to_add(mistakes):
 
 def test_a_profile_has_models_quantized_under_names_of_their_own(load):
     fleet = load(MODEL + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'int8'\n")
-    boards = [Device("small", fleet.profile("small"), "qemu:"), Device("pi3", fleet.profile("rasp3b"), "qemu:")]
+    boards = [
+        Device("small", fleet.profile("small"), "qemu:"),
+        Device("pi3", fleet.profile("rasp3b"), "qemu:"),
+    ]
     jobs = expand(boards, [fleet.models["m"]], Plan())
     assert [(job.device.name, job.model.name, job.model.quantize) for job in jobs] == [
         ("small", "m.int8", Quantize()),
@@ -67,7 +80,10 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
     fleet = load(MODEL + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'int8'\n")
     board = Device("small", fleet.profile("small"), "qemu:")
     own = replace(fleet.models["m"], quantize=Quantize("minmax"))
-    assert [job.model for job in expand([board], [own, Model("r", "/x/r.int8")], Plan())] == [own, Model("r", "/x/r.int8")]
+    assert [job.model for job in expand([board], [own, Model("r", "/x/r.int8")], Plan())] == [
+        own,
+        Model("r", "/x/r.int8"),
+    ]
     with pytest.raises(UsageError, match="two models go by the name r on small") as caught:
         expand([board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], Plan())
     assert caught.value.why == "/x/r.int8 and /y/r.int8"

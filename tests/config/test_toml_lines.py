@@ -87,13 +87,19 @@ def found(text: str) -> list[tuple[int, str]]:
 
 
 def test_all_duplicates_are_found_and_the_first_is_kept() -> None:
-    text = "[a]\nx = 1\nx = 2\n[b]\ny = [\n1]\ny = [\n2,\n3]\n[a]\nx = 4\nz = 5\n[b.c]\n[b.c]\nq = {r = 1, r = 2}\n"
+    text = (
+        "[a]\nx = 1\nx = 2\n[b]\ny = [\n1]\ny = [\n2,\n3]\n[a]\nx = 4\nz = 5\n[b.c]\n[b.c]\nq = "
+        "{r = 1, r = 2}\n"
+    )
     assert found(text) == [(3, "a.x"), (7, "b.y"), (10, "a"), (14, "b.c")]
     assert parse(text).data == {"a": {"x": 1}, "b": {"y": [1], "c": {}}}
 
 
 def test_a_duplicate_tells_where_the_first_one_is() -> None:
-    assert parse("a = 1\nb = 2\na = 3\n").mistakes[0].message == "defined twice, the first time in line 1"
+    assert (
+        parse("a = 1\nb = 2\na = 3\n").mistakes[0].message
+        == "defined twice, the first time in line 1"
+    )
 
 
 def test_a_key_repeated_in_an_inline_table_is_found() -> None:
@@ -116,7 +122,10 @@ def test_a_bad_value_is_stepped_over_and_the_rest_is_read() -> None:
     assert not parsed.is_broken(("a", "y"))
 
 
-@pytest.mark.parametrize("text", ["[a\nx = 1\n", "[a]\nx = [1,\n[b]\ny = 2\n", 'x = """never closed\n[b]\n', "[a]]\n", "[]\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["[a\nx = 1\n", "[a]\nx = [1,\n[b]\ny = 2\n", 'x = """never closed\n[b]\n', "[a]]\n", "[]\n"],
+)
 def test_what_cannot_be_stepped_over_is_told_without_guesses(text: str) -> None:
     parsed = parse(text)
     assert len(parsed.mistakes) == 1
@@ -130,7 +139,12 @@ def test_an_unclosed_table_leads_to_no_false_duplicates() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [*("x = " + part * 100_000 for part in ("[", "{a=", "{", "{=", "[{", "{[", "={")), "[" * 100_000, "." * 100_000]
+    "text",
+    [
+        *("x = " + part * 100_000 for part in ("[", "{a=", "{", "{=", "[{", "{[", "={")),
+        "[" * 100_000,
+        "." * 100_000,
+    ],
 )
 def test_deep_nesting_is_told_and_ends(text: str) -> None:
     assert parse(text).mistakes
@@ -161,4 +175,6 @@ def test_a_number_of_more_digits_than_python_reads_is_told_with_its_line() -> No
 @pytest.mark.parametrize("text", ["[a{}]\n", "[[a{}]]\n", "a{} = 1\n", "x = {{ a{} = 1 }}\n"])
 def test_a_key_of_very_many_parts_is_told_and_costs_no_time(text: str) -> None:
     parsed = parse(text.format(".a" * 100_000))
-    assert [one.message for one in parsed.mistakes] == ["not valid here: a key of more than 40 parts"]
+    assert [one.message for one in parsed.mistakes] == [
+        "not valid here: a key of more than 40 parts"
+    ]

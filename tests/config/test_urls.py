@@ -22,7 +22,10 @@ from farm.config import Url, parse_url
         ("adb:HT7A1B200123", Url("adb", serial="HT7A1B200123")),
         ("adb:192.168.7.5:5555", Url("adb", serial="192.168.7.5:5555")),
         ("adb:[fe80::1%usb0]:5555", Url("adb", serial="[fe80::1%usb0]:5555")),
-        ("adb:adb-1A2B-x._adb-tls-connect._tcp", Url("adb", serial="adb-1A2B-x._adb-tls-connect._tcp")),
+        (
+            "adb:adb-1A2B-x._adb-tls-connect._tcp",
+            Url("adb", serial="adb-1A2B-x._adb-tls-connect._tcp"),
+        ),
     ],
 )
 def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:

@@ -1,4 +1,6 @@
-"""Sets of samples: folders by class, arrays in files, what they are refused for, and that they never have to fit into memory."""
+"""Sets of samples: folders by class, arrays in files, what they are refused for, and that they
+never have to fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,15 @@ def test_folders_are_classes_by_label_whatever_their_order(tmp_path):
     samples = opened(images(tmp_path, horse=1, dog=2, cat=1))
     assert samples.labels.tolist() == [0, 1, 1, 2] and samples.note == ""
     read = list(samples.read())
-    assert [sample.name for sample in read] == ["cat/0.png", "dog/0.png", "dog/1.png", "horse/0.png"]
-    assert [sample.label for sample in read] == [0, 1, 1, 2] and read[2].inputs["image"].shape == IMAGE.shape
+    assert [sample.name for sample in read] == [
+        "cat/0.png",
+        "dog/0.png",
+        "dog/1.png",
+        "horse/0.png",
+    ]
+    assert [sample.label for sample in read] == [0, 1, 1, 2] and read[2].inputs[
+        "image"
+    ].shape == IMAGE.shape
     np.testing.assert_allclose(read[2].inputs["image"], 1 / 255)
 
 
@@ -134,10 +143,14 @@ def test_arrays_are_samples_with_or_without_their_batch_axis(tmp_path):
     samples = np.arange(2 * 72, dtype=np.float32).reshape(2, 3, 4, 6)
     for save in (np.savez, np.savez_compressed):
         for shape in ((2, 3, 4, 6), (2, 1, 3, 4, 6)):
-            save(tmp_path / "d.npz", inputs=samples.reshape(shape), labels=np.array([1, 0], np.uint8))
+            save(
+                tmp_path / "d.npz", inputs=samples.reshape(shape), labels=np.array([1, 0], np.uint8)
+            )
             found = opened(tmp_path / "d.npz")
             assert found.labels.tolist() == [1, 0] and found.labels.dtype == np.int64
-            np.testing.assert_array_equal(np.concatenate([sample.inputs["image"] for sample in found.read()]), samples)
+            np.testing.assert_array_equal(
+                np.concatenate([sample.inputs["image"] for sample in found.read()]), samples
+            )
             (last,) = found.read([1])
             np.testing.assert_array_equal(last.inputs["image"][0], samples[1])
 
@@ -147,7 +160,9 @@ def test_each_input_may_have_an_array_of_its_own(tmp_path):
     np.savez(tmp_path / "d.npz", image=np.zeros((2, 3, 4, 6), np.float32), tokens=tokens)
     found = opened(tmp_path / "d.npz", inputs=(IMAGE, TOKENS))
     assert found.labels is None
-    np.testing.assert_array_equal(np.concatenate([sample.inputs["tokens"] for sample in found.read()]), tokens)
+    np.testing.assert_array_equal(
+        np.concatenate([sample.inputs["tokens"] for sample in found.read()]), tokens
+    )
 
 
 def test_an_npy_file_holds_samples_without_labels(tmp_path):
@@ -164,13 +179,22 @@ FITTING = np.zeros((2, 3, 4, 6), np.float32)
         ({"labels": np.zeros(2, int)}, "no array 'inputs'"),
         ({"inputs": FITTING, "labels": np.zeros(3, int)}, "2 samples and 3 labels"),
         ({"inputs": FITTING[:0], "labels": np.zeros(0, int)}, "0 samples"),
-        ({"inputs": FITTING.transpose(0, 2, 3, 1), "labels": np.zeros(2, int)}, "the samples are [4, 6, 3]"),
+        (
+            {"inputs": FITTING.transpose(0, 2, 3, 1), "labels": np.zeros(2, int)},
+            "the samples are [4, 6, 3]",
+        ),
         ({"inputs": FITTING, "labels": np.zeros(2)}, "class numbers"),
         ({"inputs": FITTING, "labels": np.array([0, -1])}, "class numbers"),
-        ({"inputs": FITTING, "labels": np.array([0, 3])}, "sample 1 is of class 3, and 1 in all are above 2"),
+        (
+            {"inputs": FITTING, "labels": np.array([0, 3])},
+            "sample 1 is of class 3, and 1 in all are above 2",
+        ),
         ({"inputs": FITTING.astype(float), "labels": np.zeros(2, int)}, "float64"),
         ({"inputs": np.asfortranarray(FITTING), "labels": np.zeros(2, int)}, "cannot be streamed"),
-        ({"inputs": np.array([{}, {}], dtype=object), "labels": np.zeros(2, int)}, "samples do not fit"),
+        (
+            {"inputs": np.array([{}, {}], dtype=object), "labels": np.zeros(2, int)},
+            "samples do not fit",
+        ),
         ({"inputs": FITTING, "labels": np.array([{}, {}], dtype=object)}, "cannot be read"),
     ],
 )
@@ -182,7 +206,9 @@ def test_arrays_that_do_not_fit_are_refused(arrays, words, tmp_path):
 def test_arrays_need_a_batch_of_one_and_one_input_for_inputs(tmp_path):
     np.savez(tmp_path / "d.npz", inputs=np.zeros((2, 4), np.float32), labels=np.zeros(2, int))
     assert "the model has 2" in failure(opened, tmp_path / "d.npz", inputs=(IMAGE, TOKENS))
-    assert "one sample at a time" in failure(opened, tmp_path / "d.npz", inputs=(TensorSpec("x", (2, 4), "float32"),))
+    assert "one sample at a time" in failure(
+        opened, tmp_path / "d.npz", inputs=(TensorSpec("x", (2, 4), "float32"),)
+    )
 
 
 def test_nan_is_refused_with_the_number_of_the_sample(tmp_path):
@@ -194,7 +220,11 @@ def test_nan_is_refused_with_the_number_of_the_sample(tmp_path):
 
 
 def test_a_damaged_or_cut_file_is_refused(tmp_path):
-    np.savez(tmp_path / "d.npz", inputs=np.random.default_rng(0).random((9, 3, 4, 6), np.float32), labels=np.zeros(9, int))
+    np.savez(
+        tmp_path / "d.npz",
+        inputs=np.random.default_rng(0).random((9, 3, 4, 6), np.float32),
+        labels=np.zeros(9, int),
+    )
     whole = (tmp_path / "d.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     assert "cannot be read" in failure(opened, tmp_path / "cut.npz")
@@ -203,7 +233,9 @@ def test_a_damaged_or_cut_file_is_refused(tmp_path):
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 255
     (tmp_path / "flipped.npz").write_bytes(flipped)
-    assert "cannot be read" in failure(opened, tmp_path / "flipped.npz")  # by the archive's checksum
+    assert "cannot be read" in failure(
+        opened, tmp_path / "flipped.npz"
+    )  # by the archive's checksum
 
 
 def test_a_model_that_is_no_classifier_is_refused(tmp_path):
@@ -221,7 +253,9 @@ def test_labels_of_another_number_than_the_models_classes_are_refused(tmp_path):
 
 def test_samples_are_spread_over_the_whole_set(tmp_path):
     samples = opened(images(tmp_path, cat=10))
-    assert samples.spread(3) == [0, 3, 6] and samples.spread(None) == samples.spread(99) == list(range(10))
+    assert samples.spread(3) == [0, 3, 6] and samples.spread(None) == samples.spread(99) == list(
+        range(10)
+    )
 
 
 def test_a_sample_that_changes_gets_another_key_and_the_others_keep_theirs(tmp_path):
@@ -232,10 +266,17 @@ def test_a_sample_that_changes_gets_another_key_and_the_others_keep_theirs(tmp_p
 
 
 def test_a_set_larger_than_memory_is_read_with_a_few_samples_in_memory(tmp_path):
-    """200 MB of samples, as numpy's own allocations are counted; loaded at once they would all be."""
+    """200 MB of samples, as numpy's own allocations are counted; loaded at once they would
+    all be.
+    """
     count, spec = 256, TensorSpec("x", (1, 3, 256, 256), "float32")
-    with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("inputs.npy", "w") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, *spec.shape[1:])})
+    with (
+        zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("inputs.npy", "w") as file,
+    ):
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (count, *spec.shape[1:])}
+        )
         for _ in range(count):
             file.write(bytes(4 * 3 * 256 * 256))
     tracemalloc.start()

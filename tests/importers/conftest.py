@@ -1,4 +1,6 @@
-"""Small ONNX models written by hand, and a check that an import computes what its reference does."""
+"""Small ONNX models written by hand, and a check that an import computes what its reference
+does.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def load(cache: Path) -> Callable[..., Imported]:
 
 @pytest.fixture
 def graph() -> Callable[..., onnx.ModelProto]:
-    """A model from nodes, {name: shape} of inputs and outputs (float32, or (dtype, shape)), and {name: array} of initializers."""
+    """A model from nodes, {name: shape} of inputs and outputs (float32, or (dtype, shape)), and
+    {name: array} of initializers.
+    """
 
     def build(
         nodes: Sequence[onnx.NodeProto],
@@ -52,8 +56,13 @@ def graph() -> Callable[..., onnx.ModelProto]:
 
 
 def _values(specs: dict[str, Any]) -> list[onnx.ValueInfoProto]:
-    split = {name: spec if isinstance(spec, tuple) else (onnx.TensorProto.FLOAT, spec) for name, spec in specs.items()}
-    return [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in split.items()]
+    split = {
+        name: spec if isinstance(spec, tuple) else (onnx.TensorProto.FLOAT, spec)
+        for name, spec in specs.items()
+    }
+    return [
+        helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in split.items()
+    ]
 
 
 @pytest.fixture
@@ -75,21 +84,31 @@ def answers() -> Callable[[Imported], list[np.ndarray]]:
     from tvm import relax
 
     def flat(result: Any) -> list[np.ndarray]:
-        return [result.numpy()] if hasattr(result, "numpy") else [array for part in result for array in flat(part)]
+        return (
+            [result.numpy()]
+            if hasattr(result, "numpy")
+            else [array for part in result for array in flat(part)]
+        )
 
     def run(imported: Imported) -> list[np.ndarray]:
         target = tvm.target.Target("llvm")
         with target:
-            library = tvm.compile(imported.module, target, relax_pipeline=relax.get_default_pipeline(target))
+            library = tvm.compile(
+                imported.module, target, relax_pipeline=relax.get_default_pipeline(target)
+            )
         arguments = [*(imported.example[spec.name] for spec in imported.inputs), *imported.weights]
-        return flat(relax.VirtualMachine(library, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments)))
+        return flat(
+            relax.VirtualMachine(library, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments))
+        )
 
     return run
 
 
 @pytest.fixture
 def agree(answers: Callable[[Imported], list[np.ndarray]]) -> Callable[[Imported], None]:
-    """Fail unless TVM's build gives the reference's outputs, in the shapes and dtypes that the import promises."""
+    """Fail unless TVM's build gives the reference's outputs, in the shapes and dtypes that the
+    import promises.
+    """
 
     def check(imported: Imported) -> None:
         import tvm
@@ -98,7 +117,11 @@ def agree(answers: Callable[[Imported], list[np.ndarray]]) -> Callable[[Imported
         assert int(imported.module["main"].attrs["num_input"]) == len(imported.inputs)
         expected = imported.reference(imported.example)
         for spec, ours, theirs in zip(imported.outputs, answers(imported), expected, strict=True):
-            assert (ours.shape, ours.dtype.name) == (spec.shape, spec.dtype) == (theirs.shape, theirs.dtype.name)
+            assert (
+                (ours.shape, ours.dtype.name)
+                == (spec.shape, spec.dtype)
+                == (theirs.shape, theirs.dtype.name)
+            )
             np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=1e-4)
 
     return check

@@ -34,7 +34,10 @@ def picture(tmp_path):
 
 def test_an_npz_feeds_each_input_by_name(tmp_path):
     path = tmp_path / "x.npz"
-    image, tokens = np.random.default_rng(0).standard_normal((1, 3, 4, 6)).astype(np.float32), np.arange(5).reshape(1, 5)
+    image, tokens = (
+        np.random.default_rng(0).standard_normal((1, 3, 4, 6)).astype(np.float32),
+        np.arange(5).reshape(1, 5),
+    )
     np.savez(path, tokens=tokens, image=image)
     fed = read_inputs(path, (IMAGE, TOKENS), PLAIN)
     assert list(fed) == ["image", "tokens"]
@@ -69,9 +72,17 @@ def test_an_array_that_does_not_fit_is_refused(array, words, tmp_path):
 
 
 def test_wrong_names_are_listed_with_what_the_model_takes(tmp_path):
-    np.savez(tmp_path / "x.npz", imag=np.zeros((1, 3, 4, 6), np.float32), tokens=np.zeros((1, 5), np.int64))
+    np.savez(
+        tmp_path / "x.npz",
+        imag=np.zeros((1, 3, 4, 6), np.float32),
+        tokens=np.zeros((1, 5), np.int64),
+    )
     said = failure(read_inputs, tmp_path / "x.npz", (IMAGE, TOKENS), PLAIN)
-    assert "no array for image" in said and "did you mean 'image'?" in said and "tokens [1, 5] int64" in said
+    assert (
+        "no array for image" in said
+        and "did you mean 'image'?" in said
+        and "tokens [1, 5] int64" in said
+    )
 
 
 def test_one_array_cannot_feed_two_inputs(tmp_path):
@@ -83,7 +94,9 @@ def test_one_array_cannot_feed_two_inputs(tmp_path):
 def test_a_damaged_file_is_refused(name, tmp_path, picture):
     path = tmp_path / name
     np.savez_compressed(tmp_path / "whole.npz", image=np.zeros((1, 3, 4, 6), np.float32))
-    whole = {"x.npz": tmp_path / "whole.npz", "x.npy": tmp_path / "whole.npz", "x.png": picture[0]}[name].read_bytes()
+    whole = {"x.npz": tmp_path / "whole.npz", "x.npy": tmp_path / "whole.npz", "x.png": picture[0]}[
+        name
+    ].read_bytes()
     for content in (b"", b"garbage" * 100, whole[: len(whole) // 2]):
         path.write_bytes(content)
         assert "cannot be read" in failure(read_inputs, path, (IMAGE,), PLAIN)
@@ -101,7 +114,9 @@ def test_pickled_objects_are_not_loaded(tmp_path):
 
 def test_an_image_is_scaled_and_normalised_per_channel(picture):
     path, pixels = picture
-    fed = read_inputs(path, (IMAGE,), Preprocess(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0)))["image"]
+    fed = read_inputs(path, (IMAGE,), Preprocess(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0)))[
+        "image"
+    ]
     expected = (pixels / 255 - [0.1, 0.2, 0.3]) / [0.5, 1.0, 2.0]
     assert fed.dtype == np.float32 and fed.flags["C_CONTIGUOUS"]
     np.testing.assert_allclose(fed, expected.transpose(2, 0, 1)[None], atol=1e-6)
@@ -109,7 +124,9 @@ def test_an_image_is_scaled_and_normalised_per_channel(picture):
 
 def test_channels_and_layout_are_those_asked_for(picture):
     path, pixels = picture
-    fed = read_image(path, TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess(layout="NHWC", channels="BGR"))
+    fed = read_image(
+        path, TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess(layout="NHWC", channels="BGR")
+    )
     np.testing.assert_allclose(fed[0], pixels[..., ::-1] / 255, atol=1e-6)
     grey = read_image(path, TensorSpec("x", (1, 1, 4, 6), "float32"), Preprocess(channels="L"))
     assert grey.shape == (1, 1, 4, 6) and 0 < grey.mean() < 0.3
@@ -120,7 +137,9 @@ def test_an_integer_input_gets_the_pixels_as_they_are(picture):
     fed = read_image(path, TensorSpec("x", (1, 4, 6, 3), "uint8"), Preprocess(layout="NHWC"))
     assert fed.dtype == np.uint8
     np.testing.assert_array_equal(fed[0], pixels)
-    assert "cast" in failure(read_image, path, TensorSpec("x", (1, 4, 6, 3), "int8"), Preprocess(layout="NHWC"))
+    assert "cast" in failure(
+        read_image, path, TensorSpec("x", (1, 4, 6, 3), "int8"), Preprocess(layout="NHWC")
+    )
 
 
 def test_a_quantized_input_gets_the_stated_numbers_by_its_scale(picture):
@@ -135,7 +154,9 @@ def test_a_quantized_input_gets_the_stated_numbers_by_its_scale(picture):
 
 
 @pytest.mark.parametrize(("dtype", "lowest"), [("uint8", 0), ("int8", -128)])
-def test_where_no_numbers_are_stated_a_quantized_input_gets_pixels_over_its_range(dtype, lowest, picture):
+def test_where_no_numbers_are_stated_a_quantized_input_gets_pixels_over_its_range(
+    dtype, lowest, picture
+):
     path, pixels = picture
     spec = TensorSpec("x", (1, 4, 6, 3), dtype, scale=2 / 255, zero=lowest + 127)
     fed = read_image(path, spec, Preprocess(layout="NHWC"))
@@ -165,7 +186,9 @@ def test_an_image_is_resized_to_height_and_width(tmp_path):
 def test_an_image_for_an_input_that_is_none_is_refused(picture):
     assert "does not take an image" in failure(read_inputs, picture[0], (TOKENS,), PLAIN)
     fed = read_image(picture[0], TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess())
-    np.testing.assert_array_equal(fed, read_image(picture[0], IMAGE, Preprocess()).transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(
+        fed, read_image(picture[0], IMAGE, Preprocess()).transpose(0, 2, 3, 1)
+    )
     assert "[1, H, W, 3]" in failure(read_image, picture[0], IMAGE, Preprocess(layout="NHWC"))
     assert "mean" in failure(read_image, picture[0], IMAGE, Preprocess(mean=(0.1, 0.2)))
 
@@ -181,15 +204,29 @@ def test_labels_are_a_line_each(tmp_path):
 
 
 def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
-    """As torchvision's Resize(16), CenterCrop(14) of a 40 x 20 image: 32 x 16, from 9 to 23 across and 1 to 15 down."""
+    """As torchvision's Resize(16), CenterCrop(14) of a 40 x 20 image: 32 x 16, from 9 to 23 across
+    and 1 to 15 down.
+    """
     pixels = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
     for turned, shape in ((pixels, (20, 40)), (pixels.transpose(1, 0, 2), (40, 20))):
         Image.fromarray(turned).save(tmp_path / "x.png")
-        fed = read_image(tmp_path / "x.png", TensorSpec("x", (1, 14, 14, 3), "uint8"), Preprocess(layout="NHWC", crop=0.875))[0]
-        small = np.asarray(Image.fromarray(turned).resize((32, 16) if shape[1] == 40 else (16, 32), Image.Resampling.BILINEAR))
+        fed = read_image(
+            tmp_path / "x.png",
+            TensorSpec("x", (1, 14, 14, 3), "uint8"),
+            Preprocess(layout="NHWC", crop=0.875),
+        )[0]
+        small = np.asarray(
+            Image.fromarray(turned).resize(
+                (32, 16) if shape[1] == 40 else (16, 32), Image.Resampling.BILINEAR
+            )
+        )
         expected = small[1:15, 9:23] if shape[1] == 40 else small[9:23, 1:15]
         np.testing.assert_array_equal(fed, expected)
-    wide = read_image(tmp_path / "x.png", TensorSpec("x", (1, 4, 30, 3), "uint8"), Preprocess(layout="NHWC", crop=1.0))
+    wide = read_image(
+        tmp_path / "x.png",
+        TensorSpec("x", (1, 4, 30, 3), "uint8"),
+        Preprocess(layout="NHWC", crop=1.0),
+    )
     assert wide.shape == (1, 4, 30, 3)
 
 
@@ -209,7 +246,11 @@ def test_images_of_other_channels_are_converted_and_it_is_said(mode, said, tmp_p
     Image.new("RGB", (6, 4), (200, 200, 200)).convert(mode).save(path)
     told = []
     fed = read_image(path, IMAGE, PLAIN, told.append)
-    assert told == [said] and fed.shape == IMAGE.shape and abs(float(fed.mean()) - 200 / 255) < (0.3 if mode == "1" else 0.02)
+    assert (
+        told == [said]
+        and fed.shape == IMAGE.shape
+        and abs(float(fed.mean()) - 200 / 255) < (0.3 if mode == "1" else 0.02)
+    )
 
 
 def test_an_image_in_the_models_channels_is_not_said_to_be_converted(picture):
@@ -235,13 +276,21 @@ def test_pixels_without_a_white_are_refused(tmp_path):
 
 def test_an_empty_and_a_cut_image_are_refused_by_name(picture, tmp_path):
     (tmp_path / "empty.jpg").touch()
-    assert "empty.jpg cannot be read as an image\nwhy: it is empty" in failure(read_image, tmp_path / "empty.jpg", IMAGE, PLAIN)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "cut.jpg")
+    assert "empty.jpg cannot be read as an image\nwhy: it is empty" in failure(
+        read_image, tmp_path / "empty.jpg", IMAGE, PLAIN
+    )
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(
+        tmp_path / "cut.jpg"
+    )
     whole = (tmp_path / "cut.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    assert "cut.jpg cannot be read as an image" in failure(read_image, tmp_path / "cut.jpg", IMAGE, PLAIN)
+    assert "cut.jpg cannot be read as an image" in failure(
+        read_image, tmp_path / "cut.jpg", IMAGE, PLAIN
+    )
 
 
 def test_an_image_without_pixels_is_refused(tmp_path):
     (tmp_path / "none.pgm").write_bytes(b"P5\n0 4\n255\n")
-    assert "none.pgm cannot be read as an image" in failure(read_image, tmp_path / "none.pgm", IMAGE, PLAIN)
+    assert "none.pgm cannot be read as an image" in failure(
+        read_image, tmp_path / "none.pgm", IMAGE, PLAIN
+    )

@@ -19,14 +19,28 @@ from farm.types import Model
 @pytest.fixture
 def external(graph, tmp_path):
     """A model with its weights in weights.bin."""
-    model = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"y": [2, 9]}, {"w": np.ones((3, 9), np.float32)})
-    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    model = graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [2, 3]},
+        {"y": [2, 9]},
+        {"w": np.ones((3, 9), np.float32)},
+    )
+    onnx.save(
+        model,
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
     return Model("m", str(tmp_path / "model.onnx"))
 
 
 @pytest.fixture
 def model(onnx_file):
-    return Model("m", str(onnx_file([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 2]}, {"y": ["n", 2]})))
+    return Model(
+        "m",
+        str(onnx_file([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 2]}, {"y": ["n", 2]})),
+    )
 
 
 def test_a_fingerprint_is_a_digest_of_the_content_not_of_the_names(model, cache, tmp_path):
@@ -47,7 +61,9 @@ def test_bytes_and_shapes_count(model, cache, tmp_path):
 
 def test_values_of_inputs_count(model, cache):
     key = importers.fingerprint(model, cache)
-    one, two = (importers.fingerprint(replace(model, values={"x": value}), cache) for value in (1, 2))
+    one, two = (
+        importers.fingerprint(replace(model, values={"x": value}), cache) for value in (1, 2)
+    )
     assert len({key, one, two}) == 3
 
 

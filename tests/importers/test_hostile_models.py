@@ -1,4 +1,6 @@
-"""Files that would run code, write files or read memory when they are looked at: each is refused, and nothing of it happens."""
+"""Files that would run code, write files or read memory when they are looked at: each is refused,
+and nothing of it happens.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from onnx import TensorProto, helper, numpy_helper
 from farm.errors import ModelError
 from farm.importers import load
 from farm.importers.archive_check import Archive
-from farm.importers.capabilities import EXPORTED, ONNX, PYTHON, SCRIPT, TFLITE, WEIGHTS, capability_of
+from farm.importers.capabilities import (
+    EXPORTED,
+    ONNX,
+    PYTHON,
+    SCRIPT,
+    TFLITE,
+    WEIGHTS,
+    capability_of,
+)
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
 from farm.importers.torch.exported_program_check import check_exported_program
@@ -97,7 +107,9 @@ class Unpickled:
 def saved(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "m.pt2"
     batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(Program().eval(), (torch.ones(2, 4),), dynamic_shapes={"x": {0: batch}})
+    program = torch.export.export(
+        Program().eval(), (torch.ones(2, 4),), dynamic_shapes={"x": {0: batch}}
+    )
     torch.export.save(program, path)
     return path
 
@@ -175,15 +187,23 @@ def structure(kind: str, context: object) -> str:
 
 def with_key(program: Json) -> None:
     leaf = {"type": None, "context": None, "children_spec": []}
-    keys = {"type": "builtins.dict", "context": json.dumps([f"x': {RUN}, 'y"]), "children_spec": [leaf]}
+    keys = {
+        "type": "builtins.dict",
+        "context": json.dumps([f"x': {RUN}, 'y"]),
+        "children_spec": [leaf],
+    }
     positional = {"type": "builtins.tuple", "context": "null", "children_spec": []}
-    call_of(program)["in_spec"] = json.dumps([1, {"type": "builtins.tuple", "context": "null", "children_spec": [positional, keys]}])
+    call_of(program)["in_spec"] = json.dumps(
+        [1, {"type": "builtins.tuple", "context": "null", "children_spec": [positional, keys]}]
+    )
     call_of(program)["forward_arg_names"] = None
 
 
 PROGRAMS: dict[str, Callable[[Json], None]] = {
     "an extent": with_extent(RUN),
-    "an extent that looks right": with_extent(f"{RUN} or Symbol('s77', positive=True, integer=True)"),
+    "an extent that looks right": with_extent(
+        f"{RUN} or Symbol('s77', positive=True, integer=True)"
+    ),
     "an attribute of a symbol": with_extent("s77.__class__"),
     "a lambda": with_extent("(lambda: 1)()"),
     "a symbol's name": with_extent("Symbol(__import__('os').sep)"),
@@ -200,18 +220,29 @@ PROGRAMS: dict[str, Callable[[Json], None]] = {
     "the name of a node": lambda program: node_of(program).update(name=f"x = {RUN}\n    y"),
     "the name of an input": lambda program: call_of(program).update(forward_arg_names=[f"x={RUN}"]),
     "the key of an input": with_key,
-    "the name of a tensor": lambda program: graph_of(program)["inputs"].append({"as_tensor": {"name": f"x={RUN}"}}),
+    "the name of a tensor": lambda program: graph_of(program)["inputs"].append(
+        {"as_tensor": {"name": f"x={RUN}"}}
+    ),
     "an enumeration of a module": lambda program: call_of(program).update(
-        out_spec=structure("builtins.dict", json.dumps([{"__enum__": True, "fqn": "antigravity:x", "name": "y"}]))
+        out_spec=structure(
+            "builtins.dict", json.dumps([{"__enum__": True, "fqn": "antigravity:x", "name": "y"}])
+        )
     ),
     "the function of a defaultdict": lambda program: call_of(program).update(
         out_spec=structure(
-            "collections.defaultdict", {"default_factory_module": "antigravity", "default_factory_name": "x", "dict_context": []}
+            "collections.defaultdict",
+            {
+                "default_factory_module": "antigravity",
+                "default_factory_name": "x",
+                "dict_context": [],
+            },
         )
     ),
     "a type where a name should be": lambda program: node_of(program).update(name={"x": 1}),
     "a field of a later torch": lambda program: program.update(startup_code="x"),
-    "an extent of 4 TB": lambda program: graph_of(program)["tensor_values"]["x"]["sizes"].append({"as_int": 1 << 42}),
+    "an extent of 4 TB": lambda program: graph_of(program)["tensor_values"]["x"]["sizes"].append(
+        {"as_int": 1 << 42}
+    ),
     "graphs in graphs": lambda program: node_of(program).update(inputs=nested(100)),
 }
 
@@ -219,7 +250,11 @@ PROGRAMS: dict[str, Callable[[Json], None]] = {
 def nested(count: int) -> list[Json]:
     inputs: list[Json] = []
     for _ in range(count):
-        graph = {"inputs": [], "outputs": [], "nodes": [{"target": "torch.ops.higher_order.cond", "inputs": inputs}]}
+        graph = {
+            "inputs": [],
+            "outputs": [],
+            "nodes": [{"target": "torch.ops.higher_order.cond", "inputs": inputs}],
+        }
         inputs = [{"name": "", "arg": {"as_graph": {"name": "g", "graph": graph}}}]
     return inputs
 
@@ -240,7 +275,10 @@ CONFIG = {"is_param": False, "use_pickle": True, "tensor_meta": None}
 @pytest.mark.parametrize("record", ["opaque_obj_0", "custom_obj_0", "tensor_0"])
 def test_a_programs_constants_are_not_unpickled(record, changed):
     config = json.dumps({"config": {"c": {"path_name": record, **CONFIG}}}).encode()
-    files = {"data__constants__model_constants_config.json": config, f"data__constants__{record}": pickle.dumps(Unpickled())}
+    files = {
+        "data__constants__model_constants_config.json": config,
+        f"data__constants__{record}": pickle.dumps(Unpickled()),
+    }
     refused(changed(**files))
 
 
@@ -252,7 +290,12 @@ def test_what_a_program_saves_beside_it_holds_tensors_alone(name, changed):
 
 
 def test_compiled_code_in_a_program_is_not_loaded(changed):
-    assert "compiled" in refused(changed(data__aotinductor__model__a=b"x", data__aotinductor__model__a__so=b"x")).why
+    assert (
+        "compiled"
+        in refused(
+            changed(data__aotinductor__model__a=b"x", data__aotinductor__model__a__so=b"x")
+        ).why
+    )
 
 
 @pytest.mark.parametrize("module", [Writes, Maps, WritesWhileRead, Prints])
@@ -278,12 +321,20 @@ def test_a_script_cannot_touch_files_or_print(module, tmp_path, monkeypatch, cap
     ],
 )
 def test_other_ways_to_call_an_operator_of_a_script_are_seen(call, tmp_path):
-    path = scripted(tmp_path, {SOURCE: lambda text: text.replace(b"torch.add(x, a)", f"torch.add({call}, a)".encode())})
+    path = scripted(
+        tmp_path,
+        {SOURCE: lambda text: text.replace(b"torch.add(x, a)", f"torch.add({call}, a)".encode())},
+    )
     refused(path)
 
 
 def test_an_operator_hidden_in_a_variable_is_seen(tmp_path):
-    refused(scripted(tmp_path, {SOURCE: lambda text: text.replace(b"a = self.a", b"a = self.a\n    f = torch.save")}))
+    refused(
+        scripted(
+            tmp_path,
+            {SOURCE: lambda text: text.replace(b"a = self.a", b"a = self.a\n    f = torch.save")},
+        )
+    )
 
 
 def test_source_that_differs_in_the_case_of_its_name_is_seen(tmp_path):
@@ -296,12 +347,24 @@ def test_source_that_differs_in_the_case_of_its_name_is_seen(tmp_path):
 
 def test_a_scripts_tensor_beyond_its_record_is_refused(tmp_path):
     """torch reads memory behind the record: the numbers are whatever is there."""
-    assert "record" in refused(scripted(tmp_path, {"data.pkl": lambda content: content.replace(b"K\x04", b"M\xff\xff")})).why
+    assert (
+        "record"
+        in refused(
+            scripted(
+                tmp_path, {"data.pkl": lambda content: content.replace(b"K\x04", b"M\xff\xff")}
+            )
+        ).why
+    )
 
 
 def test_a_scripts_shape_beyond_its_record_is_refused(tmp_path):
     mark, extent = b"(K\x04t", b"(M\xff\xfft"
-    assert "fit" in refused(scripted(tmp_path, {"data.pkl": lambda content: content.replace(mark, extent)})).why
+    assert (
+        "fit"
+        in refused(
+            scripted(tmp_path, {"data.pkl": lambda content: content.replace(mark, extent)})
+        ).why
+    )
 
 
 def test_the_graph_that_torch_made_of_a_script_is_checked_too():
@@ -332,7 +395,9 @@ def twice(content: bytes) -> bytes:
 def in_other_letters(content: bytes) -> bytes:
     buffer = io.BytesIO(content)
     with zipfile.ZipFile(buffer, "a") as archive:
-        archive.writestr(next(name for name in archive.namelist() if name.endswith(GRAPH)).upper(), b"{}")
+        archive.writestr(
+            next(name for name in archive.namelist() if name.endswith(GRAPH)).upper(), b"{}"
+        )
     return buffer.getvalue()
 
 
@@ -364,7 +429,16 @@ def outside(content: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "damage",
-    [twice, in_other_letters, bomb, overlapping, other_size, outside, lambda content: content + b"PK", lambda content: b"#!" + content],
+    [
+        twice,
+        in_other_letters,
+        bomb,
+        overlapping,
+        other_size,
+        outside,
+        lambda content: content + b"PK",
+        lambda content: b"#!" + content,
+    ],
 )
 def test_an_archive_that_two_readers_would_read_differently_is_refused(damage, saved, tmp_path):
     path = tmp_path / "m.pt2"
@@ -400,7 +474,17 @@ def test_extents_that_torch_writes_are_read(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["9**9**9**9", "2**s0", "((s0**64)**64)**64", "1" * 5000, "(" * 500 + "1" + ")" * 500, "s0.real", "[1]", "x\n"]
+    "text",
+    [
+        "9**9**9**9",
+        "2**s0",
+        "((s0**64)**64)**64",
+        "1" * 5000,
+        "(" * 500 + "1" + ")" * 500,
+        "s0.real",
+        "[1]",
+        "x\n",
+    ],
 )
 def test_extents_that_never_end_or_are_none_are_refused(text):
     with pytest.raises(ForbiddenExpression):
@@ -409,14 +493,26 @@ def test_extents_that_never_end_or_are_none_are_refused(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["L['x'].size()[0] <= 64", "2 <= L['args'][0].size()[1] and L['x'].stride()[0] != 0", "math.floor(L['k']['y'].size()[0] / 2) % 8 == 0"],
+    [
+        "L['x'].size()[0] <= 64",
+        "2 <= L['args'][0].size()[1] and L['x'].stride()[0] != 0",
+        "math.floor(L['k']['y'].size()[0] / 2) % 8 == 0",
+    ],
 )
 def test_guards_that_torch_writes_are_read(text):
     check_guard(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["L['x'].numpy().tofile('marker')", "L.__class__", "torch.load('x')", "math.__loader__", "open('x')", "L['x'](1)"]
+    "text",
+    [
+        "L['x'].numpy().tofile('marker')",
+        "L.__class__",
+        "torch.load('x')",
+        "math.__loader__",
+        "open('x')",
+        "L['x'](1)",
+    ],
 )
 def test_guards_that_do_more_are_refused(text):
     with pytest.raises(ForbiddenExpression):
@@ -424,21 +520,41 @@ def test_guards_that_do_more_are_refused(text):
 
 
 def test_no_operator_that_torch_has_is_allowed_by_a_name_of_files_or_processes():
-    """Every schema of the installed torch: what is allowed has none of these words, or is known to compute."""
-    words = "file|save|load|path|open|rpc|remote|exec|import|print|dump|owner|py|process|library|socket"
+    """Every schema of the installed torch: what is allowed has none of these words, or is known to
+    compute.
+    """
+    words = (
+        "file|save|load|path|open|rpc|remote|exec|import|print|dump|owner|py|process|library|socket"
+    )
     suspicious = re.compile(rf"(?:^|_|::)(?:{words})|python", re.IGNORECASE)
     names = {schema.name for schema in torch._C._jit_get_all_schemas()}
     allowed = {name for name in names if is_allowed(*name.split("::"))}
-    assert "aten::relu" in allowed and "aten::save" in names - allowed and "aten::from_file" in names - allowed
+    assert (
+        "aten::relu" in allowed
+        and "aten::save" in names - allowed
+        and "aten::from_file" in names - allowed
+    )
     assert not [name for name in allowed if suspicious.search(name)]
-    groups = {"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed", "torchao", "sparse", "quantization"}
+    groups = {
+        "aten",
+        "prim",
+        "prims",
+        "quantized",
+        "_quantized",
+        "quantized_decomposed",
+        "torchao",
+        "sparse",
+        "quantization",
+    }
     assert {name.partition("::")[0] for name in allowed} <= groups
 
 
 def test_operators_of_every_symbolic_operation_that_torch_saves_are_allowed():
     from torch._export.serde.serialize import _SYM_OPS
 
-    assert all(is_allowed_target(f"{operation.__module__}.{operation.__name__}") for operation in _SYM_OPS)
+    assert all(
+        is_allowed_target(f"{operation.__module__}.{operation.__name__}") for operation in _SYM_OPS
+    )
 
 
 def test_the_schema_of_programs_is_that_of_the_installed_torch():
@@ -450,7 +566,11 @@ def test_the_schema_of_programs_is_that_of_the_installed_torch():
     known = {**UNIONS, **RECORDS}
     for name, fields in known.items():
         theirs = getattr(schema, name)
-        names = set(theirs.__annotations__) if name in UNIONS else {field.name for field in dataclasses.fields(theirs)}
+        names = (
+            set(theirs.__annotations__)
+            if name in UNIONS
+            else {field.name for field in dataclasses.fields(theirs)}
+        )
         assert {one for one in names if not one.startswith("_")} == set(fields), name
 
 
@@ -483,7 +603,9 @@ def test_a_tflite_operator_that_reads_what_nothing_wrote_is_refused(tmp_path):
 
 
 def test_a_packed_tflite_constant_with_too_few_bytes_is_refused():
-    """Four bits an element: half as many bytes as elements, rounded up, whatever the sign of an extent."""
+    """Four bits an element: half as many bytes as elements, rounded up, whatever the sign of an
+    extent.
+    """
     import tflite as schema
 
     content = bytearray((DATA / "small-int8.tflite").read_bytes())
@@ -491,7 +613,10 @@ def test_a_packed_tflite_constant_with_too_few_bytes_is_refused():
     model = schema.Model.GetRootAs(content, 0)
     tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
     constant = next(
-        tensor for tensor in tensors if tensor.Type() == schema.TensorType.INT8 and model.Buffers(tensor.Buffer()).DataLength() > 8
+        tensor
+        for tensor in tensors
+        if tensor.Type() == schema.TensorType.INT8
+        and model.Buffers(tensor.Buffer()).DataLength() > 8
     )
     table = constant._tab
     content[table.Pos + table.Offset(6)] = schema.TensorType.INT4
@@ -511,11 +636,22 @@ def test_an_archive_of_folders_alone_is_refused(tmp_path):
 
 
 def test_an_onnx_input_of_terabytes_is_refused_with_its_size(tmp_path):
-    assert "GB of memory" in refused(summed(tmp_path, (1000000, 1000000, 4), numpy_helper.from_array(np.ones(4, np.float32), "w"))).why
+    assert (
+        "GB of memory"
+        in refused(
+            summed(
+                tmp_path,
+                (1000000, 1000000, 4),
+                numpy_helper.from_array(np.ones(4, np.float32), "w"),
+            )
+        ).why
+    )
 
 
 def test_an_onnx_weight_of_terabytes_is_refused_with_its_size(tmp_path):
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], data_location=TensorProto.EXTERNAL)
+    weight = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], data_location=TensorProto.EXTERNAL
+    )
     entry = weight.external_data.add()
     entry.key, entry.value = "location", "w.bin"
     (tmp_path / "w.bin").write_bytes(bytes(16))
@@ -524,7 +660,9 @@ def test_an_onnx_weight_of_terabytes_is_refused_with_its_size(tmp_path):
 
 def summed(folder: Path, shape: tuple[int, ...], weight: TensorProto) -> Path:
     sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weight])
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weight]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = folder / "m.onnx"
     path.write_bytes(model.SerializeToString())

@@ -1,4 +1,6 @@
-"""TFLite files: what comes out computes what LiteRT does; what is none, or holds what cannot be imported, is refused in words."""
+"""TFLite files: what comes out computes what LiteRT does; what is none, or holds what cannot be
+imported, is refused in words.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,24 @@ def draw(*shape: int) -> np.ndarray:
 
 
 def snr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
-    signal, noise = np.square(theirs, dtype=np.float64).sum(), np.square(ours.astype(np.float64) - theirs).sum()
+    signal, noise = (
+        np.square(theirs, dtype=np.float64).sum(),
+        np.square(ours.astype(np.float64) - theirs).sum(),
+    )
     return float(10 * np.log10(signal / noise)) if noise else np.inf
 
 
 def both(imported, example=None):
     """Our answers and LiteRT's."""
     example = example or imported.example
-    ours = host_run.built(imported.module, imported.weights, HOST)([example[spec.name] for spec in imported.inputs])
+    ours = host_run.built(imported.module, imported.weights, HOST)(
+        [example[spec.name] for spec in imported.inputs]
+    )
     theirs = imported.reference(example)
     assert [(one.shape, one.dtype) for one in ours] == [(one.shape, one.dtype) for one in theirs]
-    assert [(spec.shape, spec.dtype) for spec in imported.outputs] == [(one.shape, one.dtype.name) for one in theirs]
+    assert [(spec.shape, spec.dtype) for spec in imported.outputs] == [
+        (one.shape, one.dtype.name) for one in theirs
+    ]
     return ours, theirs
 
 
@@ -74,20 +83,42 @@ def convolutions(graph: Trying) -> None:
         (VALID, RELU, 1, 2),
         (SAME, RELU_N1_TO_1, 1, 1),
     ):
-        weight, bias = graph.constant(f"w{activation}", draw(5, 3, 3, 4)), graph.constant(f"b{activation}", draw(5))
+        weight, bias = (
+            graph.constant(f"w{activation}", draw(5, 3, 3, 4)),
+            graph.constant(f"b{activation}", draw(5)),
+        )
         sides = [-(-side // stride) if padding == SAME else side - 2 * dilation for side in (9, 8)]
-        how = {"padding": padding, "fusedActivationFunction": activation, "strideH": stride, "strideW": stride}
+        how = {
+            "padding": padding,
+            "fusedActivationFunction": activation,
+            "strideH": stride,
+            "strideW": stride,
+        }
         dilations = {"dilationHFactor": dilation, "dilationWFactor": dilation}
-        graph.tried("CONV_2D", [x, weight, bias], [1, *sides, 5], "Conv2DOptions", **how, **dilations)
+        graph.tried(
+            "CONV_2D", [x, weight, bias], [1, *sides, 5], "Conv2DOptions", **how, **dilations
+        )
     strides = {"strideH": 2, "strideW": 2}
     for times in (1, 2):
-        inputs = [x, graph.constant(f"d{times}", draw(1, 3, 3, 4 * times)), graph.constant(f"db{times}", draw(4 * times))]
+        inputs = [
+            x,
+            graph.constant(f"d{times}", draw(1, 3, 3, 4 * times)),
+            graph.constant(f"db{times}", draw(4 * times)),
+        ]
         how = {"padding": SAME, "depthMultiplier": times, **strides}
-        graph.tried("DEPTHWISE_CONV_2D", inputs, [1, 5, 4, 4 * times], "DepthwiseConv2DOptions", **how)
+        graph.tried(
+            "DEPTHWISE_CONV_2D", inputs, [1, 5, 4, 4 * times], "DepthwiseConv2DOptions", **how
+        )
     inputs = [graph.numbers(1, 18, 16, 3), graph.constant("t", draw(3, 2, 2, 4)), x]
-    graph.tried("TRANSPOSE_CONV", inputs, [1, 18, 16, 3], "TransposeConvOptions", padding=SAME, **strides)
+    graph.tried(
+        "TRANSPOSE_CONV", inputs, [1, 18, 16, 3], "TransposeConvOptions", padding=SAME, **strides
+    )
     window = {"filterHeight": 3, "filterWidth": 3, **strides}
-    for name, padding, sides in (("AVERAGE_POOL_2D", SAME, (5, 4)), ("MAX_POOL_2D", VALID, (4, 3)), ("AVERAGE_POOL_2D", VALID, (4, 3))):
+    for name, padding, sides in (
+        ("AVERAGE_POOL_2D", SAME, (5, 4)),
+        ("MAX_POOL_2D", VALID, (4, 3)),
+        ("AVERAGE_POOL_2D", VALID, (4, 3)),
+    ):
         graph.tried(name, [x], [1, *sides, 4], "Pool2DOptions", padding=padding, **window)
 
 
@@ -96,27 +127,70 @@ def images(graph: Trying) -> None:
     for half, corners in ((True, False), (False, True), (False, False)):
         size, how = graph.numbers(13, 5), {"halfPixelCenters": half, "alignCorners": corners}
         graph.tried("RESIZE_BILINEAR", [x, size], [1, 13, 5, 4], "ResizeBilinearOptions", **how)
-        graph.tried("RESIZE_NEAREST_NEIGHBOR", [x, size], [1, 13, 5, 4], "ResizeNearestNeighborOptions", **how)
+        graph.tried(
+            "RESIZE_NEAREST_NEIGHBOR",
+            [x, size],
+            [1, 13, 5, 4],
+            "ResizeNearestNeighborOptions",
+            **how,
+        )
     widths = graph.numbers([0, 0], [1, 2], [0, 3], [0, 0])
     graph.tried("PAD", [x, widths], [1, 12, 11, 4], "PadOptions")
     graph.tried("MIRROR_PAD", [x, widths], [1, 12, 11, 4], "MirrorPadOptions", mode=0)
     graph.tried("MEAN", [x, graph.numbers(1, 2)], [1, 4], "ReducerOptions", keepDims=False)
     graph.tried("REDUCE_MAX", [x, graph.numbers(-1)], [1, 9, 8, 1], "ReducerOptions", keepDims=True)
     graph.tried("DEPTH_TO_SPACE", [x], [1, 18, 16, 1], "DepthToSpaceOptions", blockSize=2)
-    even = graph.tried("SLICE", [x, graph.numbers(0, 1, 0, 0), graph.numbers(1, 8, 8, 4)], [1, 8, 8, 4], "SliceOptions")
+    even = graph.tried(
+        "SLICE",
+        [x, graph.numbers(0, 1, 0, 0), graph.numbers(1, 8, 8, 4)],
+        [1, 8, 8, 4],
+        "SliceOptions",
+    )
     graph.tried("SPACE_TO_DEPTH", [even], [1, 4, 4, 16], "SpaceToDepthOptions", blockSize=2)
     graph.tried("PRELU", [x, graph.constant("alpha", draw(1, 1, 4))], [1, 9, 8, 4])
     norm = {"radius": 1, "bias": 1.0, "alpha": 0.5, "beta": 0.7}
-    graph.tried("LOCAL_RESPONSE_NORMALIZATION", [x], [1, 9, 8, 4], "LocalResponseNormalizationOptions", **norm)
-    graph.tried("ADD", [x, graph.constant("sum", draw(4))], [1, 9, 8, 4], "AddOptions", fusedActivationFunction=RELU)
+    graph.tried(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        [x],
+        [1, 9, 8, 4],
+        "LocalResponseNormalizationOptions",
+        **norm,
+    )
+    graph.tried(
+        "ADD",
+        [x, graph.constant("sum", draw(4))],
+        [1, 9, 8, 4],
+        "AddOptions",
+        fusedActivationFunction=RELU,
+    )
 
 
 def rows(graph: Trying) -> None:
     x = graph.rows
     weight, bias = graph.constant("dense", draw(5, 6)), graph.constant("dense bias", draw(5))
-    graph.tried("FULLY_CONNECTED", [x, weight, bias], [3, 5], "FullyConnectedOptions", fusedActivationFunction=RELU)
+    graph.tried(
+        "FULLY_CONNECTED",
+        [x, weight, bias],
+        [3, 5],
+        "FullyConnectedOptions",
+        fusedActivationFunction=RELU,
+    )
     graph.tried("FULLY_CONNECTED", [x, weight, -1], [3, 5], "FullyConnectedOptions")
-    for name in ("EXP", "TANH", "LOGISTIC", "ELU", "HARD_SWISH", "ABS", "FLOOR", "NEG", "SIN", "SQUARE", "RELU", "RELU6", "ROUND"):
+    for name in (
+        "EXP",
+        "TANH",
+        "LOGISTIC",
+        "ELU",
+        "HARD_SWISH",
+        "ABS",
+        "FLOOR",
+        "NEG",
+        "SIN",
+        "SQUARE",
+        "RELU",
+        "RELU6",
+        "ROUND",
+    ):
         graph.tried(name, [x], [3, 6])
     graph.tried("GELU", [x], [3, 6], "GeluOptions", approximate=False)
     graph.tried("LEAKY_RELU", [x], [3, 6], "LeakyReluOptions", alpha=0.2)
@@ -135,21 +209,54 @@ def rows(graph: Trying) -> None:
     inputs = [x, graph.numbers(0, 1), graph.numbers(2, 0), graph.numbers(1, 2)]
     graph.tried("STRIDED_SLICE", inputs, [2, 3], "StridedSliceOptions", **masks)
     last = [x, graph.numbers(-1, 0), graph.numbers(0, 6), graph.numbers(1, 1)]
-    graph.tried("STRIDED_SLICE", last, [6], "StridedSliceOptions", beginMask=0, endMask=0, shrinkAxisMask=1)
+    graph.tried(
+        "STRIDED_SLICE", last, [6], "StridedSliceOptions", beginMask=0, endMask=0, shrinkAxisMask=1
+    )
     graph.tried("ARG_MAX", [x, graph.numbers(1)], [3], "ArgMaxOptions", dtype="int64", outputType=4)
     graph.tried("CAST", [x], [3, 6], "CastOptions", dtype="int32", inDataType=0, outDataType=2)
-    graph.tried("GREATER", [x, graph.constant("nothing", np.zeros(6, np.float32))], [3, 6], "GreaterOptions", dtype="bool")
+    graph.tried(
+        "GREATER",
+        [x, graph.constant("nothing", np.zeros(6, np.float32))],
+        [3, 6],
+        "GreaterOptions",
+        dtype="bool",
+    )
     graph.tried("SUM", [x, graph.numbers(0)], [6], "ReducerOptions", keepDims=False)
-    graph.tried("CUMSUM", [x, graph.constant("along", np.array(1, np.int32))], [3, 6], "CumsumOptions", exclusive=False, reverse=False)
-    graph.tried("BATCH_MATMUL", [x, graph.constant("other", draw(6, 2))], [3, 2], "BatchMatMulOptions", adjX=False, adjY=False)
+    graph.tried(
+        "CUMSUM",
+        [x, graph.constant("along", np.array(1, np.int32))],
+        [3, 6],
+        "CumsumOptions",
+        exclusive=False,
+        reverse=False,
+    )
+    graph.tried(
+        "BATCH_MATMUL",
+        [x, graph.constant("other", draw(6, 2))],
+        [3, 2],
+        "BatchMatMulOptions",
+        adjX=False,
+        adjY=False,
+    )
     graph.tried("REVERSE_V2", [x, graph.numbers(1)], [3, 6], "ReverseV2Options")
     graph.tried("TILE", [x, graph.numbers(2, 1)], [6, 6], "TileOptions")
     left, right = (graph.tensor(side, [3, 3]) for side in ("left", "right"))
-    graph.op("SPLIT", [graph.constant("across", np.array(1, np.int32)), x], [left, right], "SplitOptions", numSplits=2)
+    graph.op(
+        "SPLIT",
+        [graph.constant("across", np.array(1, np.int32)), x],
+        [left, right],
+        "SplitOptions",
+        numSplits=2,
+    )
     lines = [graph.tensor(f"line {number}", [6]) for number in range(3)]
     graph.op("UNPACK", [x], lines, "UnpackOptions", num=3, axis=0)
     graph.outputs += [left, right, *lines]
-    graph.tried("EXPAND_DIMS", [x, graph.constant("where", np.array(1, np.int32))], [3, 1, 6], "ExpandDimsOptions")
+    graph.tried(
+        "EXPAND_DIMS",
+        [x, graph.constant("where", np.array(1, np.int32))],
+        [3, 1, 6],
+        "ExpandDimsOptions",
+    )
 
 
 @pytest.mark.parametrize("add", [convolutions, images, rows])
@@ -165,7 +272,9 @@ def test_operators_compute_what_litert_does(add, tmp_path, load):
 @pytest.mark.parametrize(("name", "least_db"), [("float", 100), ("half", 100), ("weights", 25)])
 def test_a_network_of_tensorflow_agrees(name, least_db, load):
     imported = load(FILES / f"small-{name}.tflite")
-    assert imported.engine.startswith("litert ") and [(one.name, one.shape) for one in imported.inputs] == [("image", (1, 16, 16, 3))]
+    assert imported.engine.startswith("litert ") and [
+        (one.name, one.shape) for one in imported.inputs
+    ] == [("image", (1, 16, 16, 3))]
     ours, theirs = both(imported, {"image": numbers.random((1, 16, 16, 3)).astype(np.float32)})
     assert snr_db(ours[0], theirs[0]) > least_db and theirs[0].std() > 0.02
 
@@ -195,34 +304,61 @@ def test_layers_have_the_names_and_values_of_the_file(load):
     found = list(imported.layers(imported.example))
     assert [operator for _, operator, _ in found][-2:] == ["FULLY_CONNECTED", "SOFTMAX"]
     np.testing.assert_array_equal(found[-1][2], imported.reference(imported.example)[0])
-    bindings = [binding for block in imported.module["main"].body.blocks for binding in block.bindings]
+    bindings = [
+        binding for block in imported.module["main"].body.blocks for binding in block.bindings
+    ]
     assert {layer_of(binding.var.name) for binding in bindings} >= {name for name, _, _ in found}
 
 
 def flattened(tmp_path) -> Path:
-    """A batch that is open, flattened as Keras does it: the shape of a tensor is taken apart and put together."""
+    """A batch that is open, flattened as Keras does it: the shape of a tensor is taken apart and
+    put together.
+    """
     graph = Graph()
     x = graph.tensor("x", [1, 2, 3], open_to=[-1, 2, 3])
-    shape, count, whole = graph.tensor("shape", [3], "int32"), graph.tensor("count", [], "int32"), graph.tensor("whole", [2], "int32")
-    flat, y = graph.tensor("flat", [1, 6], open_to=[-1, 6]), graph.tensor("y", [1, 4], open_to=[-1, 4])
-    at = [graph.constant(name, np.array([value], np.int32)) for name, value in (("begin", 0), ("end", 1), ("step", 1))]
+    shape, count, whole = (
+        graph.tensor("shape", [3], "int32"),
+        graph.tensor("count", [], "int32"),
+        graph.tensor("whole", [2], "int32"),
+    )
+    flat, y = (
+        graph.tensor("flat", [1, 6], open_to=[-1, 6]),
+        graph.tensor("y", [1, 4], open_to=[-1, 4]),
+    )
+    at = [
+        graph.constant(name, np.array([value], np.int32))
+        for name, value in (("begin", 0), ("end", 1), ("step", 1))
+    ]
     graph.op("SHAPE", [x], [shape], "ShapeOptions", outType=2)
     graph.op("STRIDED_SLICE", [shape, *at], [count], "StridedSliceOptions", shrinkAxisMask=1)
-    graph.op("PACK", [count, graph.constant("six", np.array(6, np.int32))], [whole], "PackOptions", valuesCount=2)
+    graph.op(
+        "PACK",
+        [count, graph.constant("six", np.array(6, np.int32))],
+        [whole],
+        "PackOptions",
+        valuesCount=2,
+    )
     graph.op("RESHAPE", [x, whole], [flat])
-    graph.op("FULLY_CONNECTED", [flat, graph.constant("w", draw(4, 6)), -1], [y], "FullyConnectedOptions")
+    graph.op(
+        "FULLY_CONNECTED", [flat, graph.constant("w", draw(4, 6)), -1], [y], "FullyConnectedOptions"
+    )
     return graph.save(tmp_path / "flat.tflite", [x], [y])
 
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_batch_that_is_left_open_is_one_or_what_is_said(batch, tmp_path, load):
     imported = load(flattened(tmp_path), **({"x": (batch, 2, 3)} if batch > 1 else {}))
-    assert imported.inputs == (TensorSpec("x", (batch, 2, 3), "float32"),) and bool(imported.fixed) == (batch == 1)
+    assert imported.inputs == (TensorSpec("x", (batch, 2, 3), "float32"),) and bool(
+        imported.fixed
+    ) == (batch == 1)
     ours, theirs = both(imported)
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("shapes", "words"), [({"x": (1, 2, 4)}, "has ['any', 2, 3] there"), ({"y": (1, 2)}, "has no input 'y'")])
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [({"x": (1, 2, 4)}, "has ['any', 2, 3] there"), ({"y": (1, 2)}, "has no input 'y'")],
+)
 def test_a_shape_that_does_not_fit_is_refused(shapes, words, tmp_path, load):
     with pytest.raises(ModelError) as caught:
         load(flattened(tmp_path), **shapes)
@@ -231,7 +367,11 @@ def test_a_shape_that_does_not_fit_is_refused(shapes, words, tmp_path, load):
 
 def refused(tmp_path, **named) -> Graph:
     graph = Graph()
-    x, y, z = graph.tensor("x", [4]), graph.tensor("y", [4]), graph.tensor("z", [4], scale=named.get("scale"))
+    x, y, z = (
+        graph.tensor("x", [4]),
+        graph.tensor("y", [4]),
+        graph.tensor("z", [4], scale=named.get("scale")),
+    )
     graph.op(named["name"], [x], [y], custom=named.get("custom", ""))
     graph.op("RELU", [y], [z])
     return graph.save(tmp_path / "refused.tflite", [x], [z])
@@ -239,17 +379,29 @@ def refused(tmp_path, **named) -> Graph:
 
 def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     path = refused(tmp_path, name="CUSTOM", custom="FlexErf")
-    with pytest.raises(ModelError, match="uses 1 operator that cannot be imported: custom FlexErf") as caught:
+    with pytest.raises(
+        ModelError, match="uses 1 operator that cannot be imported: custom FlexErf"
+    ) as caught:
         load(path)
     assert "custom FlexErf x1 (y)" in caught.value.why and "tf2onnx" in caught.value.fix
     said = summary.before_import(Model("m", str(path)))
-    assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [one.nodes for one in said.problems] == [("y",)]
+    assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [
+        one.nodes for one in said.problems
+    ] == [("y",)]
 
 
 def test_a_quantized_tensor_where_tvm_has_none_is_refused(tmp_path, load):
     graph = Graph()
-    x, y = graph.tensor("x", [1, 2, 3, 4], "int8", 0.1, 3), graph.tensor("y", [1, 3, 2, 4], "int8", 0.2, 3)
-    graph.op("TRANSPOSE", [x, graph.constant("axes", np.array([0, 2, 1, 3], np.int32))], [y], "TransposeOptions")
+    x, y = (
+        graph.tensor("x", [1, 2, 3, 4], "int8", 0.1, 3),
+        graph.tensor("y", [1, 3, 2, 4], "int8", 0.2, 3),
+    )
+    graph.op(
+        "TRANSPOSE",
+        [x, graph.constant("axes", np.array([0, 2, 1, 3], np.int32))],
+        [y],
+        "TransposeOptions",
+    )
     with pytest.raises(ModelError, match="TRANSPOSE of tensors of several scales"):
         load(graph.save(tmp_path / "scales.tflite", [x], [y]))
 
@@ -277,7 +429,11 @@ def test_two_tensors_of_one_name_are_refused(tmp_path, load):
 @pytest.mark.parametrize("cut", [3, 20, 500, -200, -1])
 def test_a_file_that_is_cut_off_or_none_is_refused(cut, tmp_path, load):
     path = tmp_path / "cut.tflite"
-    path.write_bytes((FILES / "small-float.tflite").read_bytes()[:cut] if cut > 3 or cut < -1 else b"PK\x03\x04 and more")
+    path.write_bytes(
+        (FILES / "small-float.tflite").read_bytes()[:cut]
+        if cut > 3 or cut < -1
+        else b"PK\x03\x04 and more"
+    )
     with pytest.raises(ModelError, match="TFLite file"):
         load(path)
 
@@ -291,4 +447,6 @@ def test_without_its_packages_the_error_says_what_to_install(monkeypatch, load):
 
 def test_types_are_the_files(tmp_path):
     with pytest.raises(ModelError, match="fixes its element types"):
-        importers.load(Model("m", str(FILES / "small-float.tflite"), dtypes={"": "float16"}), tmp_path)
+        importers.load(
+            Model("m", str(FILES / "small-float.tflite"), dtypes={"": "float16"}), tmp_path
+        )

@@ -1,4 +1,6 @@
-"""Forms of torch that TVM's importer has read wrongly, for the tests of every route that torch takes."""
+"""Forms of torch that TVM's importer has read wrongly, for the tests of every route that torch
+takes.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,26 @@ INDEXING = pytest.mark.parametrize(
         lambda x: x.index_fill(2, LATER, 3.0),
     ],
     ids=[
-        *("x[:, -1]", "x[..., -1]", "x[1, -2]", "x[:, 2]", "x[:, [-1, 0]]", "x[[-1, 0], [1, -2]]", "x[:, -3:]", "flip", "roll"),
+        *(
+            "x[:, -1]",
+            "x[..., -1]",
+            "x[1, -2]",
+            "x[:, 2]",
+            "x[:, [-1, 0]]",
+            "x[[-1, 0], [1, -2]]",
+            "x[:, -3:]",
+            "flip",
+            "roll",
+        ),
         *("x[:, :-1]", "index_select", "gather", "select_scatter"),
-        *("x[:, i, j]", "x[i, :, j]", "x[:, i of rows, j]", "x[i of rows, j]", "x[:, i of rows, j of rows]", "x[i] = rows"),
+        *(
+            "x[:, i, j]",
+            "x[i, :, j]",
+            "x[:, i of rows, j]",
+            "x[i of rows, j]",
+            "x[:, i of rows, j of rows]",
+            "x[i] = rows",
+        ),
         *(
             "x[i, j] = number",
             "x[:, i] = rows",

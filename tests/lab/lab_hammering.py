@@ -1,4 +1,6 @@
-"""A lab under load whose server is killed again and again, with the boards as witnesses of who has them."""
+"""A lab under load whose server is killed again and again, with the boards as witnesses of who has
+them.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ class SimulatedBoard(threading.Thread):
             if match_key != self.match_key:
                 return False
             holder = self.witness.held.get(self.board)
-            self.witness.found.lent_twice += (holder is not None and holder != lease) or not self.idle.is_set()
+            self.witness.found.lent_twice += (
+                holder is not None and holder != lease
+            ) or not self.idle.is_set()
             self.witness.found.sessions += 1
             self.idle.clear()
             self.match_key = ""
@@ -122,7 +126,9 @@ class SimulatedBoard(threading.Thread):
 class Person(threading.Thread):
     """Leases boards, uses them, and gives them back; knows what was acknowledged."""
 
-    def __init__(self, lab: Lab, witness: Witness, boards: dict[int, SimulatedBoard], seed: int) -> None:
+    def __init__(
+        self, lab: Lab, witness: Witness, boards: dict[int, SimulatedBoard], seed: int
+    ) -> None:
         super().__init__(daemon=True)
         self.lab, self.witness, self.boards, self.draw = lab, witness, boards, random.Random(seed)
 
@@ -158,7 +164,9 @@ class Person(threading.Thread):
         for _ in range(self.draw.randrange(3)):
             self._session(lease)
             again = self._ask("lease", lease=number)["lease"]
-            self.witness.found.lost += again["state"] != "active" or again["boards"] != lease["boards"]
+            self.witness.found.lost += (
+                again["state"] != "active" or again["boards"] != lease["boards"]
+            )
         self.witness.let_go(lease)
         with contextlib.suppress(FarmError):  # asked twice, if the answer to the first was lost
             self._ask("end", lease=number)
@@ -206,10 +214,20 @@ def requested(port: int, key: str, witness: Witness) -> list[Any] | None:
     return None
 
 
-def hammer(lab: Lab, kills: int, meanwhile: Callable[[int], None] = lambda _: None, people: int = 6, boards: int = 8) -> Found:
-    """Kill the server `kills` times at random moments under load, and start it again; say what was seen."""
+def hammer(
+    lab: Lab,
+    kills: int,
+    meanwhile: Callable[[int], None] = lambda _: None,
+    people: int = 6,
+    boards: int = 8,
+) -> Found:
+    """Kill the server `kills` times at random moments under load, and start it again; say what was
+    seen.
+    """
     witness = Witness()
-    simulated = {9000 + number: SimulatedBoard(lab, witness, 9000 + number) for number in range(boards)}
+    simulated = {
+        9000 + number: SimulatedBoard(lab, witness, 9000 + number) for number in range(boards)
+    }
     threads: list[threading.Thread] = [*simulated.values()]
     threads += [Person(lab, witness, simulated, number) for number in range(people)]
     threads += [Stranger(lab, witness, simulated) for _ in range(3)]
@@ -252,7 +270,10 @@ def _accounted(lab: Lab, witness: Witness) -> Found:
     numbers = [event["number"] for event in events]
     found.events_lost += numbers != list(range(1, len(numbers) + 1))
     of = Counter((event["what"], event["lease"]) for event in events)
-    found.events_lost += sum(of["lease-granted", number] != 1 or of["lease-queued", number] != 1 for number in witness.granted)
+    found.events_lost += sum(
+        of["lease-granted", number] != 1 or of["lease-queued", number] != 1
+        for number in witness.granted
+    )
     found.events_lost += sum(of["lease-released", number] != 1 for number in witness.ended)
     if "Traceback" in lab.said:
         found.crashed.append(lab.said)

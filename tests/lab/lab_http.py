@@ -56,9 +56,13 @@ class Paged:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def ask(self, method: str, path: str, body: Any = None, unix: bool = False, **headers: str) -> Answer:
+    def ask(
+        self, method: str, path: str, body: Any = None, unix: bool = False, **headers: str
+    ) -> Answer:
         connection = (
-            _OfUnix(self.lab.folder / "lab" / "http.sock") if unix else http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            _OfUnix(self.lab.folder / "lab" / "http.sock")
+            if unix
+            else http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         )
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookie and not unix:
@@ -70,7 +74,11 @@ class Paged:
         with contextlib.closing(connection):
             connection.request(method, path, data, sent)
             found = connection.getresponse()
-            return Answer(found.status, {name.lower(): value for name, value in found.getheaders()}, found.read())
+            return Answer(
+                found.status,
+                {name.lower(): value for name, value in found.getheaders()},
+                found.read(),
+            )
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, **headers)
@@ -92,7 +100,9 @@ class Events:
 
     def __init__(self, port: int, path: str, **headers: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        self._connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        self._connection.request(
+            "GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
         self._answer = self._connection.getresponse()
         assert self._answer.status == 200, self._answer.read()
 

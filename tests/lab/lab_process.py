@@ -1,4 +1,6 @@
-"""The lab's server as a process, and boards of it: connections that offer themselves as TVM's servers do."""
+"""The lab's server as a process, and boards of it: connections that offer themselves as TVM's
+servers do.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,32 @@ class Lab:
 
     @property
     def said(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("serve-*.log")))
+        return "".join(
+            path.read_text(errors="replace") for path in sorted(self.folder.glob("serve-*.log"))
+        )
 
     def start(self) -> Lab:
         self.starts += 1
         log = self.folder / f"serve-{self.starts:04d}.log"
-        command = [sys.executable, "-m", "farm", "lab", "serve", "--port", str(self.port), *self.options]
+        command = [
+            sys.executable,
+            "-m",
+            "farm",
+            "lab",
+            "serve",
+            "--port",
+            str(self.port),
+            *self.options,
+        ]
         with log.open("wb") as output:
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment)
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
+            )
         child = self.child
-        found = wait_until(lambda: re.search(r"lab on \S+:(\d+),", log.read_text()) or child.poll() is not None, "the lab")
+        found = wait_until(
+            lambda: re.search(r"lab on \S+:(\d+),", log.read_text()) or child.poll() is not None,
+            "the lab",
+        )
         assert found is not True, log.read_text()
         self.port = int(found[1])
         return self
@@ -63,16 +81,25 @@ class Lab:
         return LabClient(self.socket)
 
     def farm(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "farm", "lab", *words], capture_output=True, text=True, env=self.environment)
+        return subprocess.run(
+            [sys.executable, "-m", "farm", "lab", *words],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+        )
 
     def started(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "farm", "lab", *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment
+        )
 
 
 @contextlib.contextmanager
 def lab(*options: str, inventory: str = "") -> Iterator[Lab]:
-    """A running server, for as long as the block lasts. Its folder is short, for the path of its socket."""
+    """A running server, for as long as the block lasts. Its folder is short, for the path of its
+    socket.
+    """
     folder = Path(tempfile.mkdtemp(prefix="farm-lab-", dir="/tmp"))
     try:
         if inventory:

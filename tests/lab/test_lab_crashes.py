@@ -1,4 +1,6 @@
-"""The lab's server killed at random points under load: nothing acknowledged is lost, no board is lent twice."""
+"""The lab's server killed at random points under load: nothing acknowledged is lost, no board is
+lent twice.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,24 @@ def test_a_server_that_is_killed_under_load_loses_nothing_and_lends_no_board_twi
     assert found.kills == 5 and found.leases > 10 and found.sessions > 10
 
 
-@pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
+@pytest.mark.skipif(
+    binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql"
+)
 def test_a_server_with_postgresql_is_killed_and_postgresql_too() -> None:
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
+    pytest.importorskip(
+        "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
+    )
     with (
-        tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
+        ) as folder,
         postgres_server(Path(folder)) as server,
         lab(inventory=f'[lab]\nstore = "{server.url}"\n') as one,
     ):
-        found = hammer(one, kills=3, meanwhile=lambda number: server.restart("immediate" if number % 2 else "fast"))
+        found = hammer(
+            one,
+            kills=3,
+            meanwhile=lambda number: server.restart("immediate" if number % 2 else "fast"),
+        )
     assert not found.wrong, found
     assert found.kills == 3 and found.leases > 3

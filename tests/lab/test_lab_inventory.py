@@ -37,9 +37,18 @@ def path(tmp_path: Path) -> Path:
 def test_a_whole_file_is_read(path: Path) -> None:
     path.write_text(WHOLE)
     settings = read_settings(path)
-    assert (settings.store, settings.tracker, settings.people) == (str(path.parent / "kept/lab.sqlite"), ("::1", 9200), "group")
+    assert (settings.store, settings.tracker, settings.people) == (
+        str(path.parent / "kept/lab.sqlite"),
+        ("::1", 9200),
+        "group",
+    )
     rules = settings.rules
-    assert (rules.implicit_rank, rules.aging_s, rules.share("alice"), rules.share("bob")) == ("ci", 600.0, 2.5, 1.0)
+    assert (rules.implicit_rank, rules.aging_s, rules.share("alice"), rules.share("bob")) == (
+        "ci",
+        600.0,
+        2.5,
+        1.0,
+    )
     assert (rules.classes["batch"], rules.classes["ci"]) == (LeaseClass(28800.0, 3), LeaseClass())
     assert settings.boards == (KnownBoard("pi5-07", "pi5", "192.168.7.7:9090", ("fan",)),)
 
@@ -65,9 +74,17 @@ def test_without_a_file_everything_has_its_usual_value() -> None:
         ("[lab.classes.ci]\nboards = -1\n", 2, "boards: this is to be a whole number"),
         ("[lab.owners.a]\nshare = 0\n", 2, "share: this is to be a number above 0"),
         ("[lab.boards.a]\nkind = 'pi5'\n", 1, "the board 'a' needs the key 'address'"),
-        ("[lab.boards.a]\nkind = 'pi5'\naddress = 'x:1'\ntags = 'fan'\n", 4, "tags: this is to be a list of texts"),
+        (
+            "[lab.boards.a]\nkind = 'pi5'\naddress = 'x:1'\ntags = 'fan'\n",
+            4,
+            "tags: this is to be a list of texts",
+        ),
         ("[lab.boards.a]\nkind='p'\naddress='x:1'\n[lab.boards.a]\nkind='p'\n", 4, ""),
-        ("[lab.boards.a]\nkind='p'\naddress='x:1'\n[lab.boards.b]\nkind='p'\naddress='x:1'\n", 4, "the boards 'a' and 'b' are one"),
+        (
+            "[lab.boards.a]\nkind='p'\naddress='x:1'\n[lab.boards.b]\nkind='p'\naddress='x:1'\n",
+            4,
+            "the boards 'a' and 'b' are one",
+        ),
         ("[lab.boards]\na = 3\n", 2, "lab.boards.a is a table"),
     ],
 )

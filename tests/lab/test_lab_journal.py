@@ -1,4 +1,6 @@
-"""What the lab keeps: read back as it was, in a file and on a real PostgreSQL server; and what the tables refuse."""
+"""What the lab keeps: read back as it was, in a file and on a real PostgreSQL server; and what the
+tables refuse.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,21 @@ from farm.store import RunStore
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
+    pytest.importorskip(
+        "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
+    )
     with (
-        tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
+        ) as folder,
         postgres_server(Path(folder)) as one,
     ):
         yield one
 
 
-NO_SERVER = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
+NO_SERVER = pytest.mark.skipif(
+    binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql"
+)
 
 
 @pytest.fixture(params=["file", pytest.param("server", marks=NO_SERVER)])
@@ -63,7 +71,9 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
     lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
     for name in ("a", "b"):
         lab.board_idle(name, "pi5", 1.0)
-    both = lab.request(request_of("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0)
+    both = lab.request(
+        request_of("ann", count=2, labels={"commit": "e\udcff1"}, nonce="n"), "key-1", 2.0
+    )
     short = lab.request(request_of("bob"), "key-2", 3.0)
     lab.end(both.number, Caller("ann"), 4.0, "done")
     later = lab.request(request_of("eve", count=2), "key-3", 5.0)
@@ -78,7 +88,12 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
     assert (past.kinds, past.used, past.next_lease) == (["pi5"], {"ann": (4.0, 4.0)}, 4)
     events = journal.events(0, 100)
     assert [event.number for event in events] == list(range(1, past.next_event))
-    assert [event.what for event in events][-4:] == ["lease-queued", "lease-released", "lease-granted", "lease-queued"]
+    assert [event.what for event in events][-4:] == [
+        "lease-queued",
+        "lease-released",
+        "lease-granted",
+        "lease-queued",
+    ]
     assert journal.events(events[-2].number, 100) == events[-1:]
 
 
@@ -91,7 +106,9 @@ def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place
     forged = Batch(leases={9: dataclasses.replace(first, number=9)})
     with pytest.raises(FarmError, match=r"(?i)unique"):
         journal.write(forged)
-    assert [one.number for one in Journal(place).open().leases] == [first.number], "all of a batch, or nothing"
+    assert [one.number for one in Journal(place).open().leases] == [first.number], (
+        "all of a batch, or nothing"
+    )
     lab.end(first.number, Caller("ann"), 3.0)
     lab.request(request_of("bob"), "key-2", 3.0)
     journal = Journal(place)

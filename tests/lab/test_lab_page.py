@@ -1,4 +1,6 @@
-"""The lab's page in a real browser: Chromium, with a real server that has 1,000 boards and 50 leases."""
+"""The lab's page in a real browser: Chromium, with a real server that has 1,000 boards and 50
+leases.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,13 @@ DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 BOARDS, KINDS, LEASES, WAITING = 1000, 10, 50, 5
 NASTY = '<img src=x onerror="document.title=1">\x1b[31m\u202e{{7*7}}'
 CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
-INVENTORY = '[lab]\n[lab.boards.quiet-1]\nkind = "k1"\naddress = "192.168.7.7:9090"\ntags = ["quiet", "fan"]\n'
+in_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
+)
+INVENTORY = (
+    '[lab]\n[lab.boards.quiet-1]\nkind = "k1"\naddress = "192.168.7.7:9090"\ntags = ["quiet", '
+    '"fan"]\n'
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Paged]:
-    """A lab of 1,000 boards, one whose kind means harm, and one that is away; of 50 leases, and some that wait."""
+    """A lab of 1,000 boards, one whose kind means harm, and one that is away; of 50 leases, and
+    some that wait.
+    """
     with paged(inventory=INVENTORY) as one:
         wires = [Wire(one.lab.port) for _ in range(KINDS)]
         for index, wire in enumerate(wires):
@@ -56,7 +65,10 @@ def large() -> Iterator[Paged]:
             assert one.ask("POST", "/api/1/leases", wanted, unix=True).status == 201
         for _ in range(WAITING):
             wanted = {"kind": "k1", "for_s": 60, "count": 101, "labels": {"why": NASTY}}
-            assert one.ask("POST", "/api/1/leases", wanted, unix=True).json["lease"]["state"] == "queued"
+            assert (
+                one.ask("POST", "/api/1/leases", wanted, unix=True).json["lease"]["state"]
+                == "queued"
+            )
         yield one
         ended.set()
         alive.join()
@@ -80,7 +92,9 @@ def small() -> Iterator[Paged]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens pages; in the end nothing was asked of elsewhere, and the console has nothing but lost connections and refused input."""
+    """Opens pages; in the end nothing was asked of elsewhere, and the console has nothing but lost
+    connections and refused input.
+    """
     contexts, asked, said = [], [], []
 
     def show(url: str, context: Any = None, **options: Any) -> Any:
@@ -106,32 +120,44 @@ def row_of(page: Any, board: str) -> Any:
 
 
 def requested(served: Paged, **more: Any) -> int:
-    return int(served.ask("POST", "/api/1/leases", {"kind": "pi5", "for_s": 600, **more}, unix=True).json["lease"]["lease"])
+    return int(
+        served.ask("POST", "/api/1/leases", {"kind": "pi5", "for_s": 600, **more}, unix=True).json[
+            "lease"
+        ]["lease"]
+    )
 
 
 @in_browser
 @pytest.mark.parametrize("path", ["/", "/use", "/board?name=quiet-1"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_accessibility_checker_finds_nothing(large: Paged, opened: Callable[..., Any], path: str, scheme: str, size: Any) -> None:
+def test_the_accessibility_checker_finds_nothing(
+    large: Paged, opened: Callable[..., Any], path: str, scheme: str, size: Any
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     page = opened(large.link(), viewport=size, color_scheme=scheme)
     page.goto(large.url + path)
     found = Axe().run(page).response
     assert len(found["passes"]) > 15
-    assert [(one["impact"], one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert [
+        (one["impact"], one["id"], one["nodes"][0]["html"]) for one in found["violations"]
+    ] == []
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 @in_browser
-def test_a_thousand_boards_and_what_they_are_called_are_shown_and_do_no_harm(large: Paged, opened: Callable[..., Any]) -> None:
+def test_a_thousand_boards_and_what_they_are_called_are_shown_and_do_no_harm(
+    large: Paged, opened: Callable[..., Any]
+) -> None:
     page = opened(large.url)
     assert page.locator(".boards tbody tr").count() == BOARDS + 2
     assert page.locator(".boards tbody tr", has_text="leased").count() == LEASES
     assert page.title() == "Lab" and page.locator("img").count() == 0
     kinds = page.locator("#content h3").all_inner_texts()
-    assert any('<img src=x onerror="document.title=1">\\u202e{{7*7}}' in kind for kind in kinds), kinds
+    assert any('<img src=x onerror="document.title=1">\\u202e{{7*7}}' in kind for kind in kinds), (
+        kinds
+    )
     assert "quiet-1" in page.inner_text("#hands") and "away" in page.inner_text("#hands")
     assert page.locator("#queue tbody tr").count() == WAITING
     assert "101 of k1 wanted, 100 connected" in page.inner_text("#queue")
@@ -141,7 +167,9 @@ def test_a_thousand_boards_and_what_they_are_called_are_shown_and_do_no_harm(lar
 
 
 @in_browser
-def test_without_javascript_all_is_there_and_the_buttons_work(small: Paged, opened: Callable[..., Any]) -> None:
+def test_without_javascript_all_is_there_and_the_buttons_work(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     board = Board(small.lab.port)
     page = opened(small.link(), java_script_enabled=False)
     page.get_by_label("For").fill("30m")
@@ -152,7 +180,9 @@ def test_without_javascript_all_is_there_and_the_buttons_work(small: Paged, open
     assert small.get("/api/1/leases").json["leases"][0]["ends_at"] == pytest.approx(before + 3600)
     page.get_by_role("button", name="Extend lease 1 by an hour").click()
     assert page.locator("h1").inner_text() == "2h30m is too long for a lease of class interactive"
-    assert "its longest is 2h" in page.inner_text("main") and "What to do: " in page.inner_text("main")
+    assert "its longest is 2h" in page.inner_text("main") and "What to do: " in page.inner_text(
+        "main"
+    )
     page.get_by_role("link", name="Back to the lab").click()
     page.get_by_role("button", name="Give back lease 1").click()
     assert "You have no boards" in page.inner_text("#mine")
@@ -168,11 +198,16 @@ def test_who_is_not_known_reads_only(small: Paged, opened: Callable[..., Any]) -
     assert page.locator("#content button").count() == 0 and key not in page.content()
     assert "farm lab page" in page.inner_text("#mine")
     known = opened(small.link())
-    assert key in known.content() and known.get_by_role("button", name=f"Give back lease {number}").is_visible()
+    assert (
+        key in known.content()
+        and known.get_by_role("button", name=f"Give back lease {number}").is_visible()
+    )
 
 
 @in_browser
-def test_two_tabs_follow_the_lab_and_keep_the_focus(small: Paged, opened: Callable[..., Any]) -> None:
+def test_two_tabs_follow_the_lab_and_keep_the_focus(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     board = Board(small.lab.port)
     first = opened(small.link())
     second = opened(small.url, first.context)
@@ -189,7 +224,9 @@ def test_two_tabs_follow_the_lab_and_keep_the_focus(small: Paged, opened: Callab
 
 
 @in_browser
-def test_a_session_of_tvms_client_which_makes_no_event_is_shown_too(small: Paged, opened: Callable[..., Any]) -> None:
+def test_a_session_of_tvms_client_which_makes_no_event_is_shown_too(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     board, client = Board(small.lab.port), Wire(small.lab.port)
     page = opened(small.url)
     page.get_by_text("live", exact=True).wait_for()
@@ -200,7 +237,9 @@ def test_a_session_of_tvms_client_which_makes_no_event_is_shown_too(small: Paged
 
 
 @in_browser
-def test_a_new_board_appears_and_one_that_left_goes(small: Paged, opened: Callable[..., Any]) -> None:
+def test_a_new_board_appears_and_one_that_left_goes(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     first = Board(small.lab.port)
     page = opened(small.url)
     page.get_by_text("live", exact=True).wait_for()
@@ -211,7 +250,9 @@ def test_a_new_board_appears_and_one_that_left_goes(small: Paged, opened: Callab
 
 
 @in_browser
-def test_a_page_whose_connection_was_cut_catches_up(small: Paged, opened: Callable[..., Any]) -> None:
+def test_a_page_whose_connection_was_cut_catches_up(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     board = Board(small.lab.port)
     page = opened(small.url)
     page.get_by_text("live", exact=True).wait_for()
@@ -231,12 +272,17 @@ def test_a_page_whose_connection_was_cut_catches_up(small: Paged, opened: Callab
 
 
 @in_browser
-def test_the_day_and_a_boards_page_show_who_had_it(small: Paged, opened: Callable[..., Any]) -> None:
+def test_the_day_and_a_boards_page_show_who_had_it(
+    small: Paged, opened: Callable[..., Any]
+) -> None:
     board = Board(small.lab.port)
     number = requested(small)
     page = opened(f"{small.url}/use")
     assert page.locator(".day rect").bounding_box()["width"] > 2
-    assert page.locator(".day rect").count() == 1 and f"lease {number}" in page.locator(".day rect title").inner_html()
+    assert (
+        page.locator(".day rect").count() == 1
+        and f"lease {number}" in page.locator(".day rect title").inner_html()
+    )
     page.get_by_role("link", name=board.name).click()
     page.wait_for_selector("#facts-title")
     assert "leased" in page.inner_text("dl") and "lease-granted" in page.inner_text("main")
@@ -246,7 +292,9 @@ def test_the_pages_answer_at_a_thousand_boards(large: Paged) -> None:
     for path in ("/", "/use", "/board?name=quiet-1", "/metrics", "/api/1/boards"):
         started = time.monotonic()
         assert large.get(path).status == 200
-        assert time.monotonic() - started < 10, path  # of a busy machine; a figure is in docs/how-to/lab.md
+        assert time.monotonic() - started < 10, (
+            path
+        )  # of a busy machine; a figure is in docs/how-to/lab.md
 
 
 def test_a_change_of_one_board_sends_one_row(large: Paged) -> None:
@@ -254,7 +302,10 @@ def test_a_change_of_one_board_sends_one_row(large: Paged) -> None:
     assert version
     client = Wire(large.lab.port)
     assert client.ask([REQUEST, "k9", "", 1])[0] == 0
-    changed = wait_until(lambda: large.get(f"/changes?version={version[1]}").json["parts"].keys() - {"mine"}, "a change")
+    changed = wait_until(
+        lambda: large.get(f"/changes?version={version[1]}").json["parts"].keys() - {"mine"},
+        "a change",
+    )
     assert len([name for name in changed if name.startswith("b")]) == 1
     assert large.get("/changes?version=old.1").json["parts"] is None
     client.close()
@@ -263,7 +314,10 @@ def test_a_change_of_one_board_sends_one_row(large: Paged) -> None:
 def test_an_unknown_board_has_a_page_that_says_so(small: Paged) -> None:
     answer = small.get("/board?name=pi9", Accept="text/html")
     assert answer.status == 404 and "there is no board &#39;pi9&#39;" in answer.text
-    assert "default-src 'none'" in answer.headers["content-security-policy"] and answer.headers["x-frame-options"] == "DENY"
+    assert (
+        "default-src 'none'" in answer.headers["content-security-policy"]
+        and answer.headers["x-frame-options"] == "DENY"
+    )
 
 
 def test_the_numbers_count_boards_leases_and_the_queue(small: Paged) -> None:
@@ -290,10 +344,17 @@ def stretch(board: str, owner: str, since: float, until: float | None) -> Stretc
 
 def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:
     hour, now = 3600.0, 100 * 3600.0
-    found = [stretch("a", "eve", now - 30 * hour, now - 23 * hour), stretch("a", "bob", now - hour, None), stretch("b", "bob", 0, hour)]
+    found = [
+        stretch("a", "eve", now - 30 * hour, now - 23 * hour),
+        stretch("a", "bob", now - hour, None),
+        stretch("b", "bob", 0, hour),
+    ]
     [row] = day(found, now - 24 * hour, now)
     assert (row.board, row.used_s) == ("a", 2 * hour)
-    assert [(one.at, one.width, one.stretch.owner) for one in row.bars] == [(0, 60, "eve"), (1380, 60, "bob")]
+    assert [(one.at, one.width, one.stretch.owner) for one in row.bars] == [
+        (0, 60, "eve"),
+        (1380, 60, "bob"),
+    ]
     assert row.bars[0].colour != row.bars[1].colour
 
 
@@ -306,12 +367,20 @@ def test_a_bar_of_a_moment_can_be_seen_and_stays_within_the_day() -> None:
 
 def test_the_hours_of_a_board_say_how_much_of_each_it_was_used() -> None:
     hour, now = 3600.0, 100 * 3600.0
-    found = [stretch("a", "bob", now - 2 * hour, None), stretch("a", "bob", now - 40 * hour, now - 23.5 * hour), stretch("b", "bob", 0, 1)]
+    found = [
+        stretch("a", "bob", now - 2 * hour, None),
+        stretch("a", "bob", now - 40 * hour, now - 23.5 * hour),
+        stretch("b", "bob", 0, 1),
+    ]
     assert sparks(found[:2], now) == {"a": "4" + 21 * "0" + "99"}
-    assert [(one.owner, one.board_s, one.leases) for one in uses(found[:2], now - 24 * hour, now)] == [("bob", 2.5 * hour, 1)]
+    assert [
+        (one.owner, one.board_s, one.leases) for one in uses(found[:2], now - 24 * hour, now)
+    ] == [("bob", 2.5 * hour, 1)]
 
 
-def test_the_page_needs_its_library_and_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_needs_its_library_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     from farm.commands.lab import lab

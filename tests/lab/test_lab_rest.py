@@ -42,18 +42,37 @@ def checked(body: dict[str, Any], name: str) -> dict[str, Any]:
     return body
 
 
-def test_what_is_there_can_be_read_by_anyone_on_this_machine_and_fits_its_schema(served: Paged) -> None:
+def test_what_is_there_can_be_read_by_anyone_on_this_machine_and_fits_its_schema(
+    served: Paged,
+) -> None:
     board, other = Board(served.lab.port), Board(served.lab.port, "pi4", 9091)
     held = served.ask("POST", "/api/1/leases", WISH, unix=True)
     waits = served.ask("POST", "/api/1/leases", WISH, unix=True)
     assert (held.status, waits.status) == (201, 201)
     lease, waiting = (checked(one.json, "lab_lease")["lease"] for one in (held, waits))
-    assert (lease["state"], lease["boards"], lease["owner"], waiting["state"]) == ("active", [board.name], ME, "queued")
+    assert (lease["state"], lease["boards"], lease["owner"], waiting["state"]) == (
+        "active",
+        [board.name],
+        ME,
+        "queued",
+    )
     boards = checked(served.get("/api/1/boards").json, "lab_boards")["boards"]
-    assert [(one["name"], one["use"], one["owner"]) for one in boards] == [(other.name, "free", ""), (board.name, "leased", ME)]
-    assert [one["name"] for one in served.get("/api/1/boards?kind=pi4").json["boards"]] == [other.name]
-    assert checked(served.get(f"/api/1/boards/{quote(board.name)}").json, "lab_board")["board"]["lease"] == lease["lease"]
-    assert [one["lease"] for one in checked(served.get("/api/1/leases").json, "lab_leases")["leases"]] == [lease["lease"], waiting["lease"]]
+    assert [(one["name"], one["use"], one["owner"]) for one in boards] == [
+        (other.name, "free", ""),
+        (board.name, "leased", ME),
+    ]
+    assert [one["name"] for one in served.get("/api/1/boards?kind=pi4").json["boards"]] == [
+        other.name
+    ]
+    assert (
+        checked(served.get(f"/api/1/boards/{quote(board.name)}").json, "lab_board")["board"][
+            "lease"
+        ]
+        == lease["lease"]
+    )
+    assert [
+        one["lease"] for one in checked(served.get("/api/1/leases").json, "lab_leases")["leases"]
+    ] == [lease["lease"], waiting["lease"]]
     [queued] = checked(served.get("/api/1/queue").json, "lab_leases")["leases"]
     assert (queued["lease"], queued["queue"]["place"]) == (waiting["lease"], 1)
     events = checked(served.get("/api/1/events?since=1").json, "lab_events")["events"]
@@ -71,9 +90,14 @@ def test_a_lease_is_extended_and_ended_by_its_owner(served: Paged) -> None:
     before = served.get(f"/api/1/leases/{number}").json["lease"]["ends_at"]
     extended = served.ask("PATCH", f"/api/1/leases/{number}", {"by_s": 60}, unix=True)
     assert checked(extended.json, "lab_lease")["lease"]["ends_at"] == pytest.approx(before + 60)
-    assert served.ask("PATCH", f"/api/1/leases/{number}", {"heartbeat": True}, unix=True).status == 200
+    assert (
+        served.ask("PATCH", f"/api/1/leases/{number}", {"heartbeat": True}, unix=True).status == 200
+    )
     too_long = served.ask("PATCH", f"/api/1/leases/{number}", {"by_s": 7200}, unix=True)
-    assert too_long.status == 400 and checked(too_long.json, "error")["error"]["why"] == "its longest is 1h"
+    assert (
+        too_long.status == 400
+        and checked(too_long.json, "error")["error"]["why"] == "its longest is 1h"
+    )
     ended = served.ask("DELETE", f"/api/1/leases/{number}", unix=True)
     assert ended.json["lease"]["state"] == "released"
     assert served.get(f"/api/1/boards/{quote(board.name)}").json["board"]["use"] == "free"
@@ -92,15 +116,29 @@ def test_a_lease_is_extended_and_ended_by_its_owner(served: Paged) -> None:
         ("GET", "/api/1/schemas/labs", None, 404, "there is no schema 'labs'"),
         ("POST", "/api/1/boards", None, 405, "the lab does not answer this"),
         ("POST", "/api/1/leases", {"kind": "pi6", "for_s": 60}, 400, "no board is of kind 'pi6'"),
-        ("POST", "/api/1/leases", {"kind": "pi5", "for_s": "long"}, 400, "the field 'for_s' of the request is wrong"),
-        ("POST", "/api/1/leases", {"kind": "pi5", "for_s": 1e9}, 400, "the field 'for_s' of the request is wrong"),
+        (
+            "POST",
+            "/api/1/leases",
+            {"kind": "pi5", "for_s": "long"},
+            400,
+            "the field 'for_s' of the request is wrong",
+        ),
+        (
+            "POST",
+            "/api/1/leases",
+            {"kind": "pi5", "for_s": 1e9},
+            400,
+            "the field 'for_s' of the request is wrong",
+        ),
         ("POST", "/api/1/leases", "[1]", 400, "a change is asked for by a JSON object"),
         ("POST", "/api/1/leases", "[" * 60_000, 400, "a change is asked for in JSON"),
         ("POST", "/api/1/leases", "x" * 70_000, 413, "the lab does not answer this"),
         ("PATCH", "/api/1/leases/1", {"by": 5}, 400, "a change of a lease has one field"),
     ],
 )
-def test_bad_input_is_answered_with_what_why_and_fix(served: Paged, method: str, path: str, body: Any, status: int, what: str) -> None:
+def test_bad_input_is_answered_with_what_why_and_fix(
+    served: Paged, method: str, path: str, body: Any, status: int, what: str
+) -> None:
     Board(served.lab.port)
     answer = served.ask(method, path, body, unix=True)
     error = checked(answer.json, "error")["error"]
@@ -111,7 +149,10 @@ def test_bad_input_is_answered_with_what_why_and_fix(served: Paged, method: str,
 def test_nothing_is_changed_for_who_is_not_known(served: Paged) -> None:
     Board(served.lab.port)
     refused = served.ask("POST", "/api/1/leases", WISH)
-    assert refused.status == 403 and refused.json["error"]["fix"] == "open the page with: farm lab page"
+    assert (
+        refused.status == 403
+        and refused.json["error"]["fix"] == "open the page with: farm lab page"
+    )
     assert served.get("/api/1/leases").json["leases"] == []
     served.enter()
     assert served.ask("POST", "/api/1/leases", WISH).status == 201
@@ -123,7 +164,10 @@ def test_a_link_is_good_once(served: Paged) -> None:
     link = served.link().removeprefix(served.url)
     first, second = served.get(link), served.get(link)
     assert (first.status, second.status) == (303, 403)
-    assert "HttpOnly" in first.headers["set-cookie"] and "SameSite=Strict" in first.headers["set-cookie"]
+    assert (
+        "HttpOnly" in first.headers["set-cookie"]
+        and "SameSite=Strict" in first.headers["set-cookie"]
+    )
     assert second.json["error"]["what"] == "this link is used up"
 
 
@@ -136,7 +180,12 @@ def ask_as_another_user(served: Paged, method: str, path: str, body: Any = None)
     finally:
         os.seteuid(0)
     with contextlib.closing(connection):
-        connection.request(method, path, json.dumps(body), {"Cookie": served.cookie, "Content-Type": "application/json"})
+        connection.request(
+            method,
+            path,
+            json.dumps(body),
+            {"Cookie": served.cookie, "Content-Type": "application/json"},
+        )
         found = connection.getresponse()
         return found.status, found.read().decode()
 
@@ -161,9 +210,14 @@ def test_a_link_that_another_user_saw_is_not_theirs_and_stays_good(served: Paged
     assert served.get(link).status == 303
 
 
-def test_connections_that_say_nothing_keep_neither_boards_nor_the_labs_people_out(served: Paged) -> None:
+def test_connections_that_say_nothing_keep_neither_boards_nor_the_labs_people_out(
+    served: Paged,
+) -> None:
     with contextlib.ExitStack() as held:
-        silent = [held.enter_context(socket.create_connection(("127.0.0.1", served.port))) for _ in range(MOST_CONNECTIONS + 50)]
+        silent = [
+            held.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            for _ in range(MOST_CONNECTIONS + 50)
+        ]
         silent[-1].settimeout(10)
         assert silent[-1].recv(1) == b"", "turned away"
         Board(served.lab.port)
@@ -190,16 +244,38 @@ def test_a_page_of_elsewhere_cannot_have_a_browser_ask_for_a_change(served: Page
         {"Sec_Fetch_Site": "same-site"},
     ):
         assert served.ask("POST", "/api/1/leases", WISH, **headers).status == 403
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ):
         assert served.ask("POST", "/api/1/leases", WISH, Content_Type=kind).status == 400
     form = {"Content_Type": "application/x-www-form-urlencoded"}
     assert served.ask("POST", "/leases", "kind=pi5&count=1&for=1h&class=ci", **form).status == 403
-    assert served.ask("POST", "/leases", "kind=pi5&count=1&for=1h&class=ci&token=x", **form).status == 403
+    assert (
+        served.ask("POST", "/leases", "kind=pi5&count=1&for=1h&class=ci&token=x", **form).status
+        == 403
+    )
     assert served.get("/api/1/leases").json["leases"] == []
-    assert served.ask("POST", "/api/1/leases", WISH, Origin=served.url, Sec_Fetch_Site="same-origin").status == 201
+    assert (
+        served.ask(
+            "POST", "/api/1/leases", WISH, Origin=served.url, Sec_Fetch_Site="same-origin"
+        ).status
+        == 201
+    )
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example", "", "127.0.0.1:x"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost@evil.example",
+        "",
+        "127.0.0.1:x",
+    ],
+)
 def test_a_name_that_was_made_to_point_here_is_not_answered(served: Paged, host: str) -> None:
     answer = served.get("/api/1/boards", Host=host)
     assert answer.status in (400, 403)
@@ -215,24 +291,39 @@ def test_a_board_whose_kind_means_harm_is_found_under_its_name(served: Paged) ->
     board = Board(served.lab.port, NASTY)
     answer = served.get(f"/api/1/boards/{quote(board.name, safe='')}")
     assert answer.json["board"]["kind"] == NASTY
-    assert answer.headers["content-type"].startswith("application/json") and answer.headers["x-content-type-options"] == "nosniff"
+    assert (
+        answer.headers["content-type"].startswith("application/json")
+        and answer.headers["x-content-type-options"] == "nosniff"
+    )
 
 
 def test_a_stream_tells_events_as_they_happen_and_resumes_without_a_gap(served: Paged) -> None:
     Board(served.lab.port)
     wait_until(lambda: served.get("/api/1/events").json["events"], "the board's event")
     stream = Events(served.port, "/api/1/stream")
-    numbers = [served.ask("POST", "/api/1/leases", WISH, unix=True).json["lease"]["lease"] for _ in range(3)]
+    numbers = [
+        served.ask("POST", "/api/1/leases", WISH, unix=True).json["lease"]["lease"]
+        for _ in range(3)
+    ]
     first = stream.next()
     assert (first["event"], json.loads(first["data"])["what"]) == ("lease", "lease-queued")
     stream.close()
     for number in numbers:
         served.ask("DELETE", f"/api/1/leases/{number}", unix=True)
-    expected = [one["number"] for one in served.get(f"/api/1/events?since={first['id']}").json["events"]]
+    expected = [
+        one["number"] for one in served.get(f"/api/1/events?since={first['id']}").json["events"]
+    ]
     again = Events(served.port, "/api/1/stream", Last_Event_ID=first["id"])
     found = [again.next() for _ in expected]
-    assert [int(one["id"]) for one in found] == expected == list(range(int(first["id"]) + 1, int(first["id"]) + 1 + len(expected)))
-    jsonschema.validate({"schema": "farm/lab_events/1", "events": [json.loads(one["data"]) for one in found]}, schema("lab_events"))
+    assert (
+        [int(one["id"]) for one in found]
+        == expected
+        == list(range(int(first["id"]) + 1, int(first["id"]) + 1 + len(expected)))
+    )
+    jsonschema.validate(
+        {"schema": "farm/lab_events/1", "events": [json.loads(one["data"]) for one in found]},
+        schema("lab_events"),
+    )
 
 
 def test_a_stream_resumes_after_the_server_was_killed(served: Paged) -> None:

@@ -1,4 +1,6 @@
-"""Who has which board: against a model of plain lists, and case by case. No socket, no database, no clock."""
+"""Who has which board: against a model of plain lists, and case by case. No socket, no database, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.durations import duration, parse_duration
 from farm.lab.effects import Past
-from farm.lab.entities import RANKS, Caller, KnownBoard, Lease, LeaseClass, LeaseRequest, Rules, State
+from farm.lab.entities import (
+    RANKS,
+    Caller,
+    KnownBoard,
+    Lease,
+    LeaseClass,
+    LeaseRequest,
+    Rules,
+    State,
+)
 from farm.lab.scheduler import LeaseScheduler
 
 LONGEST_S = 3600.0
-RULES = Rules(classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50)
+RULES = Rules(
+    classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50
+)
 KINDS = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
 OWNERS = ("ann", "bob", "eve")
 BOUND_S = 3 * RULES.aging_s  # after it, nobody who came later goes before
@@ -30,12 +43,21 @@ def scheduler(*boards: str, rules: Rules = RULES) -> LeaseScheduler:
     return lab
 
 
-def ask(lab: LeaseScheduler, owner: str, now: float = 0.0, kind: str = "a", for_s: float = 60.0, **more: object) -> Lease:
+def ask(
+    lab: LeaseScheduler,
+    owner: str,
+    now: float = 0.0,
+    kind: str = "a",
+    for_s: float = 60.0,
+    **more: object,
+) -> Lease:
     return lab.request(dataclasses.replace(LeaseRequest(owner, kind, for_s), **more), "key", now)  # type: ignore[arg-type]
 
 
 class AgainstLists(RuleBasedStateMachine):
-    """The lab beside what it must hold to: who has what, by lists, from its events of granting and ending alone."""
+    """The lab beside what it must hold to: who has what, by lists, from its events of granting and
+    ending alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +77,9 @@ class AgainstLists(RuleBasedStateMachine):
             if lease.state is State.ACTIVE:
                 assert lease.number in self.asked and lease.number not in self.gone
                 assert not taken & set(lease.boards), "a board is lent twice"
-                assert set(lease.boards) <= self.idle, "a board is lent that has not said that it is idle"
+                assert set(lease.boards) <= self.idle, (
+                    "a board is lent that has not said that it is idle"
+                )
                 assert len(set(lease.boards)) == lease.request.count
                 assert {KINDS[board] for board in lease.boards} == {lease.request.kind}
                 taken |= set(lease.boards)
@@ -67,11 +91,28 @@ class AgainstLists(RuleBasedStateMachine):
                 self.gone.add(lease.number)
                 self.live.pop(lease.number, None)
 
-    @rule(owner=st.sampled_from(OWNERS), kind=st.sampled_from("ab"), rank=st.sampled_from(RANKS), count=st.integers(1, 3),
-          for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip
-    def request(self, owner: str, kind: str, rank: str, count: int, for_s: float, beats: bool, implicit: bool) -> None:
+    @rule(owner=st.sampled_from(OWNERS), kind=st.sampled_from("ab"), rank=st.sampled_from(RANKS), count=st.integers(1, 3),  # noqa: E501
+          for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip  # noqa: E501
+    def request(
+        self,
+        owner: str,
+        kind: str,
+        rank: str,
+        count: int,
+        for_s: float,
+        beats: bool,
+        implicit: bool,
+    ) -> None:
         count = 1 if kind == "b" or implicit else count
-        request = LeaseRequest(owner, kind, for_s, rank, count, heartbeat_s=300.0 if beats and not implicit else None, implicit=implicit)
+        request = LeaseRequest(
+            owner,
+            kind,
+            for_s,
+            rank,
+            count,
+            heartbeat_s=300.0 if beats and not implicit else None,
+            implicit=implicit,
+        )
         lease = self.lab.request(request, "key", self.now)
         assert lease.number not in self.asked
         self.asked.add(lease.number)
@@ -82,7 +123,10 @@ class AgainstLists(RuleBasedStateMachine):
     def end(self, data: st.DataObject, owner: str) -> None:
         lease = data.draw(st.sampled_from(self.lab.leases()))
         if owner == lease.request.owner and not lease.request.implicit:
-            assert self.lab.end(lease.number, Caller(owner), self.now).state in (State.RELEASED, State.CANCELLED)
+            assert self.lab.end(lease.number, Caller(owner), self.now).state in (
+                State.RELEASED,
+                State.CANCELLED,
+            )
         else:
             with pytest.raises(FarmError):
                 self.lab.end(lease.number, Caller("mallory"), self.now)
@@ -118,9 +162,13 @@ class AgainstLists(RuleBasedStateMachine):
     def nothing_is_lost_and_nothing_lasts_too_long(self) -> None:
         known = {lease.number for lease in self.lab.leases()}
         assert known == self.asked - self.gone
-        assert {one.number for one in self.lab.leases() if one.state is State.ACTIVE} == set(self.live)
+        assert {one.number for one in self.lab.leases() if one.state is State.ACTIVE} == set(
+            self.live
+        )
         for lease in self.live.values():
-            assert lease.request.implicit or (lease.ends_at or 0.0) + 400.0 >= self.now  # by the last tick's time
+            assert (
+                lease.request.implicit or (lease.ends_at or 0.0) + 400.0 >= self.now
+            )  # by the last tick's time
 
     @invariant()
     def who_has_aged_is_served_in_the_order_of_asking(self) -> None:
@@ -130,12 +178,19 @@ class AgainstLists(RuleBasedStateMachine):
                 continue
             for other in waiting:
                 if other.request.kind == lease.request.kind and other.asked_at > lease.asked_at:
-                    assert self.lab.prospect(lease, self.now).place < self.lab.prospect(other, self.now).place
+                    assert (
+                        self.lab.prospect(lease, self.now).place
+                        < self.lab.prospect(other, self.now).place
+                    )
 
     @invariant()
     def no_board_is_free_while_one_waits_for_one_alone(self) -> None:
         for kind in "ab":
-            waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED and lease.request.kind == kind]
+            waiting = [
+                lease
+                for lease in self.lab.leases()
+                if lease.state is State.QUEUED and lease.request.kind == kind
+            ]
             if waiting and all(lease.request.count == 1 for lease in waiting):
                 assert self.lab.counts(kind)[0] == 0
 
@@ -151,7 +206,9 @@ def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None
     now = 1.0
     while lab.lease(batch.number).state is State.QUEUED:
         now += 300.0
-        ask(lab, f"person-{now}", now, for_s=300.0)  # each new to the lab, interactive, and without any use
+        ask(
+            lab, f"person-{now}", now, for_s=300.0
+        )  # each new to the lab, interactive, and without any use
         lab.tick(now)
         assert now < BOUND_S + 2 * 300.0
     assert lab.lease(current.number).state is State.EXPIRED
@@ -174,11 +231,17 @@ def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
 
 
 def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
-    rules = dataclasses.replace(RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=1)})
+    rules = dataclasses.replace(
+        RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=1)}
+    )
     lab = scheduler("a1", "a2", rules=rules)
     ask(lab, "ann", for_s=100.0, rank="ci"), ask(lab, "bob", for_s=200.0)
     first = lab.prospect(ask(lab, "eve", 1.0, for_s=50.0), 1.0)
-    assert (first.place, first.reason, first.surely_by) == (1, "waiting for a a: 2 of 2 lent", 100.0)
+    assert (first.place, first.reason, first.surely_by) == (
+        1,
+        "waiting for a a: 2 of 2 lent",
+        100.0,
+    )
     second = lab.prospect(ask(lab, "eve", 2.0, for_s=50.0), 2.0)
     assert (second.place, second.surely_by) == (2, 150.0)
     limited = lab.prospect(ask(lab, "ann", 3.0, rank="ci"), 3.0)
@@ -193,7 +256,10 @@ def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time(
     both = ask(lab, "bob", 1.0, count=2)
     single = ask(lab, "eve", 2.0, for_s=30.0, rank="batch")
     lab.tick(100.0)
-    assert lab.lease(single.number).state is State.QUEUED and lab.prospect(both, 100.0).reason == "1 of 2 gathered"
+    assert (
+        lab.lease(single.number).state is State.QUEUED
+        and lab.prospect(both, 100.0).reason == "1 of 2 gathered"
+    )
     lab.tick(1.0 + RULES.gather_s)
     assert lab.lease(single.number).state is State.ACTIVE
     lab.tick(500.0)
@@ -259,7 +325,9 @@ def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_rev
         ({"rank": "urgent"}, "there is no class 'urgent'"),
     ],
 )
-def test_a_request_that_cannot_be_granted_is_refused_at_once(more: dict[str, object], words: str) -> None:
+def test_a_request_that_cannot_be_granted_is_refused_at_once(
+    more: dict[str, object], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         ask(scheduler("a1"), "ann", **more)  # type: ignore[arg-type]
 
@@ -275,11 +343,21 @@ def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None
     lab = scheduler("a1")
     active, waiting = ask(lab, "ann", for_s=100.0), ask(lab, "bob", 1.0)
     later = ask(lab, "eve", 2.0)
-    past = Past([lab.lease(one.number) for one in (active, waiting, later)], (), ["a"], {"eve": (0.0, 2.0)}, 4, 9)
+    past = Past(
+        [lab.lease(one.number) for one in (active, waiting, later)],
+        (),
+        ["a"],
+        {"eve": (0.0, 2.0)},
+        4,
+        9,
+    )
     again = LeaseScheduler(RULES, (), past, 50.0)
     again.board_idle("a1", "a", 51.0)
     assert again.lease(active.number).boards == ("a1",) and again.counts("a") == (0, 2)
-    assert [again.prospect(again.lease(one.number), 51.0).place for one in (waiting, later)] == [1, 2]
+    assert [again.prospect(again.lease(one.number), 51.0).place for one in (waiting, later)] == [
+        1,
+        2,
+    ]
     again.tick(100.0)
     assert again.lease(waiting.number).state is State.ACTIVE
     assert ask(again, "ann", 101.0).number == 4
@@ -292,11 +370,15 @@ def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
     waiting = ask(lab, "ann", 1.0)
     assert lease.state is State.ACTIVE and lab.counts("a") == (0, 1)
     lab.tick(99999.0)
-    assert lab.lease(lease.number).state is State.ACTIVE, "its session may last; only the board knows"
+    assert lab.lease(lease.number).state is State.ACTIVE, (
+        "its session may last; only the board knows"
+    )
     lab.board_idle("a1", "a", 100000.0)
     assert lab.lease(waiting.number).boards == ("a1",)
     effects = lab.take()
-    assert lease.number not in effects.leases and [one.number for one in effects.ended] == [lease.number]
+    assert lease.number not in effects.leases and [one.number for one in effects.ended] == [
+        lease.number
+    ]
 
 
 def test_an_implicit_request_for_an_unknown_kind_leaves_nothing_behind() -> None:
@@ -314,7 +396,9 @@ def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
     assert lab.prospect(lease, 1.0).reason == "1 of pi5 wanted, 0 connected"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("7d", 604800), ("2H", 7200)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("7d", 604800), ("2H", 7200)]
+)
 def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration(duration(seconds)) == seconds

@@ -56,7 +56,11 @@ def test_a_lease_keeps_its_board_from_others_and_gives_it_to_who_has_its_key(ser
         client.ask("end", lease=lease["lease"])
         assert json.loads(stranger.answer()) == [0, ["127.0.0.1", 9090, board.match_key]]
         [implicit] = client.ask("leases")["leases"]
-        assert (implicit["owner"], implicit["implicit"], implicit["boards"]) == ("address:127.0.0.1", True, [board.name])
+        assert (implicit["owner"], implicit["implicit"], implicit["boards"]) == (
+            "address:127.0.0.1",
+            True,
+            [board.name],
+        )
         board.offer()
         assert client.ask("leases")["leases"] == []
 
@@ -67,14 +71,23 @@ def test_a_request_with_the_key_of_an_ended_lease_is_refused_with_the_reason(ser
     with served.client() as client:
         lease = asking(client)
         assert ours.ask([REQUEST, lease["key"], "", 1])[0] == 0
-        waiting.send([REQUEST, lease["key"], "", 1])  # for another session of the one board, which is in use
+        waiting.send(
+            [REQUEST, lease["key"], "", 1]
+        )  # for another session of the one board, which is in use
         client.ask("end", lease=lease["lease"])
         assert json.loads(waiting.answer()) == [-1, f"lease {lease['lease']} was released"]
-        assert ours.ask([REQUEST, lease["key"], "", 1]) == [-1, f"lease {lease['lease']} was released"]
+        assert ours.ask([REQUEST, lease["key"], "", 1]) == [
+            -1,
+            f"lease {lease['lease']} was released",
+        ]
 
 
 def test_a_stranger_does_not_replace_a_board_that_is_in_a_session(served: Lab) -> None:
-    board, client, stranger = Board(served.port), Wire(served.port), Wire(served.port, origin="127.0.0.2")
+    board, client, stranger = (
+        Board(served.port),
+        Wire(served.port),
+        Wire(served.port, origin="127.0.0.2"),
+    )
     assert client.ask([REQUEST, "pi5", "", 1])[1][2] == board.match_key
     stranger.register("pi5", 9090)
     stranger.put("pi5", "pi5:evil", 9090, host="127.0.0.1")
@@ -117,7 +130,9 @@ def test_what_cannot_be_is_refused_in_three_lines(served: Lab) -> None:
         assert use(client, board.name) == "free"
 
 
-@pytest.mark.parametrize("line", [b"x\n", b"[]\n", b"{}\n", b'{"do": "rm"}\n', b"[" * 60000 + b"\n", b"\xff\n"])
+@pytest.mark.parametrize(
+    "line", [b"x\n", b"[]\n", b"{}\n", b'{"do": "rm"}\n', b"[" * 60000 + b"\n", b"\xff\n"]
+)
 def test_a_line_that_is_no_request_is_answered_and_hurts_nobody(line: bytes, served: Lab) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(LIMIT_S)
@@ -152,22 +167,39 @@ print(connection.makefile().readline())
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not SYSTEM_PYTHON, reason="needs root and a Python of the system, to be another user")
-@pytest.mark.parametrize(("people", "words"), [("owner", "Permission denied"), ("everyone", "lease 1 is not yours")])
-def test_another_user_reaches_the_socket_only_if_told_and_ends_only_what_is_theirs(people: str, words: str) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not SYSTEM_PYTHON,
+    reason="needs root and a Python of the system, to be another user",
+)
+@pytest.mark.parametrize(
+    ("people", "words"), [("owner", "Permission denied"), ("everyone", "lease 1 is not yours")]
+)
+def test_another_user_reaches_the_socket_only_if_told_and_ends_only_what_is_theirs(
+    people: str, words: str
+) -> None:
     with lab(inventory=f'[lab]\npeople = "{people}"\n') as one, one.client() as client:
         Board(one.port)
         asking(client)
         for folder in (one.folder, one.folder / "lab"):
             folder.chmod(0o755)
         command = [str(SYSTEM_PYTHON), "-c", END_LEASE, str(one.socket)]
-        done = subprocess.run(command, capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[], cwd="/")
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            user="nobody",
+            group="nogroup",
+            extra_groups=[],
+            cwd="/",
+        )
         assert words in done.stdout + done.stderr
         assert client.ask("lease", lease=1)["lease"]["state"] == "active"
 
 
 def test_the_socket_and_the_record_are_private(served: Lab) -> None:
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (served.folder / "lab").iterdir()}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in (served.folder / "lab").iterdir()
+    }
     assert set(modes.values()) == {0o600} and {"lab.sock", "lab.sqlite"} <= set(modes)
 
 
@@ -190,7 +222,10 @@ def test_a_killed_server_goes_on_with_its_leases_its_queue_and_its_events(served
         ]
         assert [one["queue"]["place"] for one in leases[1:]] == [1, 2]
         assert client.ask("events")["events"][: len(events)] == events
-        assert Wire(served.port).ask([REQUEST, held["key"], "", 1]) == [0, ["127.0.0.1", 9090, again.match_key]]
+        assert Wire(served.port).ask([REQUEST, held["key"], "", 1]) == [
+            0,
+            ["127.0.0.1", 9090, again.match_key],
+        ]
         client.ask("end", lease=held["lease"])
         again.offer()
         assert client.ask("lease", lease=first["lease"])["lease"]["boards"] == [board.name]
@@ -223,7 +258,9 @@ def test_a_lease_ends_by_itself_without_heartbeats(served: Lab) -> None:
         lease = asking(client, heartbeat_s=1.0)
         waiting = asking(client)
         assert waiting["state"] == "queued"
-        found = wait_until(lambda: client.ask("wait", lease=waiting["lease"])["lease"]["boards"], "the board")
+        found = wait_until(
+            lambda: client.ask("wait", lease=waiting["lease"])["lease"]["boards"], "the board"
+        )
         assert found == lease["boards"]
         assert client.ask("lease", lease=lease["lease"])["lease"]["state"] == "abandoned"
 
@@ -250,10 +287,14 @@ def test_a_second_server_of_the_same_folder_is_refused(served: Lab) -> None:
 def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(served: Lab) -> None:
     first, second = Board(served.port, at=9090), Board(served.port, at=9091)
     program = (
-        "import os, sys; sys.path[:0] = sys.argv[1:]; from tracker_wire import Wire; wire = Wire(int(os.environ['TVM_TRACKER_PORT']));"
-        "print(wire.summary()['server_info'], wire.ask([4, 'pi5', '', 1]), wire.ask([4, 'pi4', '', 1])); sys.exit(3)"
+        "import os, sys; sys.path[:0] = sys.argv[1:]; from tracker_wire import Wire; wire = "
+        "Wire(int(os.environ['TVM_TRACKER_PORT']));"
+        "print(wire.summary()['server_info'], wire.ask([4, 'pi5', '', 1]), wire.ask([4, 'pi4', "
+        "'', 1])); sys.exit(3)"
     )
-    done = served.farm("run", "pi5", "--board", second.name, "--", sys.executable, "-c", program, *sys.path)
+    done = served.farm(
+        "run", "pi5", "--board", second.name, "--", sys.executable, "-c", program, *sys.path
+    )
     assert done.returncode == 3, done.stderr
     assert f"[0, ['127.0.0.1', 9091, '{second.match_key}']]" in done.stdout
     assert "[{'key': 'server:pi5', 'addr': ['127.0.0.1', 9091]}]" in done.stdout
@@ -262,13 +303,21 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
         assert client.ask("leases")["leases"] == [] and use(client, first.name) == "free"
 
 
-@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "released"), (signal.SIGTERM, "released"), (signal.SIGKILL, "abandoned")])
-def test_run_that_is_stopped_gives_its_board_back(number: signal.Signals, state: str, served: Lab) -> None:
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [(signal.SIGINT, "released"), (signal.SIGTERM, "released"), (signal.SIGKILL, "abandoned")],
+)
+def test_run_that_is_stopped_gives_its_board_back(
+    number: signal.Signals, state: str, served: Lab
+) -> None:
     Board(served.port)
     heartbeat = "2s" if number == signal.SIGKILL else "60s"
     runner = served.started("run", "pi5", "--heartbeat", heartbeat, "--", "sleep", "1000")
     with served.client() as client:
-        wait_until(lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "active"], "the lease")
+        wait_until(
+            lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "active"],
+            "the lease",
+        )
         time.sleep(0.5)  # the program has begun, or will: either way the board is to come back
         runner.send_signal(number)
         runner.wait(LIMIT_S)
@@ -292,9 +341,13 @@ def test_a_server_whose_record_another_has_taken_over_ends_with_an_error(tmp_pat
             with first.client() as client, pytest.raises(LinkError):
                 client.ask("end", lease=lease["lease"])
             assert first.child and first.child.wait(LIMIT_S) == 1
-            assert "another lab server has taken over" in first.said and "Traceback" not in first.said
+            assert (
+                "another lab server has taken over" in first.said and "Traceback" not in first.said
+            )
             with second.client() as client:
-                assert client.ask("lease", lease=lease["lease"])["lease"]["state"] == "active", "what was not kept is not so"
+                assert client.ask("lease", lease=lease["lease"])["lease"]["state"] == "active", (
+                    "what was not kept is not so"
+                )
 
 
 def test_run_outlives_a_restart_of_the_server(served: Lab) -> None:
@@ -303,7 +356,10 @@ def test_run_outlives_a_restart_of_the_server(served: Lab) -> None:
     program = f"while [ ! -e {done} ]; do sleep 0.1; done"
     runner = served.started("run", "pi5", "--heartbeat", "20s", "--", "sh", "-c", program)
     with served.client() as client:
-        wait_until(lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "active"], "the lease")
+        wait_until(
+            lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "active"],
+            "the lease",
+        )
     served.kill()
     served.start()
     time.sleep(6.0)  # more than the time between two heartbeats
@@ -317,13 +373,17 @@ def test_the_commands_show_what_the_server_has(served: Lab) -> None:
     assert "no board has registered yet" in served.farm("boards").stderr
     board = Board(served.port)
     leased = served.farm("lease", "pi5", "--for", "30m", "--label", "commit=1a2b")
-    assert leased.stdout.startswith(f"lease 1: {board.name} for 30m\nTVM_TRACKER_HOST=127.0.0.1 TVM_TRACKER_PORT={served.port} ")
+    assert leased.stdout.startswith(
+        f"lease 1: {board.name} for 30m\nTVM_TRACKER_HOST=127.0.0.1 TVM_TRACKER_PORT={served.port} "
+    )
     with served.client() as client:
         assert client.ask("lease", lease=1)["lease"]["heartbeat_s"] is None, "the command has ended"
     timed_out = served.farm("lease", "pi5", "--wait", "1s")
     assert timed_out.returncode == 6 and "waiting for a pi5: 1 of 1 lent" in timed_out.stderr
     body = json.loads(served.farm("leases", "--json").stdout)
-    assert body["schema"] == "farm/lab_leases/1" and body["leases"][0]["labels"] == {"commit": "1a2b"}
+    assert body["schema"] == "farm/lab_leases/1" and body["leases"][0]["labels"] == {
+        "commit": "1a2b"
+    }
     assert "key" not in body["leases"][0]
     assert board.name in served.farm("boards").stdout and "active" in served.farm("leases").stdout
     assert served.farm("extend", "1", "+20m").returncode == 0
@@ -334,7 +394,15 @@ def test_the_commands_show_what_the_server_has(served: Lab) -> None:
 
 def test_the_documents_of_json_are_as_published(served: Lab) -> None:
     Board(served.port)
-    for words in (["lease", "pi5"], ["boards"], ["leases"], ["extend", "1", "1m"], ["events"], ["end", "1"], ["end", "1"]):
+    for words in (
+        ["lease", "pi5"],
+        ["boards"],
+        ["leases"],
+        ["extend", "1", "1m"],
+        ["events"],
+        ["end", "1"],
+        ["end", "1"],
+    ):
         body = json.loads(served.farm(*words, "--json").stdout)
         jsonschema.Draft202012Validator(schema(body["schema"].split("/")[1])).validate(body)
     assert body["error"]["exit_code"] == 5
@@ -352,11 +420,16 @@ def test_the_metrics_count_free_boards_and_who_waits() -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as page:
             text = page.read().decode()
     assert 'farm_tracker_boards{key="pi5"} 2' in text
-    assert 'farm_tracker_boards_free{key="pi5"} 0' in text and 'farm_tracker_requests_waiting{key="pi5"} 0' in text
+    assert (
+        'farm_tracker_boards_free{key="pi5"} 0' in text
+        and 'farm_tracker_requests_waiting{key="pi5"} 0' in text
+    )
 
 
 def test_a_client_without_a_server_says_so(tmp_path: object) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "farm", "lab", "boards", "--socket", f"{tmp_path}/no.sock"], capture_output=True, text=True
+        [sys.executable, "-m", "farm", "lab", "boards", "--socket", f"{tmp_path}/no.sock"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 5 and done.stderr.count("\n") == 3 and "farm lab serve" in done.stderr

@@ -1,4 +1,6 @@
-"""The lab's server and what TVM has for a tracker, with leases and without. Nothing of TVM's is changed."""
+"""The lab's server and what TVM has for a tracker, with leases and without. Nothing of TVM's is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,18 @@ def test_a_lease_that_is_in_force_keeps_tvms_client_waiting_until_it_ends(served
     with served.client() as holder:
         lease = holder.ask("request", kind="x86", for_s=600.0)["lease"]
         assert lease["state"] == "active"
-        waiting = subprocess.Popen([sys.executable, tvm_clients.__file__, str(served.port), "sessions"], stdout=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(
+            [sys.executable, tvm_clients.__file__, str(served.port), "sessions"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         wait_until(lambda: queue(served.port, "x86") == (0, 1), "the client is in the queue")
         [shown] = [one for one in holder.ask("leases")["leases"] if one["implicit"]]
-        assert shown["queue"] == {"place": 1, "reason": "waiting for a x86: 1 of 1 lent", "surely_by": lease["ends_at"]}
+        assert shown["queue"] == {
+            "place": 1,
+            "reason": "waiting for a x86: 1 of 1 lent",
+            "surely_by": lease["ends_at"],
+        }
         holder.ask("end", lease=lease["lease"])
         assert waiting.communicate(timeout=LIMIT_S)[0] and waiting.returncode == 0
 
@@ -70,7 +80,15 @@ def test_a_request_that_can_be_served_waits_for_no_acknowledgement(served: Lab) 
 
 
 def test_tvms_query_shows_the_servers_and_the_queue(served: Lab) -> None:
-    command = [sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", HOST, "--port", str(served.port)]
+    command = [
+        sys.executable,
+        "-m",
+        "tvm.exec.query_rpc_tracker",
+        "--host",
+        HOST,
+        "--port",
+        str(served.port),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert "server:x86" in done.stdout and "Queue Status" in done.stdout

@@ -1,4 +1,6 @@
-"""A float model becomes one of integers by samples: its accuracy stays, and what stands in the way is said."""
+"""A float model becomes one of integers by samples: its accuracy stays, and what stands in the way
+is said.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +50,34 @@ def training_images(samples):
 
 
 def correct(run, samples) -> int:
-    return sum(int(run([image])[0].argmax() == label) for image, label in zip(*samples, strict=True))
+    return sum(
+        int(run([image])[0].argmax() == label) for image, label in zip(*samples, strict=True)
+    )
 
 
 @pytest.mark.parametrize("source", [zoo.digits().source, str(MOBILE)], ids=["digits", "mobile"])
-def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(source, samples, training_images, tmp_path):
+def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
+    source, samples, training_images, tmp_path
+):
     imported = importers.load(Model("net", source), tmp_path)
     floating = calibrating.floating(imported, "net")
     before = correct(host_run.built(floating.module, [], HOST), samples)
-    seen = calibrating.observed(floating, lambda: training_images, len(training_images), HOST, silent, spread=True)
+    seen = calibrating.observed(
+        floating, lambda: training_images, len(training_images), HOST, silent, spread=True
+    )
     for calibration in CALIBRATIONS:
         scales = [scale_of(one, Quantize(calibration)) for one in seen]
         for weight_scale in ("max", "power2"):
-            module, weights = calibrating.quantized(floating, scales, Quantize(calibration, weight_scale))
+            module, weights = calibrating.quantized(
+                floating, scales, Quantize(calibration, weight_scale)
+            )
             after = correct(host_run.built(module, weights, HOST), samples)
-            assert 100 * (before - after) / len(samples[1]) <= POINTS, (calibration, weight_scale, before, after)
+            assert 100 * (before - after) / len(samples[1]) <= POINTS, (
+                calibration,
+                weight_scale,
+                before,
+                after,
+            )
 
 
 @pytest.fixture
@@ -76,7 +91,9 @@ def asked() -> Model:
 def made(tmp_path_factory):
     """The shipped model as it is quantized, and a recipe for it."""
     cache = tmp_path_factory.mktemp("cache")
-    model = replace(zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset)
+    model = replace(
+        zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset
+    )
     floating = calibrating.floating(importers.load(model, cache), "digits")
     return model, floating, quantize.make_recipe(model, floating, HOST, silent)
 
@@ -86,12 +103,22 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     file = tmp_path / "digits.int8"
     recipe.write(file, found)
     read = recipe.read(file)
-    assert (read.names, read.scales, read.settings, read.source) == (found.names, found.scales, found.settings, found.source)
+    assert (read.names, read.scales, read.settings, read.source) == (
+        found.names,
+        found.scales,
+        found.settings,
+        found.source,
+    )
     loaded = import_model(Model("digits", str(file)), tmp_path, HOST, silent)
     direct = quantize.apply_recipe(floating, found, "digits")
-    [one], [other] = (host_run.built(each.module, each.weights, HOST)([each.example["image"]]) for each in (loaded, direct))
+    [one], [other] = (
+        host_run.built(each.module, each.weights, HOST)([each.example["image"]])
+        for each in (loaded, direct)
+    )
     assert one.tobytes() == other.tobytes()
-    np.testing.assert_allclose(one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max())
+    np.testing.assert_allclose(
+        one, loaded.reference(loaded.example)[0], atol=0.2 * np.abs(one).max()
+    )
 
 
 def test_a_recipe_is_found_through_links_and_where_both_were_moved(made, tmp_path):
@@ -106,15 +133,25 @@ def test_a_recipe_is_found_through_links_and_where_both_were_moved(made, tmp_pat
     for path in (deep / "d.int8", tmp_path / "link" / "d.int8", tmp_path / "alias.int8"):
         assert recipe.read(path).source == str(source.resolve())
     (tmp_path / "a").rename(tmp_path / "moved")
-    assert recipe.read(tmp_path / "moved" / "b" / "c" / "d.int8").source == str((tmp_path / "moved" / "digits.onnx").resolve())
+    assert recipe.read(tmp_path / "moved" / "b" / "c" / "d.int8").source == str(
+        (tmp_path / "moved" / "digits.onnx").resolve()
+    )
 
 
 def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     body = graph(
-        [node("Gemm", ["x", "w"], ["y"])], {"x": ["n", 8]}, {"y": ["n", 4]}, {"w": numbers.standard_normal((8, 4)).astype(np.float32)}
+        [node("Gemm", ["x", "w"], ["y"])],
+        {"x": ["n", 8]},
+        {"y": ["n", 4]},
+        {"w": numbers.standard_normal((8, 4)).astype(np.float32)},
     )
     np.savez(tmp_path / "data.npz", inputs=numbers.uniform(-1, 1, (40, 8)).astype(np.float32))
-    model = Model("open", str(save(tmp_path / "open.onnx", body)), quantize=Quantize("minmax"), calibration_data=tmp_path / "data.npz")
+    model = Model(
+        "open",
+        str(save(tmp_path / "open.onnx", body)),
+        quantize=Quantize("minmax"),
+        calibration_data=tmp_path / "data.npz",
+    )
     floating = calibrating.floating(importers.load(model, tmp_path), "open")
     recipe.write(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
     loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
@@ -125,7 +162,9 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
     [expected] = loaded.reference({"x": rows})
     assert np.abs(together - expected).max() < 0.05 * np.abs(expected).max()
-    fixed = import_model(Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent)
+    fixed = import_model(
+        Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent
+    )
     assert fixed.example["x"].shape == (3, 8) and not fixed.open
 
 
@@ -136,14 +175,22 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
         host_run,
         "built",
         lambda module, *more: (
-            built.append(len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1) or right(module, *more)
+            built.append(
+                len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1
+            )
+            or right(module, *more)
         ),
     )
     floating = calibrating.floating(importers.load(asked, tmp_path), "digits")
     found = quantize.make_recipe(asked, floating, HOST, silent)
     assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
     observing = len(floating.points) + 1
-    assert sorted(built) == [1, 1, observing, observing]  # float and int8, each with its layers and without
+    assert sorted(built) == [
+        1,
+        1,
+        observing,
+        observing,
+    ]  # float and int8, each with its layers and without
 
 
 def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
@@ -171,14 +218,22 @@ def test_other_settings_or_data_are_another_model(asked, tmp_path):
 
 def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
     _, _, found = made
-    body = graph([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]}, {"w": np.eye(4, dtype=np.float32)})
+    body = graph(
+        [node("MatMul", ["x", "w"], ["y"])],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        {"w": np.eye(4, dtype=np.float32)},
+    )
     source = str(save(tmp_path / "other.onnx", body))
     recipe.write(tmp_path / "digits.int8", replace(found, source=source))
     with pytest.raises(ModelError, match="no longer fits its float model"):
         import_model(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": "farm/int8/99"}', '{"schema": "farm/int8/1"}', "\x00\x01"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[]", '{"schema": "farm/int8/99"}', '{"schema": "farm/int8/1"}', "\x00\x01"],
+)
 def test_a_file_that_is_no_recipe_is_refused(content, tmp_path):
     (tmp_path / "x.int8").write_text(content)
     with pytest.raises(ModelError, match=r"no quantized model|another version"):
@@ -201,7 +256,12 @@ def test_a_quantized_model_is_not_quantized_again(asked, tmp_path):
 
 
 def test_a_model_without_weights_has_nothing_to_quantize(asked, tmp_path):
-    source = str(save(tmp_path / "relu.onnx", graph([node("Relu", ["image"], ["y"])], {"image": [1, 1, 8, 8]}, {"y": [1, 1, 8, 8]})))
+    source = str(
+        save(
+            tmp_path / "relu.onnx",
+            graph([node("Relu", ["image"], ["y"])], {"image": [1, 1, 8, 8]}, {"y": [1, 1, 8, 8]}),
+        )
+    )
     with pytest.raises(ModelError, match="nothing to quantize"):
         import_model(replace(asked, source=source), tmp_path, HOST, silent)
 
@@ -214,7 +274,10 @@ def test_without_data_the_error_says_what_to_name(asked, tmp_path):
 
 @pytest.mark.parametrize(
     ("inputs", "words"),
-    [(np.zeros((4, 3, 8, 8), np.float32), "do not fit|shape"), (np.full((4, 1, 8, 8), np.nan, np.float32), "NaN|infinity")],
+    [
+        (np.zeros((4, 3, 8, 8), np.float32), "do not fit|shape"),
+        (np.full((4, 1, 8, 8), np.nan, np.float32), "NaN|infinity"),
+    ],
     ids=["another shape", "NaN"],
 )
 def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
@@ -223,13 +286,28 @@ def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
         import_model(replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent)
 
 
-def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(asked, made, tmp_path):
+def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(
+    asked, made, tmp_path
+):
     _, floating, found = made
-    np.savez(tmp_path / "plain.npz", inputs=np.random.default_rng(1).random((8, 1, 8, 8), np.float32))
-    said = report(replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"), floating, found, HOST, silent)
+    np.savez(
+        tmp_path / "plain.npz", inputs=np.random.default_rng(1).random((8, 1, 8, 8), np.float32)
+    )
+    said = report(
+        replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"),
+        floating,
+        found,
+        HOST,
+        silent,
+    )
     assert said.total == 0 and "label" in said.unlabelled
 
 
 def test_every_choice_of_settings_is_a_model_of_its_own(asked, tmp_path):
-    choices = [Quantize(*choice) for choice in product(CALIBRATIONS, ("max", "power2"), (True, False))]
-    assert len({quantize.fingerprint(replace(asked, quantize=choice), tmp_path) for choice in choices}) == 16
+    choices = [
+        Quantize(*choice) for choice in product(CALIBRATIONS, ("max", "power2"), (True, False))
+    ]
+    assert (
+        len({quantize.fingerprint(replace(asked, quantize=choice), tmp_path) for choice in choices})
+        == 16
+    )

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.quantize.ranges import BINS, Seen, divergence_bound, percentile_bound, quantized_weight, scale_of, weight_scales
+from farm.quantize.ranges import (
+    BINS,
+    Seen,
+    divergence_bound,
+    percentile_bound,
+    quantized_weight,
+    scale_of,
+    weight_scales,
+)
 from farm.types import Quantize
 
 numbers = np.random.default_rng(2)
@@ -22,7 +30,9 @@ def seen(*batches: np.ndarray) -> Seen:
 
 def with_outliers() -> np.ndarray:
     """A hundred thousand numbers of a normal distribution, and three that are far out."""
-    return np.concatenate([numbers.standard_normal(100_000), [60.0, -75.0, 80.0]]).astype(np.float32)
+    return np.concatenate([numbers.standard_normal(100_000), [60.0, -75.0, 80.0]]).astype(
+        np.float32
+    )
 
 
 def test_a_histogram_of_batches_is_that_of_all_at_once():
@@ -50,14 +60,21 @@ def test_divergence_keeps_all_of_a_flat_distribution():
 def test_a_percentile_is_that_of_the_magnitudes():
     values = numbers.standard_normal(200_000).astype(np.float32)
     one = seen(values)
-    assert percentile_bound(one, 99) == pytest.approx(np.percentile(np.abs(values), 99), abs=one.largest / BINS)
+    assert percentile_bound(one, 99) == pytest.approx(
+        np.percentile(np.abs(values), 99), abs=one.largest / BINS
+    )
     assert percentile_bound(one, 100) == pytest.approx(one.largest)
 
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "kl_divergence", "global_scale"])
 def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
     settings = Quantize(calibration)
-    for values in (np.linspace(2, 5, 99), np.linspace(-7, -1, 99), np.linspace(-1, 3, 99), np.zeros(9)):
+    for values in (
+        np.linspace(2, 5, 99),
+        np.linspace(-7, -1, 99),
+        np.linspace(-1, 3, 99),
+        np.zeros(9),
+    ):
         scale, zero = scale_of(seen(values.astype(np.float32)), settings)
         assert 0 <= zero <= 255 and scale > 0 and isinstance(zero, int)
     positive, _ = scale_of(seen(np.linspace(0, 5, 99, dtype=np.float32)), Quantize("minmax"))
@@ -66,7 +83,8 @@ def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
 
 def test_the_global_scale_is_the_same_for_every_tensor():
     found = [
-        scale_of(seen(values.astype(np.float32)), Quantize("global_scale")) for values in (np.linspace(0, 1, 9), np.linspace(-9, 1, 9))
+        scale_of(seen(values.astype(np.float32)), Quantize("global_scale"))
+        for values in (np.linspace(0, 1, 9), np.linspace(-9, 1, 9))
     ]
     assert found == [(8.0 / 128, 0), (8.0 / 128, 128)]
 
@@ -80,7 +98,9 @@ def test_nan_and_infinity_have_no_range():
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("weight_scale", ["max", "power2"])
 def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
-    weight = numbers.standard_normal((6, 4, 3, 3)).astype(np.float32) * np.array([1, 5, 0.1, 0, 3, 1e-3], np.float32).reshape(-1, 1, 1, 1)
+    weight = numbers.standard_normal((6, 4, 3, 3)).astype(np.float32) * np.array(
+        [1, 5, 0.1, 0, 3, 1e-3], np.float32
+    ).reshape(-1, 1, 1, 1)
     scales = weight_scales(weight, 0, Quantize(weight_scale=weight_scale, per_channel=per_channel))
     steps = quantized_weight(weight, scales, 0)
     assert scales.shape == ((6,) if per_channel else ()) and steps.dtype == np.int8

@@ -18,7 +18,15 @@ from farm import subprocesses
 def agent(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[ServingAgent]:
     """An agent that requires the key "board"."""
     file = tmp_path / "port"
-    command = [str(agents("x86_64")), "--port-file", str(file), "--work-dir", str(tmp_path / "work"), "--key", "board"]
+    command = [
+        str(agents("x86_64")),
+        "--port-file",
+        str(file),
+        "--work-dir",
+        str(tmp_path / "work"),
+        "--key",
+        "board",
+    ]
     child = subprocesses.start(command, log=tmp_path / "log")
     try:
         wait_until(lambda: file.exists() or child.poll() is not None, "the agent opens its port")
@@ -31,9 +39,14 @@ def agent(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[ServingAgen
 def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server of TVM's, with the functions of tvm_echo_server."""
     log = tmp_path_factory.mktemp("tvm-server") / "log"
-    child = subprocesses.start([sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))], log=log)
+    child = subprocesses.start(
+        [sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))], log=log
+    )
     try:
-        found = wait_until(lambda: re.search(r"port (\d+)", log.read_text()) or child.poll() is not None, "TVM's server listens")
+        found = wait_until(
+            lambda: re.search(r"port (\d+)", log.read_text()) or child.poll() is not None,
+            "TVM's server listens",
+        )
         assert found is not True, log.read_text()
         yield int(found[1])
     finally:

@@ -70,7 +70,12 @@ async def served(script: Script) -> AsyncIterator[int]:
         yield int(listener.sockets[0].getsockname()[1])
 
 
-async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: bytes = b"server:", opened: bytes = OPENED) -> None:
+async def greet(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    name: bytes = b"server:",
+    opened: bytes = OPENED,
+) -> None:
     """Greet a client, and open the session that it asks for."""
     _, length = struct.unpack("<ii", await reader.readexactly(8))
     await reader.readexactly(length)

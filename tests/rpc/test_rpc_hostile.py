@@ -1,4 +1,6 @@
-"""Servers that attack farm's own RPC client: each ends as one error, in time, and without memory beyond a bound."""
+"""Servers that attack farm's own RPC client: each ends as one error, in time, and without memory
+beyond a bound.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ TENSOR = RemoteTensor(4096, CPU, DataType.of("uint8"), (1 << 20,))
 SHORT_S = 0.5
 
 
-def answer_of(content: bytes, ask: Callable[[Session], object], then_closed: bool = False, deadline_s: float = 30) -> BaseException:
+def answer_of(
+    content: bytes,
+    ask: Callable[[Session], object],
+    then_closed: bool = False,
+    deadline_s: float = 30,
+) -> BaseException:
     """The error of a request that is answered with these bytes."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +86,12 @@ def test_two_answers_to_one_request_are_refused() -> None:
 
 @pytest.mark.parametrize("ask", [calls, finds, copies])
 def test_a_server_that_closes_or_says_half_is_told(ask: Callable[[Session], object]) -> None:
-    for content in (b"", struct.pack("<Q", 12), struct.pack("<Qi", 40, 5), struct.pack("<Qi", 4, 1)):
+    for content in (
+        b"",
+        struct.pack("<Q", 12),
+        struct.pack("<Qi", 40, 5),
+        struct.pack("<Qi", 4, 1),
+    ):
         assert isinstance(answer_of(content, ask, then_closed=True), LinkError)
     assert isinstance(answer_of(b"", ask, deadline_s=SHORT_S), DeadlineError)
 
@@ -90,12 +102,15 @@ def test_a_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_a_server_of_another_version_is_named() -> None:
-    text = b"Check failed: client_protocol_ver == server_protocol_ver: Client protocol version mismatch with the server "
+    text = b"Check failed: client_protocol_ver == server_protocol_ver: Client protocol version mismatch with the server "  # noqa: E501
     text += b" server protocol=0.9.0, client protocol=0.8.0"
     said = struct.pack("<QiiiQ", 20 + len(text), 5, 1, 8, len(text)) + text
 
     async def work() -> None:
-        async with served(lambda reader, writer: greet(reader, writer, opened=said)) as port, session(port, ""):
+        async with (
+            served(lambda reader, writer: greet(reader, writer, opened=said)) as port,
+            session(port, ""),
+        ):
             pass
 
     with pytest.raises(VersionError) as caught:
@@ -131,7 +146,10 @@ def test_what_greets_otherwise_is_no_server(said: bytes, words: str) -> None:
 
 def test_a_board_that_a_tracker_lends_greets_with_its_name() -> None:
     async def work() -> None:
-        async with served(lambda reader, writer: greet(reader, writer, b"server:pi")) as port, session(port, "pi:0.123 -timeout=1"):
+        async with (
+            served(lambda reader, writer: greet(reader, writer, b"server:pi")) as port,
+            session(port, "pi:0.123 -timeout=1"),
+        ):
             pass
 
     run(work())
@@ -201,7 +219,9 @@ def test_the_time_in_which_this_process_is_stopped_does_not_count() -> None:
 
 
 def test_endless_answers_take_no_memory() -> None:
-    """A server that sends on and on while nothing reads: the kernel holds it back. An answer has a bound of its own."""
+    """A server that sends on and on while nothing reads: the kernel holds it back. An answer has a
+    bound of its own.
+    """
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await greet(reader, writer)

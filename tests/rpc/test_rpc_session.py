@@ -22,9 +22,37 @@ from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, 
 
 KEY = "echo"
 DATA_TYPES = [
-    *("int4", "int8", "int16", "int32", "int64", "uint1", "uint8", "uint16", "uint32", "uint64", "bool"),
-    *("float16", "float32", "float64", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"),
-    *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *(
+        "int4",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint1",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "bool",
+    ),
+    *(
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ),
+    *(
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ),
     *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "float32x4", "int8x16", "handle64"),
 ]
 
@@ -46,7 +74,10 @@ def test_an_agent_takes_and_gives_files_and_tensors(agent: ServingAgent) -> None
     async def work() -> None:
         async with session(agent.port, "board") as one:
             await one.call_named("tvm.rpc.server.upload", "a file", content[:1000], deadline=soon())
-            assert await one.call_named("tvm.rpc.server.download", "a file", deadline=soon()) == content[:1000]
+            assert (
+                await one.call_named("tvm.rpc.server.download", "a file", deadline=soon())
+                == content[:1000]
+            )
             tensor = await one.allocate((len(content) // 4,), DataType.of("float32"), soon())
             await one.copy_to(content, tensor, soon())
             assert await one.copy_from(tensor, soon()) == content
@@ -115,7 +146,9 @@ def test_an_agent_that_is_killed_within_a_session(agent: ServingAgent) -> None:
         *(CPU, RemoteDevice(2, 3), DataType.of("float16"), DataType.of("int8x4"), Pointer(1 << 40)),
     ],
 )
-def test_each_kind_of_value_comes_back_from_tvms_server_as_it_was_sent(value: object, tvm_port: int) -> None:
+def test_each_kind_of_value_comes_back_from_tvms_server_as_it_was_sent(
+    value: object, tvm_port: int
+) -> None:
     async def work() -> object:
         async with session(tvm_port, KEY) as one:
             return await one.call_named("test.echo", value, deadline=soon())  # type: ignore[arg-type]
@@ -128,7 +161,10 @@ def test_tvms_server_receives_many_arguments_in_their_order(tvm_port: int) -> No
     async def work() -> None:
         async with session(tvm_port, KEY) as one:
             assert await one.call_named("test.told", "text", deadline=soon()) == "str text"
-            assert await one.call_named("test.told", DataType.of("bfloat16"), deadline=soon()) == "dtype bfloat16"
+            assert (
+                await one.call_named("test.told", DataType.of("bfloat16"), deadline=soon())
+                == "dtype bfloat16"
+            )
             assert await one.call_named("test.length", "with\0zero", deadline=soon()) == 9
             values = await one.call_named("test.list", 1, "two", 3.0, None, True, deadline=soon())
             assert isinstance(values, RemoteObject)
@@ -168,7 +204,11 @@ def test_tensors_of_all_data_types_are_copied_there_and_back(name: str, tvm_port
     data_type = DataType.of(name)
     if name not in ("handle64", "complex64", "complex128"):  # which TVM does not take by name
         theirs = tvm_ffi.dtype(name)
-        assert (theirs.type_code, theirs.bits, theirs.lanes) == (data_type.code, data_type.bits, data_type.lanes)
+        assert (theirs.type_code, theirs.bits, theirs.lanes) == (
+            data_type.code,
+            data_type.bits,
+            data_type.lanes,
+        )
     assert str(data_type) == name
 
     async def work() -> None:
@@ -194,7 +234,9 @@ def test_an_error_of_tvms_server_has_its_text(tvm_port: int) -> None:
     run(work())
 
 
-def test_a_call_that_is_late_cuts_its_session_and_no_other(tvm_port: int, agent: ServingAgent) -> None:
+def test_a_call_that_is_late_cuts_its_session_and_no_other(
+    tvm_port: int, agent: ServingAgent
+) -> None:
     async def late(one: Session) -> None:
         with pytest.raises(DeadlineError, match="the server does not answer"):
             await one.call_named("test.sleep", 600, deadline=Deadline(0.5))
@@ -204,7 +246,10 @@ def test_a_call_that_is_late_cuts_its_session_and_no_other(tvm_port: int, agent:
     async def work() -> None:
         async with session(tvm_port, KEY) as one, session(agent.port, "board") as other:
             await one.function("test.sleep", soon())
-            await asyncio.gather(late(one), *[other.call_named("farm.agent.facts", deadline=soon()) for _ in range(20)])
+            await asyncio.gather(
+                late(one),
+                *[other.call_named("farm.agent.facts", deadline=soon()) for _ in range(20)],
+            )
 
     run(work())
 

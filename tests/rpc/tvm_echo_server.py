@@ -1,4 +1,6 @@
-"""TVM's own RPC server with functions that show what arrives; as a program it serves on a port, which it prints."""
+"""TVM's own RPC server with functions that show what arrives; as a program it serves on a port,
+which it prints.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,9 @@ def environment(_: TaskContext) -> tuple[dict[str, str], str, str]:
 
 
 def places_in_memory(_: TaskContext, backwards: bytes) -> int:
-    """How often the bytes, which are passed backwards so as not to find them here, are in memory."""
+    """How often the bytes, which are passed backwards so as not to find them here, are in
+    memory.
+    """
     wanted, found = bytearray(reversed(backwards)), 0
     with Path("/proc/self/mem").open("rb", 0) as memory:
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -130,7 +132,9 @@ def task_of_worker(context: TaskContext, folder: Path, task: Any, *arguments: An
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
     modules = ("farm.compiler.lower",)
-    return sandbox.run(policy, folder, task, *arguments, modules=modules, note=context.note, what="trying")
+    return sandbox.run(
+        policy, folder, task, *arguments, modules=modules, note=context.note, what="trying"
+    )
 
 
 def trace(_: TaskContext, process: int) -> None:

@@ -1,4 +1,6 @@
-"""Models of every format are imported in the sandbox; what is a program or the user's own code is treated as such."""
+"""Models of every format are imported in the sandbox; what is a program or the user's own code is
+treated as such.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,13 @@ from farm.workers import TaskContext
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
 NONE = sandbox.Support(0, True, "the kernel does not offer Landlock")
-needs_sandbox = pytest.mark.skipif(not sandbox.support().complete, reason=sandbox.support().missing or "never")
+needs_sandbox = pytest.mark.skipif(
+    not sandbox.support().complete, reason=sandbox.support().missing or "never"
+)
 
-needs_nvrtc = pytest.mark.skipif(not importlib.util.find_spec("nvidia"), reason="there is no NVRTC: pip install 'tvm-farm[cuda]'")
+needs_nvrtc = pytest.mark.skipif(
+    not importlib.util.find_spec("nvidia"), reason="there is no NVRTC: pip install 'tvm-farm[cuda]'"
+)
 
 
 class Net(torch.nn.Module):
@@ -71,7 +77,13 @@ def onnx_file(folder: Path) -> Path:
 
 def onnx_with_external_data(folder: Path) -> Path:
     path = folder / "external.onnx"
-    onnx.save(onnx.load(onnx_file(folder)), path, save_as_external_data=True, location="net.weights", size_threshold=0)
+    onnx.save(
+        onnx.load(onnx_file(folder)),
+        path,
+        save_as_external_data=True,
+        location="net.weights",
+        size_threshold=0,
+    )
     return path
 
 
@@ -97,17 +109,25 @@ def where(_: TaskContext) -> int:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("make", [onnx_file, onnx_with_external_data, exported_program, torchscript, lambda _: TFLITE])
-def test_a_file_is_imported_and_checked_in_the_sandbox(make: Callable[[Path], Path], tmp_path: Path, context: TaskContext) -> None:
+@pytest.mark.parametrize(
+    "make", [onnx_file, onnx_with_external_data, exported_program, torchscript, lambda _: TFLITE]
+)
+def test_a_file_is_imported_and_checked_in_the_sandbox(
+    make: Callable[[Path], Path], tmp_path: Path, context: TaskContext
+) -> None:
     model = Model("net", str(make(tmp_path)))
     prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
     assert prepared.check.right
-    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")) == replace(prepared, cached=True)
+    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")) == replace(
+        prepared, cached=True
+    )
     assert confined(context, model, where) != os.getpid()
 
 
 @pytest.mark.parametrize("make", [state_dict, None])
-def test_the_users_own_code_is_not_confined(make: Callable[[Path], Path] | None, tmp_path: Path, context: TaskContext) -> None:
+def test_the_users_own_code_is_not_confined(
+    make: Callable[[Path], Path] | None, tmp_path: Path, context: TaskContext
+) -> None:
     function = f"python:{__name__}:net"
     model = Model("net", str(make(tmp_path)), module=function) if make else Model("net", function)
     assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")).check.right
@@ -132,11 +152,15 @@ def read(_: TaskContext, path: Path) -> bytes:
 def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callable[[], Any]]:
     """All that imports a model."""
     return {
-        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(context, model, HOST, Store(cache)),
+        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(
+            context, model, HOST, Store(cache)
+        ),
         "check": lambda: check.check_task(context, model, HOST, cache),
         "quantize": lambda: quantize.quantize_task(context, model, HOST, cache, cache / "net.int8"),
         "bisect": lambda: bisect.layers_task(context, model, None, {}, cache),  # type: ignore[arg-type]
-        "accuracy": lambda: accuracy.reference_task(context, model, (cache, model, None, ()), cache, 1.0),  # type: ignore[arg-type]
+        "accuracy": lambda: accuracy.reference_task(
+            context, model, (cache, model, None, ()), cache, 1.0
+        ),  # type: ignore[arg-type]
     }
 
 
@@ -152,16 +176,34 @@ def test_without_a_sandbox_a_program_is_refused_by_every_command(
     assert "--trust" in raised.value.fix
 
 
-@pytest.mark.parametrize("named", [{"source": "python:planted:net"}, {"source": "net.pth", "module": "python:planted:net"}])
-@pytest.mark.parametrize("entry", [name for name in entries(TaskContext(Path()), Model("", ""), Path()) if name != "quantize"])
+@pytest.mark.parametrize(
+    "named",
+    [{"source": "python:planted:net"}, {"source": "net.pth", "module": "python:planted:net"}],
+)
+@pytest.mark.parametrize(
+    "entry",
+    [name for name in entries(TaskContext(Path()), Model("", ""), Path()) if name != "quantize"],
+)
 def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
-    named: dict[str, str], entry: str, tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
+    named: dict[str, str],
+    entry: str,
+    tmp_path: Path,
+    context: TaskContext,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever names `python:` chooses what runs; here the author of a file would."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("planted.py").write_text("from pathlib import Path\nPath('PWNED').touch()\n")
-    empty = {"shapes": {}, "dtypes": {}, "module": None, "weights": "", "quantize": {"dtype": "float16"}, "data": "", "tensors": []}
+    empty = {
+        "shapes": {},
+        "dtypes": {},
+        "module": None,
+        "weights": "",
+        "quantize": {"dtype": "float16"},
+        "data": "",
+        "tensors": [],
+    }
     recipe = {"schema": "farm/float16/1", "example": packed({}), **empty, **named}
     Path("net.float16").write_text(json.dumps(recipe))
     model = Model("net", str(tmp_path / "net.float16"))
@@ -193,7 +235,9 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(
     assert (written.source, written.module) == (model.source, None)
 
 
-def test_without_a_sandbox_data_is_imported_and_it_is_said(tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_sandbox_data_is_imported_and_it_is_said(
+    tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox, "support", lambda: NONE)
     notes: list[Any] = []
     monkeypatch.setattr(context, "note", notes.append)
@@ -210,7 +254,11 @@ def test_a_program_runs_in_no_other_engine_unless_it_is_trusted(tmp_path: Path) 
         return Job(Device("host", HOST, "local:"), model, Plan())
 
     program, data = Model("net", "/net.pt2"), Model("net", "/net.onnx")
-    assert [may_run_here(one) for one in (program, replace(program, trust=True), data)] == [False, True, True]
+    assert [may_run_here(one) for one in (program, replace(program, trust=True), data)] == [
+        False,
+        True,
+        True,
+    ]
     check_rivals(("torch",), [job(data)])
     with pytest.raises(UsageError, match="outside of the sandbox"):
         check_rivals(("torch",), [job(program)])
@@ -218,14 +266,18 @@ def test_a_program_runs_in_no_other_engine_unless_it_is_trusted(tmp_path: Path) 
 
 def test_devices_toml_can_trust_a_model(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"x")
-    (tmp_path / "devices.toml").write_text('[models.a]\nsource = "net.onnx"\ntrust = true\n[models.b]\nsource = "net.onnx"\n')
+    (tmp_path / "devices.toml").write_text(
+        '[models.a]\nsource = "net.onnx"\ntrust = true\n[models.b]\nsource = "net.onnx"\n'
+    )
     models = load(tmp_path / "devices.toml").models
     assert (models["a"].trust, models["b"].trust) == (True, False)
 
 
 def test_the_files_of_external_data_are_found_wherever_they_are_named(tmp_path: Path) -> None:
     def outside(name: str) -> onnx.TensorProto:
-        tensor = onnx.TensorProto(name=name, data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+        tensor = onnx.TensorProto(
+            name=name, data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL
+        )
         for key, value in (("offset", "0"), ("location", name)):
             tensor.external_data.add(key=key, value=value)
         return tensor
@@ -236,8 +288,15 @@ def test_the_files_of_external_data_are_found_wherever_they_are_named(tmp_path: 
         onnx.AttributeProto(name="ts", type=9, tensors=[outside("in a list")]),
         onnx.AttributeProto(name="g", type=5, g=inner),
     ]
-    function = onnx.FunctionProto(name="f", node=[onnx.NodeProto(attribute=[onnx.AttributeProto(name="t", t=outside("in a function"))])])
-    body = onnx.GraphProto(name="g", node=[onnx.NodeProto(attribute=attributes)], initializer=[outside("a weight")])
+    function = onnx.FunctionProto(
+        name="f",
+        node=[
+            onnx.NodeProto(attribute=[onnx.AttributeProto(name="t", t=outside("in a function"))])
+        ],
+    )
+    body = onnx.GraphProto(
+        name="g", node=[onnx.NodeProto(attribute=attributes)], initializer=[outside("a weight")]
+    )
     content = onnx.ModelProto(ir_version=8, graph=body, functions=[function]).SerializeToString()
     path = tmp_path / "net.onnx"
     path.write_bytes(content)
@@ -250,7 +309,9 @@ def test_the_files_of_external_data_are_found_wherever_they_are_named(tmp_path: 
 
 
 @needs_sandbox
-def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(tmp_path: Path, context: TaskContext) -> None:
+def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(
+    tmp_path: Path, context: TaskContext
+) -> None:
     (tmp_path / "model").mkdir()
     path = onnx_with_external_data(tmp_path / "model")
     (tmp_path / "model" / "net.weights").rename(tmp_path / "elsewhere")
@@ -272,20 +333,31 @@ def module_that_writes(path: Path) -> str:
 
     float_type = relax.TensorType((1, 8), "float32")
     source = te.placeholder((1, 8), "float32", "source")
-    made = te.extern((1, 8), [source], lambda *_: tirx.Evaluate(tirx.call_extern("int32", "creat", str(path), 0o600)), dtype="float32")
+    made = te.extern(
+        (1, 8),
+        [source],
+        lambda *_: tirx.Evaluate(tirx.call_extern("int32", "creat", str(path), 0o600)),
+        dtype="float32",
+    )
     builder = relax.BlockBuilder()
-    kernel = builder.add_func(te.create_prim_func([source, made]).with_attr("global_symbol", "kernel"), "kernel")
+    kernel = builder.add_func(
+        te.create_prim_func([source, made]).with_attr("global_symbol", "kernel"), "kernel"
+    )
     x = relax.Var("x", float_type)
     with builder.function("main", [x], attrs={"num_input": 1}):
         with builder.dataflow():
-            constant = builder.emit(relax.call_tir(kernel, (relax.const(np.zeros((1, 8), "float32")),), float_type))
+            constant = builder.emit(
+                relax.call_tir(kernel, (relax.const(np.zeros((1, 8), "float32")),), float_type)
+            )
             result = builder.emit_output(relax.op.add(x, constant))
         builder.emit_func_output(result)
     return str(tvm.ir.save_json(builder.finalize()))
 
 
 @needs_sandbox
-def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
+def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(
+    tmp_path: Path, context: TaskContext
+) -> None:
     """The attack works on a build of a trusted model, which shows that it is one."""
     store = Store(tmp_path / "cache")
     model = Model("net", str(onnx_file(tmp_path)))
@@ -298,32 +370,46 @@ def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(tmp_path: Path,
         worker_tasks.build_task(context, model, prepared, HOST, store)
     assert not planted.exists()
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(context, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another"))
+        worker_tasks.build_task(
+            context, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another")
+        )
     assert planted.exists()
 
 
 @needs_sandbox
 @needs_nvrtc
-def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(tmp_path: Path, context: TaskContext) -> None:
+def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
+    tmp_path: Path, context: TaskContext
+) -> None:
     profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
     model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_task(context, model, HOST, store)
     first = worker_tasks.build_task(context, model, prepared, profile, store)
-    second = worker_tasks.build_task(context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another"))
+    second = worker_tasks.build_task(
+        context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another")
+    )
     assert first.library.read_bytes() == second.library.read_bytes()
 
 
 @needs_sandbox
 @needs_nvrtc
-def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
+def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
+    tmp_path: Path, context: TaskContext
+) -> None:
     profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
-    model, planted, store = Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED", Store(tmp_path / "cache")
+    model, planted, store = (
+        Model("net", str(onnx_file(tmp_path))),
+        tmp_path / "PWNED",
+        Store(tmp_path / "cache"),
+    )
     prepared = hijacked(model, planted, store, context)
     with contextlib.suppress(FarmError):
         worker_tasks.build_task(context, model, prepared, profile, store)
     assert not planted.exists()
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another"))
+        worker_tasks.build_task(
+            context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another")
+        )
     assert planted.exists()
 
 
@@ -335,7 +421,9 @@ def hijacked(model: Model, planted: Path, store: Store, context: TaskContext) ->
     return prepared
 
 
-def tuning_entries(context: TaskContext, model: Model, prepared: Any, folder: Path) -> dict[str, Callable[[], Any]]:
+def tuning_entries(
+    context: TaskContext, model: Model, prepared: Any, folder: Path
+) -> dict[str, Callable[[], Any]]:
     """All that `farm tune` does with an import besides builds."""
     wanted = (("dense", Candidate({}, "", 0.0)),)
     return {
@@ -346,7 +434,9 @@ def tuning_entries(context: TaskContext, model: Model, prepared: Any, folder: Pa
 
 @needs_sandbox
 @pytest.mark.parametrize("entry", ["tasks", "batch"])
-def test_what_a_model_has_left_of_itself_is_tuned_in_the_sandbox(entry: str, tmp_path: Path, context: TaskContext) -> None:
+def test_what_a_model_has_left_of_itself_is_tuned_in_the_sandbox(
+    entry: str, tmp_path: Path, context: TaskContext
+) -> None:
     model, planted = Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED"
     prepared = hijacked(model, planted, Store(tmp_path / "cache"), context)
     with contextlib.suppress(FarmError, KeyError):
@@ -358,10 +448,18 @@ def test_what_a_model_has_left_of_itself_is_tuned_in_the_sandbox(entry: str, tmp
 
 
 @needs_sandbox
-def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(tmp_path: Path, context: TaskContext) -> None:
-    store, model, planted = Store(tmp_path / "cache"), Model("net", str(onnx_file(tmp_path))), tmp_path / "PWNED"
+def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
+    tmp_path: Path, context: TaskContext
+) -> None:
+    store, model, planted = (
+        Store(tmp_path / "cache"),
+        Model("net", str(onnx_file(tmp_path))),
+        tmp_path / "PWNED",
+    )
     prepared = worker_tasks.prepare_task(context, model, HOST, store)
-    fitted = Fitted(model, prepared, worker_tasks.build_task(context, model, prepared, HOST, store), None)
+    fitted = Fitted(
+        model, prepared, worker_tasks.build_task(context, model, prepared, HOST, store), None
+    )
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
     np.savez(prepared.directory / "weights.npz")
     device = Device("host", HOST, "local:")
@@ -371,20 +469,32 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(tmp_path: Path,
         assert planted.exists() == one.trust
 
 
-@pytest.mark.parametrize("spoil", ["link", "short", "long", "folder", "pipe", "missing", "objects", "negative", "huge"])
-def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(spoil: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoil", ["link", "short", "long", "folder", "pipe", "missing", "objects", "negative", "huge"]
+)
+def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(
+    spoil: str, tmp_path: Path
+) -> None:
     dtype = {"objects": "O"}.get(spoil, "float32")
     shape = {"negative": (-2, -4), "huge": (1 << 62, 8)}.get(spoil, (2, 4))
     path, values = file_of(tmp_path, 7), np.arange(8, dtype="float32")
     path.write_bytes(values.tobytes())
-    reference = Reference("net", Computed((Step("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}), tmp_path, {})
+    reference = Reference(
+        "net", Computed((Step("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}), tmp_path, {}
+    )
     np.testing.assert_array_equal(reference.value(7), values.reshape(2, 4))
-    reference = Reference("net", Computed((Step("kernel", (), ((7, shape, dtype),)),), (), {}, {}), tmp_path, {})
+    reference = Reference(
+        "net", Computed((Step("kernel", (), ((7, shape, dtype),)),), (), {}, {}), tmp_path, {}
+    )
     if spoil in ("short", "long"):
         path.write_bytes(values.tobytes()[:-1] if spoil == "short" else values.tobytes() + b"x")
     elif spoil in ("link", "folder", "pipe", "missing"):
         path.rename(tmp_path / "elsewhere")
-        {"link": lambda: path.symlink_to("elsewhere"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(spoil, lambda: None)()
+        {
+            "link": lambda: path.symlink_to("elsewhere"),
+            "folder": path.mkdir,
+            "pipe": lambda: os.mkfifo(path),
+        }.get(spoil, lambda: None)()
     with pytest.raises(BuildError):
         reference.value(7)
 
@@ -396,14 +506,27 @@ def test_a_model_is_tuned_in_the_sandbox_as_outside(tmp_path: Path, context: Tas
     core, tasks = worker_tasks.tasks_task(context, model, prepared, HOST)
     trusted = replace(model, trust=True)
     assert (core, tasks) == worker_tasks.tasks_task(context, trusted, prepared, HOST)
-    wanted = tuple((task.workload, candidate) for task in tasks for candidate in task.candidates[:2])
-    first, second = (worker_tasks.batch_task(context, one, prepared, HOST, wanted, tmp_path / str(one.trust)) for one in (model, trusted))
+    wanted = tuple(
+        (task.workload, candidate) for task in tasks for candidate in task.candidates[:2]
+    )
+    first, second = (
+        worker_tasks.batch_task(context, one, prepared, HOST, wanted, tmp_path / str(one.trust))
+        for one in (model, trusted)
+    )
     assert wanted and first.variants == second.variants and first.failed == second.failed == ()
     assert first.library.read_bytes() == second.library.read_bytes()
     assert first.arrays.is_file()
 
 
-def leave(_: TaskContext, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, names: tuple[str, ...]) -> Any:
+def leave(
+    _: TaskContext,
+    prepared: Any,
+    profile: Any,
+    records: Any,
+    cache: Path,
+    folder: Path,
+    names: tuple[str, ...],
+) -> Any:
     """Leave a build whose process was taken over."""
     from farm.compiler import build
 
@@ -411,18 +534,32 @@ def leave(_: TaskContext, prepared: Any, profile: Any, records: Any, cache: Path
     return replace(generated, objects=(*generated.objects, *names))
 
 
-@pytest.mark.parametrize("name", ["--version", "../../../module.o", "/etc/passwd", "missing.o", "-T.o/x", "a\n.o"])
-def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(name: str, tmp_path: Path, context: TaskContext) -> None:
+@pytest.mark.parametrize(
+    "name", ["--version", "../../../module.o", "/etc/passwd", "missing.o", "-T.o/x", "a\n.o"]
+)
+def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(
+    name: str, tmp_path: Path, context: TaskContext
+) -> None:
     from farm.compiler.build import build
 
     store = Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
+    prepared = worker_tasks.prepare_task(
+        context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
+    )
     with pytest.raises(BuildError, match="left other files"):
         build(context, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
     assert not (store.root / "artifacts").exists()
 
 
-def leave_file(_: TaskContext, prepared: Any, profile: Any, records: Any, cache: Path, folder: Path, content: bytes) -> Any:
+def leave_file(
+    _: TaskContext,
+    prepared: Any,
+    profile: Any,
+    records: Any,
+    cache: Path,
+    folder: Path,
+    content: bytes,
+) -> Any:
     """Leave a file of this content among the object files."""
     from farm.compiler import build
 
@@ -432,13 +569,25 @@ def leave_file(_: TaskContext, prepared: Any, profile: Any, records: Any, cache:
 
 
 @pytest.mark.parametrize(
-    "content", [b"INPUT(/etc/passwd)", b"INCLUDE /etc/shadow", b"BC\xc0\xde" + bytes(60), b"!<arch>\n", b"", b"\x7fELF"]
+    "content",
+    [
+        b"INPUT(/etc/passwd)",
+        b"INCLUDE /etc/shadow",
+        b"BC\xc0\xde" + bytes(60),
+        b"!<arch>\n",
+        b"",
+        b"\x7fELF",
+    ],
 )
-def test_a_build_that_was_taken_over_gives_the_linker_machine_code_only(content: bytes, tmp_path: Path, context: TaskContext) -> None:
+def test_a_build_that_was_taken_over_gives_the_linker_machine_code_only(
+    content: bytes, tmp_path: Path, context: TaskContext
+) -> None:
     from farm.compiler.build import build
 
     store = Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store)
+    prepared = worker_tasks.prepare_task(
+        context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
+    )
     with pytest.raises(BuildError, match="left other files"):
         build(context, prepared, HOST, store.root, generator=partial(leave_file, content=content))
     assert not (store.root / "artifacts").exists()
@@ -464,7 +613,9 @@ def test_the_linker_reads_the_files_that_it_is_given(tmp_path: Path, object_file
 
 @needs_sandbox
 @pytest.mark.parametrize("script", ["INPUT({secret})", "INCLUDE {secret}", "GROUP({secret})"])
-def test_the_linker_reads_no_other_files_whatever_an_object_file_says(script: str, tmp_path: Path, object_file: Path) -> None:
+def test_the_linker_reads_no_other_files_whatever_an_object_file_says(
+    script: str, tmp_path: Path, object_file: Path
+) -> None:
     library = tmp_path / "out" / "net.so"
     library.parent.mkdir()
     (file := tmp_path / "module.o").write_text(script.format(secret=object_file))
@@ -474,18 +625,30 @@ def test_the_linker_reads_no_other_files_whatever_an_object_file_says(script: st
 
 
 @needs_sandbox
-def test_the_linker_writes_into_the_folder_of_its_output_only(tmp_path: Path, object_file: Path) -> None:
+def test_the_linker_writes_into_the_folder_of_its_output_only(
+    tmp_path: Path, object_file: Path
+) -> None:
     (tmp_path / "out").mkdir()
     command = [_zig(), "ld.lld", "-shared", "-o", str(tmp_path / "elsewhere.so"), str(object_file)]
-    with restricted(command, [object_file], [tmp_path / "out"]) as start, pytest.raises(BuildError, match="Permission denied"):
-        subprocesses.run(start.command, deadline=Deadline(60), what="linking", pass_fds=[start.descriptor])
+    with (
+        restricted(command, [object_file], [tmp_path / "out"]) as start,
+        pytest.raises(BuildError, match="Permission denied"),
+    ):
+        subprocesses.run(
+            start.command, deadline=Deadline(60), what="linking", pass_fds=[start.descriptor]
+        )
     assert not (tmp_path / "elsewhere.so").exists()
 
 
 @needs_sandbox
 def test_a_restricted_program_is_the_only_one_that_can_be_started(tmp_path: Path) -> None:
     with restricted([_zig(), "version"], [], [tmp_path]) as start:
-        assert re.fullmatch(r"[\d.]+\s*", subprocesses.run(start.command, deadline=Deadline(60), what="zig", pass_fds=[start.descriptor]))
+        assert re.fullmatch(
+            r"[\d.]+\s*",
+            subprocesses.run(
+                start.command, deadline=Deadline(60), what="zig", pass_fds=[start.descriptor]
+            ),
+        )
         other = [*start.command[:-2], "/bin/true"]
         with pytest.raises(BuildError, match="Permission denied"):
             subprocesses.run(other, deadline=Deadline(60), what="true", pass_fds=[start.descriptor])

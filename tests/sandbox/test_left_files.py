@@ -1,4 +1,6 @@
-"""What a sandboxed process leaves or answers is read as data of an enemy: values of other types and files of other forms are refused."""
+"""What a sandboxed process leaves or answers is read as data of an enemy: values of other types and
+files of other forms are refused.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
         _Made(TensorSpec, "x", (1, True), "float32"),
         _Made(Progress, Stage.COMPILING, {"not": "text"}),
         _Made(Progress, "compiling", "text"),
-        _Made(Generated, "core", ("key",), (_Made(TensorSpec, "x", (1, 8), "float32"),), (), {}, {}),
+        _Made(
+            Generated, "core", ("key",), (_Made(TensorSpec, "x", (1, 8), "float32"),), (), {}, {}
+        ),
         _Made(Generated, "core", ("key",), (), "lib0.o", {}, {}),
         _Made(Generated, 7, *GENERATED[1:]),
         _Made(Generated, *GENERATED[:5], {"code": "long"}),
@@ -142,7 +146,9 @@ HOSTILE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changed", HOSTILE, ids=lambda changed: json.dumps(changed)[:40])
-def test_a_prepared_model_of_another_form_is_one_error(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_a_prepared_model_of_another_form_is_one_error(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / prepare.PREPARED).write_text(json.dumps(stored(tmp_path)))
     assert prepare.load("net", tmp_path, cached=True).inputs == (SPEC,)
     (tmp_path / prepare.PREPARED).write_text(json.dumps({**stored(tmp_path), **changed}))
@@ -151,7 +157,9 @@ def test_a_prepared_model_of_another_form_is_one_error(changed: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"\xff\xfe", b"[" * 200_000, b"5", b" " * (17 << 20)], ids=lambda content: str(content[:4])
+    "content",
+    [b"", b"[]", b"\xff\xfe", b"[" * 200_000, b"5", b" " * (17 << 20)],
+    ids=lambda content: str(content[:4]),
 )
 def test_a_prepared_model_that_is_no_such_json_is_one_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / prepare.PREPARED).write_bytes(content)
@@ -191,19 +199,25 @@ ARCHIVES: dict[str, Callable[[Path], None]] = {
     "empty": lambda path: path.write_bytes(b"") and None,
     "compressed": lambda path: np.savez_compressed(path, a=np.zeros(1 << 20)),
     "a terabyte": lambda path: archive(path, header("(1099511627776,)")),
-    "more than memory": lambda path: archive(path, header("(9223372036854775807, 9223372036854775807)")),
+    "more than memory": lambda path: archive(
+        path, header("(9223372036854775807, 9223372036854775807)")
+    ),
     "negative": lambda path: archive(path, header("(-1, -4)") + bytes(16)),
     "too short": lambda path: archive(path, header("(4,)") + bytes(12)),
     "too long": lambda path: archive(path, header("(4,)") + bytes(20)),
     "a pickle": lambda path: archive(path, pickle.dumps(_Made(os.system, "touch hostile"))),
     "addresses": lambda path: archive(path, header("(1,)", "|O") + bytes(8)),
-    "code in its header": lambda path: archive(path, header("(__import__('os').mkdir('hostile'),)")),
+    "code in its header": lambda path: archive(
+        path, header("(__import__('os').mkdir('hostile'),)")
+    ),
     "deep": lambda path: archive(path, header("(" * 3000 + ")" * 3000)),
 }
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
-def test_arrays_are_read_only_from_a_file_that_holds_all_of_them(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_read_only_from_a_file_that_holds_all_of_them(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "arrays.npz"
     ARCHIVES[kind](path)

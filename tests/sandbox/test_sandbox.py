@@ -22,7 +22,9 @@ from farm.sandbox import exchange, landlock, seccomp, system_calls
 from farm.types import Progress, Stage
 from farm.workers import Kind, WorkerPool
 
-needs_sandbox = pytest.mark.skipif(not sandbox.support().complete, reason=sandbox.support().missing or "never")
+needs_sandbox = pytest.mark.skipif(
+    not sandbox.support().complete, reason=sandbox.support().missing or "never"
+)
 _MEMORY = 2 << 30
 _FILE = 1 << 20
 
@@ -35,9 +37,16 @@ def attempt(tmp_path: Path) -> Attempt:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
 
-    def run(task: Callable[..., Any], *arguments: Any, read: tuple[Path, ...] = (), types: tuple[type, ...] = ()) -> Any:
+    def run(
+        task: Callable[..., Any],
+        *arguments: Any,
+        read: tuple[Path, ...] = (),
+        types: tuple[type, ...] = (),
+    ) -> Any:
         policy = sandbox.Policy(read, (scratch,), _MEMORY, _FILE)
-        return sandbox.run(policy, scratch, task, *arguments, types=types, note=run.notes.append, what="trying")
+        return sandbox.run(
+            policy, scratch, task, *arguments, types=types, note=run.notes.append, what="trying"
+        )
 
     run.notes = []  # type: ignore[attr-defined]
     return run
@@ -71,7 +80,9 @@ def test_a_task_notes_writes_and_answers(attempt: Attempt, tmp_path: Path) -> No
 
 
 @needs_sandbox
-def test_a_file_that_the_policy_names_can_be_read_and_not_written(attempt: Attempt, secret: Path) -> None:
+def test_a_file_that_the_policy_names_can_be_read_and_not_written(
+    attempt: Attempt, secret: Path
+) -> None:
     assert attempt(tasks.read, secret, read=(secret,)) == "secret"
     with pytest.raises(ModelError, match="PermissionError"):
         attempt(tasks.write, secret, read=(secret,))
@@ -80,9 +91,20 @@ def test_a_file_that_the_policy_names_can_be_read_and_not_written(attempt: Attem
 @needs_sandbox
 @pytest.mark.parametrize(
     "task",
-    [tasks.read, tasks.write, tasks.append, tasks.truncate, tasks.change_mode, tasks.touch, tasks.remove, tasks.link],
+    [
+        tasks.read,
+        tasks.write,
+        tasks.append,
+        tasks.truncate,
+        tasks.change_mode,
+        tasks.touch,
+        tasks.remove,
+        tasks.link,
+    ],
 )
-def test_a_file_of_the_user_is_neither_read_nor_changed(attempt: Attempt, secret: Path, task: Callable[..., Any]) -> None:
+def test_a_file_of_the_user_is_neither_read_nor_changed(
+    attempt: Attempt, secret: Path, task: Callable[..., Any]
+) -> None:
     before = secret.stat()
     with pytest.raises(ModelError) as raised:
         attempt(task, secret)
@@ -91,7 +113,10 @@ def test_a_file_of_the_user_is_neither_read_nor_changed(attempt: Attempt, secret
     assert "sandbox" in error.why
     assert "--trust" in error.fix
     assert secret.read_text() == "secret"
-    assert (secret.stat().st_mode, secret.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert (secret.stat().st_mode, secret.stat().st_mtime_ns) == (
+        before.st_mode,
+        before.st_mtime_ns,
+    )
 
 
 @needs_sandbox
@@ -103,14 +128,22 @@ def test_a_file_of_the_user_gets_no_second_name(attempt: Attempt, secret: Path) 
 
 @needs_sandbox
 def test_no_socket_is_opened(attempt: Attempt, listener: int, tmp_path: Path) -> None:
-    for task, place in ((tasks.connect, listener), (tasks.connect_by_name, tmp_path / "scratch" / "socket")):
+    for task, place in (
+        (tasks.connect, listener),
+        (tasks.connect_by_name, tmp_path / "scratch" / "socket"),
+    ):
         with pytest.raises(ModelError, match="PermissionError"):
             attempt(task, place)
 
 
 @needs_sandbox
-@pytest.mark.parametrize("task", [tasks.start_program, tasks.become_program, tasks.fork, tasks.leave_group, tasks.kill_group])
-def test_no_program_is_started_and_no_group_left_or_ended(attempt: Attempt, task: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "task",
+    [tasks.start_program, tasks.become_program, tasks.fork, tasks.leave_group, tasks.kill_group],
+)
+def test_no_program_is_started_and_no_group_left_or_ended(
+    attempt: Attempt, task: Callable[..., Any]
+) -> None:
     with pytest.raises(ModelError, match="PermissionError"):
         attempt(task)
 
@@ -122,14 +155,31 @@ def test_other_processes_are_out_of_reach(attempt: Attempt, task: Callable[..., 
         attempt(task, os.getpid())
 
 
-_SECRETS = ("AWS_SECRET_ACCESS_KEY", "FARM_SHARED_CACHE_KEY", "GITHUB_TOKEN", "PYTHON_INDEX_TOKEN", "SSH_AUTH_SOCK", "PGPASSWORD")
+_SECRETS = (
+    "AWS_SECRET_ACCESS_KEY",
+    "FARM_SHARED_CACHE_KEY",
+    "GITHUB_TOKEN",
+    "PYTHON_INDEX_TOKEN",
+    "SSH_AUTH_SOCK",
+    "PGPASSWORD",
+)
 
 
 def in_worker(folder: Path, task: Callable[..., Any], *arguments: Any) -> Any:
-    """What a task in the sandbox of a fresh worker answers; that worker's sandboxes are forks of it."""
+    """What a task in the sandbox of a fresh worker answers; that worker's sandboxes are forks of
+    it.
+    """
     (folder / "files").mkdir(exist_ok=True)
     with WorkerPool(folder / "pool") as pool:
-        pool.assign("a", tasks.task_of_worker, folder / "files", task, *arguments, deadline_s=LIMIT_S, task="trying")
+        pool.assign(
+            "a",
+            tasks.task_of_worker,
+            folder / "files",
+            task,
+            *arguments,
+            deadline_s=LIMIT_S,
+            task="trying",
+        )
         (message,) = wait_until(lambda: pool.messages(0.1), "the answer")
     if message.kind is not Kind.DONE:
         raise message.value
@@ -148,7 +198,9 @@ def test_a_model_sees_the_variables_that_it_needs_and_no_others(
         import tvm  # noqa: F401  the server is a new Python where the worker has computed
 
         monkeypatch.setattr(sandbox, "_servers", [])
-    seen, of_kernel, of_library = in_worker(tmp_path, tasks.environment) if forked else attempt(tasks.environment)
+    seen, of_kernel, of_library = (
+        in_worker(tmp_path, tasks.environment) if forked else attempt(tasks.environment)
+    )
     assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("3", os.environ["PATH"])
     assert f"PATH={os.environ['PATH']}" in of_kernel.split("\0")  # as of any process
     assert set(seen).isdisjoint(_SECRETS)
@@ -156,7 +208,9 @@ def test_a_model_sees_the_variables_that_it_needs_and_no_others(
 
 
 @needs_sandbox
-def test_a_model_does_not_find_a_variable_in_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_does_not_find_a_variable_in_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(50):  # long ones, as the freed memory of short ones is soon used again
         monkeypatch.setenv(f"AWS_SECRET_ACCESS_KEY_{number}", 17 * "planted in the environment")
     monkeypatch.setenv("OMP_DISPLAY_AFFINITY", "passed in the environment")
@@ -202,11 +256,18 @@ def test_a_task_that_hangs_ends_at_its_deadline_with_its_process(tmp_path: Path)
     folder.mkdir()
     with WorkerPool(tmp_path / "pool") as pool:
         pool.assign("a", tasks.hang_in_sandbox, folder, deadline_s=LIMIT_S, task="hanging")
-        process = int(wait_until(lambda: (folder / "process").exists() and (folder / "process").read_text(), "the task"))
+        process = int(
+            wait_until(
+                lambda: (folder / "process").exists() and (folder / "process").read_text(),
+                "the task",
+            )
+        )
         pool._workers["a"].deadline = Deadline(0)
         messages: list[Any] = []
         wait_until(lambda: messages.extend(pool.messages(0.1)) or messages, "the deadline")
-    assert [(message.kind, type(message.value)) for message in messages] == [(Kind.FAILED, DeadlineError)]
+    assert [(message.kind, type(message.value)) for message in messages] == [
+        (Kind.FAILED, DeadlineError)
+    ]
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the sandboxed process")
 
 
@@ -233,7 +294,9 @@ class _Hostile:
         exchange.dumps(exchange.array_of),
     ],
 )  # fmt: skip
-def test_hostile_bytes_call_nothing(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_bytes_call_nothing(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if content == exchange.dumps(exchange.array_of):
         with pytest.raises(pickle.UnpicklingError, match="an array of O"):
@@ -264,8 +327,16 @@ def test_hostile_bytes_set_no_attributes(content: bytes) -> None:
 
 
 def test_values_pass_as_they_are() -> None:
-    values = [Progress(Stage.IMPORTING, "x", 0.5), ModelError("a", "b", "c"), Path("/x"), {"a": (1, 2.5, None, frozenset({"y"}))}, b"z"]
-    assert [str(value) for value in exchange.loads(exchange.dumps(values))] == [str(value) for value in values]
+    values = [
+        Progress(Stage.IMPORTING, "x", 0.5),
+        ModelError("a", "b", "c"),
+        Path("/x"),
+        {"a": (1, 2.5, None, frozenset({"y"}))},
+        b"z",
+    ]
+    assert [str(value) for value in exchange.loads(exchange.dumps(values))] == [
+        str(value) for value in values
+    ]
     arrays = [np.float32(1.5), np.ones((2, 3), "float16"), np.array([True]), np.array(1 + 2j)]
     for given, array in zip(exchange.loads(exchange.dumps(arrays)), arrays, strict=True):
         np.testing.assert_array_equal(given, array)
@@ -277,26 +348,36 @@ def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:
     assert landlock.handled(2) & ~landlock.handled(1) == access.REFER
     assert landlock.handled(4) & ~landlock.handled(2) == access.TRUNCATE
     assert landlock.handled(7) & ~landlock.handled(4) == access.IOCTL_DEV
-    assert not landlock.WRITE & (access.MAKE_SYM | access.MAKE_SOCK | access.MAKE_FIFO | access.EXECUTE | access.REFER)
+    assert not landlock.WRITE & (
+        access.MAKE_SYM | access.MAKE_SOCK | access.MAKE_FIFO | access.EXECUTE | access.REFER
+    )
 
 
-@pytest.mark.parametrize(("machine", "folder"), [("x86_64", "x86-linux-any"), ("aarch64", "aarch64-linux-any")])
+@pytest.mark.parametrize(
+    ("machine", "folder"), [("x86_64", "x86-linux-any"), ("aarch64", "aarch64-linux-any")]
+)
 def test_the_table_of_system_calls_is_that_of_the_headers(machine: str, folder: str) -> None:
     import ziglang
 
-    header = Path(ziglang.__file__).parent / "lib" / "libc" / "include" / folder / "asm" / "unistd_64.h"
+    header = (
+        Path(ziglang.__file__).parent / "lib" / "libc" / "include" / folder / "asm" / "unistd_64.h"
+    )
     found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
     numbers = {name: int(number) for name, number in found}
     architecture = seccomp.ARCHITECTURES[machine]
     assert numbers["seccomp"] == architecture.seccomp
-    assert {name: architecture.number(name) for name in system_calls.NUMBERS} == {name: numbers.get(name) for name in system_calls.NUMBERS}
+    assert {name: architecture.number(name) for name in system_calls.NUMBERS} == {
+        name: numbers.get(name) for name in system_calls.NUMBERS
+    }
 
 
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 _ME = 4711
 
 
-def decided(machine: str, number: int, *arguments: int, audit: int | None = None, process: int | None = _ME) -> int:
+def decided(
+    machine: str, number: int, *arguments: int, audit: int | None = None, process: int | None = _ME
+) -> int:
     """What a filter returns for a system call, by an interpreter of its few instructions."""
     architecture = seccomp.ARCHITECTURES[machine]
     words = {0: number, 4: architecture.audit if audit is None else audit}
@@ -313,7 +394,9 @@ def decided(machine: str, number: int, *arguments: int, audit: int | None = None
         elif operation == 0x06:
             return constant
         else:
-            true = {0x15: value == constant, 0x25: value > constant, 0x45: bool(value & constant)}[operation]
+            true = {0x15: value == constant, 0x25: value > constant, 0x45: bool(value & constant)}[
+                operation
+            ]
             place += if_true if true else if_false
 
 
@@ -324,19 +407,55 @@ def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
         assert number is not None
         return decided(machine, number, *arguments)
 
-    for name in ("socket", "connect", "execve", "execveat", "ptrace", "process_vm_writev", "bpf", "mount", "unshare", "keyctl"):
+    for name in (
+        "socket",
+        "connect",
+        "execve",
+        "execveat",
+        "ptrace",
+        "process_vm_writev",
+        "bpf",
+        "mount",
+        "unshare",
+        "keyctl",
+    ):
         assert call(name) == EPERM, name
-    for name in ("userfaultfd", "open_by_handle_at", "io_uring_setup", "setsid", "fchmodat", "truncate", "shmget", "pidfd_send_signal"):
+    for name in (
+        "userfaultfd",
+        "open_by_handle_at",
+        "io_uring_setup",
+        "setsid",
+        "fchmodat",
+        "truncate",
+        "shmget",
+        "pidfd_send_signal",
+    ):
         assert call(name) == EPERM, name
     assert (call("clone3"), call("openat2")) == (ENOSYS, ENOSYS)
     assert (call("clone", 0x00010F00), call("clone", 17)) == (ALLOW, EPERM)
-    assert (call("kill", _ME, 6), call("kill", 1, 9), call("kill", -1 & 0xFFFFFFFFFFFFFFFF, 9), call("kill", 0, 9)) == (ALLOW, *[EPERM] * 3)
+    assert (
+        call("kill", _ME, 6),
+        call("kill", 1, 9),
+        call("kill", -1 & 0xFFFFFFFFFFFFFFFF, 9),
+        call("kill", 0, 9),
+    ) == (ALLOW, *[EPERM] * 3)
     assert (call("tgkill", _ME), call("tgkill", 1)) == (ALLOW, EPERM)
-    assert (call("prlimit64", 0), call("prlimit64", _ME), call("prlimit64", 1)) == (ALLOW, ALLOW, EPERM)
-    assert (call("prctl", 15), call("prctl", 1)) == (ALLOW, EPERM)  # a name; the signal at the parent's death
+    assert (call("prlimit64", 0), call("prlimit64", _ME), call("prlimit64", 1)) == (
+        ALLOW,
+        ALLOW,
+        EPERM,
+    )
+    assert (call("prctl", 15), call("prctl", 1)) == (
+        ALLOW,
+        EPERM,
+    )  # a name; the signal at the parent's death
     assert (call("fcntl", 3, 2), call("fcntl", 3, 8)) == (ALLOW, EPERM)
     assert (call("ioctl", 0, 0x5401), call("ioctl", 0, 0x5412)) == (ALLOW, EPERM)
-    assert (call("openat", 0, 0, 0o1101), call("openat", 0, 0, 0o1000), call("openat", 0, 0, 0o1003)) == (ALLOW, EPERM, EPERM)
+    assert (
+        call("openat", 0, 0, 0o1101),
+        call("openat", 0, 0, 0o1000),
+        call("openat", 0, 0, 0o1003),
+    ) == (ALLOW, EPERM, EPERM)
     assert decided(machine, 0) == ALLOW
     assert decided(machine, system_calls.LAST + 1) == ENOSYS
     assert decided(machine, 0x40000000) == ENOSYS  # of the x32 ABI
@@ -356,4 +475,6 @@ def test_the_filter_of_a_program_lets_it_start_and_signal_nobody(machine: str) -
     for name in ("socket", "connect", "execveat", "setsid", "ptrace", "unshare", "fchmodat"):
         assert call(name) == EPERM, name
     assert (call("clone", 0x00010F00), call("clone", 17)) == (ALLOW, EPERM)
-    assert {call("kill", one, 9) for one in (0, 1, _ME, os.getpid(), -1 & 0xFFFFFFFFFFFFFFFF)} == {EPERM}
+    assert {call("kill", one, 9) for one in (0, 1, _ME, os.getpid(), -1 & 0xFFFFFFFFFFFFFFFF)} == {
+        EPERM
+    }

@@ -1,4 +1,6 @@
-"""Many processes that keep runs in one record at once, some of them killed; and what the record holds in the end."""
+"""Many processes that keep runs in one record at once, some of them killed; and what the record
+holds in the end.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ for number in range(int(sys.argv[4])):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How many runs were acknowledged, and of these lost; and how many in the record are there twice, or not whole; `more` were kept by a
+    """How many runs were acknowledged, and of these lost; and how many in the record are there
+    twice, or not whole; `more` were kept by a
     writer that was killed before it could say so."""
 
     acknowledged: int
@@ -42,9 +45,17 @@ class Found:
 
 
 def hammer(
-    place: str, folder: Path, *, writers: int, each: int, kills: int, name: str = "w", meanwhile: Callable[[], None] = lambda: None
+    place: str,
+    folder: Path,
+    *,
+    writers: int,
+    each: int,
+    kills: int,
+    name: str = "w",
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Found:
-    """Have `writers` processes keep `each` runs, but for `kills` of them, which go on until they are killed, at moments left to chance.
+    """Have `writers` processes keep `each` runs, but for `kills` of them, which go on until they
+    are killed, at moments left to chance.
     `meanwhile` is called once the first run was kept."""
     body, draw = json.dumps(run_to_json(timed("host", "net", 1))), random.Random()
     names = [f"{name}{number}" for number in range(writers)]
@@ -52,7 +63,9 @@ def hammer(
     for one in names:
         count = _ENDLESS if one in victims else each
         with (folder / one).open("wb") as said:
-            running[one] = subprocess.Popen([sys.executable, "-c", WRITER, place, one, body, str(count)], stdout=said)
+            running[one] = subprocess.Popen(
+                [sys.executable, "-c", WRITER, place, one, body, str(count)], stdout=said
+            )
     try:
         while not any((folder / one).stat().st_size for one in names):
             assert all(writer.poll() is None for writer in running.values())
@@ -71,8 +84,16 @@ def hammer(
         for writer in running.values():
             writer.kill()
             writer.wait()
-    said_ids = {line for one in names for line in (folder / one).read_text().split("\n")[:-1]}  # whole lines
+    said_ids = {
+        line for one in names for line in (folder / one).read_text().split("\n")[:-1]
+    }  # whole lines
     kept = [run for run in RunStore(place).runs() if run.id.rpartition("-")[0] in running]
     times = Counter(run.id for run in kept)
     halves = sum(not run.samples or len(run.samples.seconds) != SAMPLES for run in kept)
-    return Found(len(said_ids), len(said_ids - set(times)), sum(many > 1 for many in times.values()), halves, len(set(times) - said_ids))
+    return Found(
+        len(said_ids),
+        len(said_ids - set(times)),
+        sum(many > 1 for many in times.values()),
+        halves,
+        len(set(times) - said_ids),
+    )

@@ -14,7 +14,9 @@ def test_answers_are_kept_by_subject_and_sample(tmp_path):
     store.keep("a", {"1.png": (3, 1), "2.png": ()})
     store.keep("b", {"1.png": (0,)})
     store.keep("a", {"1.png": (2, 1)})
-    assert store.answers("a") == {"1.png": (2, 1), "2.png": ()} and store.answers("b") == {"1.png": (0,)}
+    assert store.answers("a") == {"1.png": (2, 1), "2.png": ()} and store.answers("b") == {
+        "1.png": (0,)
+    }
     store.forget("a")
     assert store.answers("a") == {} and store.answers("b") == {"1.png": (0,)}
 

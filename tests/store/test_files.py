@@ -27,7 +27,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "cache")
 
 
-def test_roots_come_from_our_variable_then_xdg_then_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_roots_come_from_our_variable_then_xdg_then_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("FARM_CACHE", "FARM_DATA", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -49,7 +51,13 @@ def test_what_is_published_is_found_whole(store: Store) -> None:
     found = store.find("artifacts", DIGEST)
     assert found == store.root / "artifacts" / DIGEST
     assert (found / "deep" / "lib.so").read_bytes() == b"code"
-    assert content(store.root) == ["artifacts", f"artifacts/{DIGEST}", f"artifacts/{DIGEST}/deep", f"artifacts/{DIGEST}/deep/lib.so", "tmp"]
+    assert content(store.root) == [
+        "artifacts",
+        f"artifacts/{DIGEST}",
+        f"artifacts/{DIGEST}/deep",
+        f"artifacts/{DIGEST}/deep/lib.so",
+        "tmp",
+    ]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -81,7 +89,9 @@ def publish_many(root: Path, name: str) -> None:
 
 
 def test_processes_publish_the_same_and_sweep_at_once(store: Store) -> None:
-    children = [SPAWN.Process(target=publish_many, args=(store.root, str(number))) for number in range(3)]
+    children = [
+        SPAWN.Process(target=publish_many, args=(store.root, str(number))) for number in range(3)
+    ]
     for child in children:
         child.start()
     for child in children:
@@ -131,7 +141,11 @@ def test_scratch_goes_with_all_in_it(store: Store) -> None:
 
 
 def test_a_full_disk_says_so_and_leaves_nothing(store: Store) -> None:
-    with pytest.raises(BuildError) as caught, store.publish("artifacts", DIGEST), Path("/dev/full").open("wb", buffering=0) as full:
+    with (
+        pytest.raises(BuildError) as caught,
+        store.publish("artifacts", DIGEST),
+        Path("/dev/full").open("wb", buffering=0) as full,
+    ):
         full.write(b"library")
     assert caught.value.what == "the disk is full"
     assert "FARM_CACHE" in caught.value.fix
@@ -140,7 +154,11 @@ def test_a_full_disk_says_so_and_leaves_nothing(store: Store) -> None:
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for root in (tmp_path / "file", tmp_path / "file" / "cache", Path("/sys/farm")):  # not even root may write to sysfs
+    for root in (
+        tmp_path / "file",
+        tmp_path / "file" / "cache",
+        Path("/sys/farm"),
+    ):  # not even root may write to sysfs
         with pytest.raises(BuildError) as caught, Store(root).publish("artifacts", DIGEST):
             pass
         assert caught.value.what == "the cache cannot be written"
@@ -155,13 +173,23 @@ def test_errors_that_are_not_the_stores_pass_through_it(store: Store) -> None:
     assert not isinstance(caught.value, BuildError)
 
 
-@pytest.mark.parametrize(("kind", "digest"), [("tmp", "a"), ("..", "a"), ("a", ".."), ("a/b", "c"), ("a", "b/c"), ("", "a"), ("a", "")])
+@pytest.mark.parametrize(
+    ("kind", "digest"),
+    [("tmp", "a"), ("..", "a"), ("a", ".."), ("a/b", "c"), ("a", "b/c"), ("", "a"), ("a", "")],
+)
 def test_a_name_that_leaves_its_place_is_refused(store: Store, kind: str, digest: str) -> None:
     with pytest.raises(ValueError, match="no name"):
         store.find(kind, digest)
 
 
-PARTS = st.lists(st.one_of(st.binary(), st.text(), st.dictionaries(st.text(), st.one_of(st.none(), st.integers(), st.text()))), max_size=4)
+PARTS = st.lists(
+    st.one_of(
+        st.binary(),
+        st.text(),
+        st.dictionaries(st.text(), st.one_of(st.none(), st.integers(), st.text())),
+    ),
+    max_size=4,
+)
 
 
 @given(PARTS, PARTS)
@@ -172,12 +200,26 @@ def test_digests_are_equal_exactly_when_the_parts_are(one: list[str], other: lis
 def test_digests_tell_apart_how_parts_are_cut_and_of_what_kind_they_are(tmp_path: Path) -> None:
     file = tmp_path / "ab"
     file.write_bytes(b"ab")
-    digests = [digest_of(*parts) for parts in (["ab"], [b"ab"], [file], ["a", "b"], ["", "ab"], ["ab", ""], [{"ab": 1}], ['{"ab":1}'])]
+    digests = [
+        digest_of(*parts)
+        for parts in (
+            ["ab"],
+            [b"ab"],
+            [file],
+            ["a", "b"],
+            ["", "ab"],
+            ["ab", ""],
+            [{"ab": 1}],
+            ['{"ab":1}'],
+        )
+    ]
     assert len(set(digests)) == len(digests)
 
 
 def test_a_mappings_digest_does_not_depend_on_its_order() -> None:
-    assert digest_of({"kind": "llvm", "keys": ["a", "b"]}) == digest_of({"keys": ("a", "b"), "kind": "llvm"})
+    assert digest_of({"kind": "llvm", "keys": ["a", "b"]}) == digest_of(
+        {"keys": ("a", "b"), "kind": "llvm"}
+    )
     assert digest_of({"keys": ["a", "b"]}) != digest_of({"keys": ["b", "a"]})
     with pytest.raises(TypeError, match="object"):
         digest_of({"a": object()})
@@ -187,14 +229,20 @@ def test_a_files_digest_is_of_its_content(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for path in (one, other):
         path.write_bytes(b"abc")
-    assert file_digest(one) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
+    assert (
+        file_digest(one) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )  # FIPS 180-2, appendix B.1
     assert digest_of(one) == digest_of(other)
     other.write_bytes(b"abd")
     assert digest_of(one) != digest_of(other)
 
 
-def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its agents are run: another user could have put one there under the digest that is looked for."""
+def test_a_cache_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agents are run: another user could have put one there under the digest that is looked
+    for.
+    """
     shared = tmp_path / "shared"
     shared.mkdir()
     monkeypatch.setenv("FARM_CACHE", str(shared))

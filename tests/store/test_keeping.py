@@ -1,4 +1,6 @@
-"""What befalls a record of runs: writers that are killed, farms of other ages, files from elsewhere."""
+"""What befalls a record of runs: writers that are killed, farms of other ages, files from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,17 @@ CREATE INDEX runs_by_time ON runs (started_at, number);
 
 def a_run(id: str = "1", device: str = "host", seconds: tuple[float, ...] = (0.001, 0.002)) -> Run:  # noqa: A002
     samples = Samples(seconds, 1.0, Agreement(0.0, math.inf, None, True), None, None, {}, {}, {}, 0)
-    return Run(id, device, "digits", "x86", "local:", f"2026-07-01T12:00:00+00:0{len(id)}", Verdict.STABLE, "", samples=samples)
+    return Run(
+        id,
+        device,
+        "digits",
+        "x86",
+        "local:",
+        f"2026-07-01T12:00:00+00:0{len(id)}",
+        Verdict.STABLE,
+        "",
+        samples=samples,
+    )
 
 
 @pytest.fixture
@@ -45,7 +57,9 @@ def store(tmp_path: Path) -> RunStore:
     return RunStore(tmp_path / "data" / "runs.sqlite")
 
 
-def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(store: RunStore, tmp_path: Path) -> None:
+def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(
+    store: RunStore, tmp_path: Path
+) -> None:
     found = hammer(str(store.path), tmp_path, writers=16, each=30, kills=8)
     assert found.lost == found.twice == found.halves == 0
     assert found.acknowledged >= 8 * 30
@@ -75,12 +89,26 @@ def test_what_is_no_packed_samples_is_refused(damaged: bytes) -> None:
 def shape(path: Path) -> object:
     """The version of a file, and its tables' columns and indices."""
     with sqlite3.connect(path) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+        tables = [
+            name
+            for (name,) in db.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+            )
+        ]
         columns = {
-            name: db.execute('SELECT name, type, "notnull" OR pk, pk FROM pragma_table_info(?)', (name,)).fetchall() for name in tables
+            name: db.execute(
+                'SELECT name, type, "notnull" OR pk, pk FROM pragma_table_info(?)', (name,)
+            ).fetchall()
+            for name in tables
         }
         indices = {
-            (table, tuple(column for (column,) in db.execute("SELECT name FROM pragma_index_info(?)", (index,))))
+            (
+                table,
+                tuple(
+                    column
+                    for (column,) in db.execute("SELECT name FROM pragma_index_info(?)", (index,))
+                ),
+            )
             for table in tables
             for (index,) in db.execute("SELECT name FROM pragma_index_list(?)", (table,)).fetchall()
         }
@@ -90,13 +118,28 @@ def shape(path: Path) -> object:
 def test_a_record_of_the_first_farm_is_brought_up_to_date(store: RunStore) -> None:
     store.path.parent.mkdir()
     old = a_run(seconds=(0.1, 0.25, 1 / 3))
-    body = run_to_json(dataclasses.replace(old, samples=dataclasses.replace(old.samples, seconds=())))
+    body = run_to_json(
+        dataclasses.replace(old, samples=dataclasses.replace(old.samples, seconds=()))
+    )
     for name in ("block", "warm", "measured_s", "facts_during", "wall_s"):  # which it did not know
         del body["samples"][name]
     with sqlite3.connect(store.path) as db:
         db.executescript(FIRST_SCHEMA)
-        row = (old.id, old.started_at, old.device, old.model, floats((0.1, 0.25, 1 / 3)), json.dumps(body))
-        db.execute("INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (
+            old.id,
+            old.started_at,
+            old.device,
+            old.model,
+            floats((0.1, 0.25, 1 / 3)),
+            json.dumps(body),
+        )
+        db.execute(
+            (
+                "INSERT INTO runs (id, started_at, device, model, seconds, body) VALUES (?, ?, ?, "
+                "?, ?, ?)"
+            ),
+            row,
+        )
         db.execute("PRAGMA user_version = 1")
     assert store.runs() == [old]
     store.keep(a_run("22"))
@@ -135,7 +178,9 @@ def test_a_baseline_has_one_run_for_each_model_on_a_device(store: RunStore) -> N
 def test_a_run_is_found_by_the_first_letters_of_its_id(store: RunStore) -> None:
     for name in ("abc1", "abd2", "%_"):
         store.keep(a_run(name))
-    assert [sorted(run.id for run in store.starting_with(prefix)) for prefix in ("ab", "abc", "%", "x")] == [
+    assert [
+        sorted(run.id for run in store.starting_with(prefix)) for prefix in ("ab", "abc", "%", "x")
+    ] == [
         ["abc1", "abd2"],
         ["abc1"],
         ["%_"],
@@ -145,7 +190,9 @@ def test_a_run_is_found_by_the_first_letters_of_its_id(store: RunStore) -> None:
 
 @pytest.mark.parametrize("older", [False, True])
 def test_nobody_else_reads_a_record_whatever_the_umask(store: RunStore, older: bool) -> None:
-    """Its write-ahead log and shared memory, which hold the newest runs, take its mode while they are there."""
+    """Its write-ahead log and shared memory, which hold the newest runs, take its mode while they
+    are there.
+    """
     before = os.umask(0)
     try:
         if older:
@@ -157,7 +204,9 @@ def test_nobody_else_reads_a_record_whatever_the_umask(store: RunStore, older: b
             store.ready()
         with contextlib.closing(sqlite3.connect(store.path)) as reader:
             store.keep(a_run("2"))
-            assert reader.execute("SELECT count(*) FROM runs").fetchone() == (1 + older,)  # keeps the log there
+            assert reader.execute("SELECT count(*) FROM runs").fetchone() == (
+                1 + older,
+            )  # keeps the log there
             store.keep(a_run("3"))
             modes = {path.name: path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()}
     finally:

@@ -1,4 +1,6 @@
-"""The record of runs on a real PostgreSQL server: as in a file, with many farms at once, and with the server restarted in the middle."""
+"""The record of runs on a real PostgreSQL server: as in a file, with many farms at once, and with
+the server restarted in the middle.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ from farm.store import RunStore
 from farm.store.backends import Server
 from farm.store.database import Database
 
-pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'")
-pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql")
+pytest.importorskip(
+    "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
+)
+pytestmark = pytest.mark.skipif(
+    binaries() is None, reason="there is no PostgreSQL server: apt-get install postgresql"
+)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     with (
-        tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
+        ) as folder,
         postgres_server(Path(folder)) as one,
     ):
         yield one
@@ -41,7 +49,9 @@ def store(server: PostgresServer) -> RunStore:
 
 def test_runs_survive_exactly_and_are_found_as_in_a_file(store: RunStore, tmp_path: Path) -> None:
     beside = RunStore(tmp_path / "runs.sqlite")
-    hostile = dataclasses.replace(timed("pi5 %s ? \\ ' \"", "models/\udcff.onnx", 3), reason="a\0b 100 %")
+    hostile = dataclasses.replace(
+        timed("pi5 %s ? \\ ' \"", "models/\udcff.onnx", 3), reason="a\0b 100 %"
+    )
     for one in (store, beside):
         assert one.runs() == []
         assert one.add([*many(), hostile]) == len(many()) + 1
@@ -51,7 +61,9 @@ def test_runs_survive_exactly_and_are_found_as_in_a_file(store: RunStore, tmp_pa
     assert store.runs() == beside.runs()
     assert store.runs("resnet18", "pi5", 3) == beside.runs("resnet18", "pi5", 3)
     assert store.newest(2) == beside.newest(2)
-    assert store.newest(9, ["resnet18"], ["pi5", "host"]) == beside.newest(9, ["resnet18"], ["pi5", "host"])
+    assert store.newest(9, ["resnet18"], ["pi5", "host"]) == beside.newest(
+        9, ["resnet18"], ["pi5", "host"]
+    )
     assert store.get(hostile.id) == hostile
     assert store.starting_with("pi5-resnet18-1") == beside.starting_with("pi5-resnet18-1")
     assert store.baseline("release") == beside.baseline("release") != []
@@ -65,8 +77,17 @@ def test_a_run_is_kept_once(store: RunStore) -> None:
         store.keep(timed("a", "b", 1))
 
 
-def test_many_writers_one_killed_and_the_server_restarted_lose_nothing(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:
-    found = hammer(server.url, tmp_path, writers=16, each=12, kills=1, meanwhile=lambda: server.restart("immediate"))
+def test_many_writers_one_killed_and_the_server_restarted_lose_nothing(
+    store: RunStore, server: PostgresServer, tmp_path: Path
+) -> None:
+    found = hammer(
+        server.url,
+        tmp_path,
+        writers=16,
+        each=12,
+        kills=1,
+        meanwhile=lambda: server.restart("immediate"),
+    )
     assert found.lost == found.halves == found.twice == 0
     assert found.acknowledged >= 15 * 12
 
@@ -119,10 +140,12 @@ SHAPE = """
 SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default FROM information_schema.columns
 WHERE table_schema = 'public' ORDER BY table_name, ordinal_position;
 SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexdef
-"""
+"""  # noqa: E501
 
 
-def test_a_record_that_an_older_farm_made_is_as_one_of_ours(store: RunStore, server: PostgresServer) -> None:
+def test_a_record_that_an_older_farm_made_is_as_one_of_ours(
+    store: RunStore, server: PostgresServer
+) -> None:
     store.ready()
     ours = server.sql(SHAPE)
     server.sql("DROP TABLE baselines, runs, farm_schema")
@@ -132,19 +155,30 @@ def test_a_record_that_an_older_farm_made_is_as_one_of_ours(store: RunStore, ser
     assert [run.id for run in store.runs()] == ["a-b-1"]
 
 
-def test_a_schema_is_migrated_once_by_whoever_comes_first(store: RunStore, server: PostgresServer) -> None:
+def test_a_schema_is_migrated_once_by_whoever_comes_first(
+    store: RunStore, server: PostgresServer
+) -> None:
     def place(version: int) -> Database:
         def add(db: Connection) -> None:
             db.exec_driver_sql("ALTER TABLE boards ADD COLUMN place TEXT")
 
-        return Database(Server(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1))
+        return Database(
+            Server(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1)
+        )
 
     boards = Table("boards", MetaData(), Column("name", Text))
     place(1).change(lambda db: db.execute(boards.insert(), {"name": "pi5"}))
     found: list[list[Sequence[object]]] = []
     farms = [
         threading.Thread(
-            target=lambda: found.append([tuple(row) for row in place(2).ask(lambda db: db.execute(text("SELECT * FROM boards")).all())])
+            target=lambda: found.append(
+                [
+                    tuple(row)
+                    for row in place(2).ask(
+                        lambda db: db.execute(text("SELECT * FROM boards")).all()
+                    )
+                ]
+            )
         )
         for _ in range(6)
     ]
@@ -156,12 +190,23 @@ def test_a_schema_is_migrated_once_by_whoever_comes_first(store: RunStore, serve
     assert server.sql("SELECT version FROM farm_schema") == "2"
 
 
-def test_the_command_line_keeps_its_runs_there(store: RunStore, server: PostgresServer, tmp_path: Path) -> None:
+def test_the_command_line_keeps_its_runs_there(
+    store: RunStore, server: PostgresServer, tmp_path: Path
+) -> None:
     import os
     import sys
 
     store.add([timed("pi5", "net", 1)])
-    (tmp_path / "devices.toml").write_text(f'store = "{server.url}"\n[devices.host]\nprofile = "x86"\nurl = "local:"\n')
+    (tmp_path / "devices.toml").write_text(
+        f'store = "{server.url}"\n[devices.host]\nprofile = "x86"\nurl = "local:"\n'
+    )
     command = [sys.executable, "-m", "farm", "history", "net", "--device", "pi5"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "pi5" in done.stdout and "net" in done.stdout

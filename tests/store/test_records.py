@@ -1,4 +1,6 @@
-"""Records are kept by core and workload, survive JSON lines, and merge: the faster stays, and a bad file changes nothing."""
+"""Records are kept by core and workload, survive JSON lines, and merge: the faster stays, and a bad
+file changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from farm.store import Merged, RecordStore, read_records, record_to_json, write_
 from farm.types import Record
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
-RECORD = Record("aarch64 cortex-a72", "dense 1x8 8x8", CHOICE, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "pi4", "Cortex-A72", 4)
+RECORD = Record(
+    "aarch64 cortex-a72",
+    "dense 1x8 8x8",
+    CHOICE,
+    1e-6,
+    2e-6,
+    9,
+    "2026-01-02T03:04:05+00:00",
+    "pi4",
+    "Cortex-A72",
+    4,
+)
 
 
 @pytest.fixture
@@ -50,8 +63,14 @@ def test_records_survive_a_file_exactly(store, tmp_path):
 
 def test_of_two_records_the_faster_stays_and_of_equals_the_one_that_was_there(store):
     store.keep(RECORD)
-    faster, slower, new = replace(RECORD, seconds=5e-7), replace(RECORD, seconds=3e-6), replace(RECORD, workload="dense 1x9 9x9")
-    assert store.merge([slower, replace(RECORD, device="another"), new]) == Merged(new=1, faster=0, left=2)
+    faster, slower, new = (
+        replace(RECORD, seconds=5e-7),
+        replace(RECORD, seconds=3e-6),
+        replace(RECORD, workload="dense 1x9 9x9"),
+    )
+    assert store.merge([slower, replace(RECORD, device="another"), new]) == Merged(
+        new=1, faster=0, left=2
+    )
     assert store.records() == [RECORD, new]
     assert store.merge([faster]) == Merged(new=0, faster=1, left=0)
     assert store.records(operator="dense")[0] == faster
@@ -93,7 +112,10 @@ def _keep(path: Path, number: int) -> None:
 
 
 def test_several_farms_keep_records_at_once(store):
-    processes = [multiprocessing.get_context("spawn").Process(target=_keep, args=(store.path, number)) for number in range(3)]
+    processes = [
+        multiprocessing.get_context("spawn").Process(target=_keep, args=(store.path, number))
+        for number in range(3)
+    ]
     for process in processes:
         process.start()
     for process in processes:

@@ -65,7 +65,12 @@ RUNS = st.builds(
 )
 
 
-def a_run(id: str, device: str = "host", model: str = "digits", started_at: str = "2026-07-01T12:00:00+00:00") -> Run:  # noqa: A002
+def a_run(
+    id: str,  # noqa: A002
+    device: str = "host",
+    model: str = "digits",
+    started_at: str = "2026-07-01T12:00:00+00:00",
+) -> Run:
     return Run(id, device, model, "x86", "local:", started_at, Verdict.STABLE, "")
 
 
@@ -77,7 +82,9 @@ def store(tmp_path: Path) -> RunStore:
 @given(RUNS)
 def test_a_run_survives_strict_json_exactly(run: Run) -> None:
     document = json.dumps(run_to_json(run), allow_nan=False)
-    assert repr(run_from_json(json.loads(document))) == repr(run)  # by repr: NaN is NaN, and 0.0 is not -0.0
+    assert repr(run_from_json(json.loads(document))) == repr(
+        run
+    )  # by repr: NaN is NaN, and 0.0 is not -0.0
 
 
 @settings(max_examples=40)
@@ -91,18 +98,34 @@ def test_a_run_survives_the_store_exactly(run: Run) -> None:
 
 
 def test_json_of_an_emulated_run_carries_its_samples_and_says_what_they_are() -> None:
-    samples = Samples((0.25, 0.5), 1.0, Agreement(math.inf, -math.inf, None, False), None, None, {}, {}, {}, 0)
+    samples = Samples(
+        (0.25, 0.5), 1.0, Agreement(math.inf, -math.inf, None, False), None, None, {}, {}, {}, 0
+    )
     run = dataclasses.replace(a_run("1"), url="qemu:", samples=samples)
     body = run_to_json(run)
     assert (body["schema"], body["emulated"], body["verdict"]) == ("farm/run/1", True, "STABLE")
     assert body["samples"]["seconds"] == [0.25, 0.5]
-    measures = {"max_abs": "inf", "snr_db": "-inf", "same_top1": None, "right": False, "max_rel": None, "cosine": None}
+    measures = {
+        "max_abs": "inf",
+        "snr_db": "-inf",
+        "same_top1": None,
+        "right": False,
+        "max_rel": None,
+        "cosine": None,
+    }
     assert body["samples"]["agreement"] == {**measures, "top1": None, "top5": None, "why": ""}
     assert run_to_json(a_run("1"))["emulated"] is False
 
 
 @pytest.mark.parametrize(
-    "change", [{"schema": "farm/run/2"}, {"verdict": "GOOD"}, {"samples": {}}, {"latency": [1]}, {"failure": {"what": "x"}}]
+    "change",
+    [
+        {"schema": "farm/run/2"},
+        {"verdict": "GOOD"},
+        {"samples": {}},
+        {"latency": [1]},
+        {"failure": {"what": "x"}},
+    ],
 )
 def test_what_is_no_run_of_ours_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(FarmError, match="cannot be read"):
@@ -121,7 +144,12 @@ def test_runs_come_newest_first_and_are_chosen_by_model_and_device(store: RunSto
     def ids(**choice: object) -> list[str]:
         return [run.id for run in store.runs(**choice)]  # type: ignore[arg-type]
 
-    assert ids() == ["new", "resnet18", "pi3", "old"]  # at the same time: the one kept last is first
+    assert ids() == [
+        "new",
+        "resnet18",
+        "pi3",
+        "old",
+    ]  # at the same time: the one kept last is first
     assert ids(limit=2) == ["new", "resnet18"]
     assert ids(limit=0) == []
     assert ids(model="digits", device="host") == ["new", "old"]
@@ -159,13 +187,17 @@ def keep_many(path: Path, name: str) -> None:
 
 
 def test_processes_keep_runs_at_once_from_the_very_first(store: RunStore) -> None:
-    children = [SPAWN.Process(target=keep_many, args=(store.path, f"lane{number}")) for number in range(4)]
+    children = [
+        SPAWN.Process(target=keep_many, args=(store.path, f"lane{number}")) for number in range(4)
+    ]
     for child in children:
         child.start()
     for child in children:
         child.join(60)
     assert [child.exitcode for child in children] == [0] * 4
-    assert {run.id for run in store.runs()} == {f"lane{lane}-{number}" for lane in range(4) for number in range(25)}
+    assert {run.id for run in store.runs()} == {
+        f"lane{lane}-{number}" for lane in range(4) for number in range(25)
+    }
 
 
 def test_a_record_that_is_no_database_is_reported_with_how_to_move_it_away(store: RunStore) -> None:
@@ -199,14 +231,20 @@ def test_a_damaged_row_is_reported(store: RunStore) -> None:
 
 def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "runs.sqlite", tmp_path, Path("/sys/farm/runs.sqlite")):  # not even root may write to sysfs
+    for path in (
+        tmp_path / "file" / "runs.sqlite",
+        tmp_path,
+        Path("/sys/farm/runs.sqlite"),
+    ):  # not even root may write to sysfs
         with pytest.raises(FarmError) as caught:
             RunStore(path).keep(a_run("1"))
         assert str(path) in caught.value.why
         assert "FARM_DATA" in caught.value.fix
 
 
-def test_a_server_without_psycopg_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_psycopg_is_said_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(FarmError, match="PostgreSQL cannot be used") as caught:
         RunStore("postgresql://somebody@127.0.0.1:1/without-psycopg").ready()

@@ -1,4 +1,6 @@
-"""The shared cache: what one store publishes another finds, whole and checked, and no fault of the bucket stops the work."""
+"""The shared cache: what one store publishes another finds, whole and checked, and no fault of the
+bucket stops the work.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from farm.types import CacheLocation, check_cache_url
 
 DIGEST = "d" * 64
 NAME = f"artifacts/{DIGEST}.tar"
-CONTENT = {"library.so": os.urandom(3 << 20), "metadata.json": b"{}", "parameters/weights.bin": b"\0" * 70_000}
+CONTENT = {
+    "library.so": os.urandom(3 << 20),
+    "metadata.json": b"{}",
+    "parameters/weights.bin": b"\0" * 70_000,
+}
 Opened = Callable[..., Store]
 
 
@@ -46,7 +52,12 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3Store:
     """An empty bucket, which the variables of AWS lead to."""
     import boto3
 
-    names = {"AWS_ENDPOINT_URL": s3, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "a"}
+    names = {
+        "AWS_ENDPOINT_URL": s3,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "a",
+    }
     for name, value in {**names, "AWS_SECRET_ACCESS_KEY": "s"}.items():
         monkeypatch.setenv(name, value)
     name = f"b{digest_of(str(tmp_path))[:20]}"
@@ -57,7 +68,10 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3Store:
 @pytest.fixture
 def opened(bucket: S3Store, tmp_path: Path) -> Opened:
     def store(name: str, **options: object) -> Store:
-        return Store(tmp_path / name, SharedCache(CacheLocation(f"s3://{bucket.config['bucket']}/farm", **options)))  # type: ignore[arg-type]
+        return Store(
+            tmp_path / name,
+            SharedCache(CacheLocation(f"s3://{bucket.config['bucket']}/farm", **options)),
+        )  # type: ignore[arg-type]
 
     return store
 
@@ -73,26 +87,36 @@ def publish(store: Store, kind: str = "artifacts", digest: str = DIGEST) -> Path
 def content(folder: Path | None) -> dict[str, bytes] | None:
     if folder is None:
         return None
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def stored(bucket: S3Store) -> bytes:
     return bytes(obstore.get(bucket, NAME).bytes())
 
 
-def test_what_one_store_publishes_another_finds(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_one_store_publishes_another_finds(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     publish(opened("one"))
     two = opened("two")
     assert content(two.find("artifacts", DIGEST)) == CONTENT
     assert two.find("artifacts", "e" * 64) is None
-    assert content(Store(two.root).find("artifacts", DIGEST)) == CONTENT, "it stays without the bucket"
+    assert content(Store(two.root).find("artifacts", DIGEST)) == CONTENT, (
+        "it stays without the bucket"
+    )
     assert not caplog.records and not list((two.root / "tmp").iterdir())
 
 
 def test_a_store_in_a_folder_is_shared_too(tmp_path: Path) -> None:
     location = CacheLocation(f"file://{tmp_path}/shared")
     publish(Store(tmp_path / "one", SharedCache(location)))
-    assert content(Store(tmp_path / "two", SharedCache(location)).find("artifacts", DIGEST)) == CONTENT
+    assert (
+        content(Store(tmp_path / "two", SharedCache(location)).find("artifacts", DIGEST)) == CONTENT
+    )
 
 
 def test_kinds_that_are_of_one_machine_stay_there(opened: Opened, bucket: S3Store) -> None:
@@ -123,7 +147,10 @@ def test_it_goes_to_other_processes_without_its_connection(opened: Opened) -> No
 def rewritten(archive: bytes, change: Callable[[dict[str, object]], object]) -> bytes:
     """An archive with another manifest."""
     made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as before, tarfile.open(fileobj=made, mode="w") as after:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as before,
+        tarfile.open(fileobj=made, mode="w") as after,
+    ):
         for member in before:
             body = before.extractfile(member).read()  # type: ignore[union-attr]
             if member.name == "farm.json":
@@ -141,7 +168,10 @@ def one_bit_off(archive: bytes) -> bytes:
 
 def with_another_file(archive: bytes) -> bytes:
     made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as before, tarfile.open(fileobj=made, mode="w") as after:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as before,
+        tarfile.open(fileobj=made, mode="w") as after,
+    ):
         for member in before:
             after.addfile(member, before.extractfile(member))
         after.addfile(tarfile.TarInfo("../../escaped"), io.BytesIO())
@@ -150,7 +180,10 @@ def with_another_file(archive: bytes) -> bytes:
 
 def with_a_link(archive: bytes) -> bytes:
     made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as before, tarfile.open(fileobj=made, mode="w") as after:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as before,
+        tarfile.open(fileobj=made, mode="w") as after,
+    ):
         for member in before:
             if member.name == "metadata.json":
                 member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -166,16 +199,28 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "one bit off": one_bit_off,
     "another file": with_another_file,
     "a link": with_a_link,
-    "another digest": lambda archive: rewritten(archive, lambda manifest: manifest.update(digest="e" * 64)),
-    "another kind": lambda archive: rewritten(archive, lambda manifest: manifest.update(kind="models")),
-    "another format": lambda archive: rewritten(archive, lambda manifest: manifest.update(format=2)),
+    "another digest": lambda archive: rewritten(
+        archive, lambda manifest: manifest.update(digest="e" * 64)
+    ),
+    "another kind": lambda archive: rewritten(
+        archive, lambda manifest: manifest.update(kind="models")
+    ),
+    "another format": lambda archive: rewritten(
+        archive, lambda manifest: manifest.update(format=2)
+    ),
     "a path out of it": lambda archive: rewritten(
         archive, lambda manifest: manifest.update(files={"../x": {"size": 0, "sha256": "0" * 64}})
     ),
     "no manifest": lambda archive: rewritten(archive, lambda manifest: [manifest]),
-    "a size of words": lambda archive: rewritten(archive, lambda manifest: manifest["files"]["library.so"].update(size="big")),  # type: ignore[index]
-    "fewer files": lambda archive: rewritten(archive, lambda manifest: manifest["files"].pop("metadata.json")),  # type: ignore[attr-defined]
-    "more files": lambda archive: rewritten(archive, lambda manifest: manifest["files"].update(more={"size": 0, "sha256": "0" * 64})),  # type: ignore[attr-defined]
+    "a size of words": lambda archive: rewritten(
+        archive, lambda manifest: manifest["files"]["library.so"].update(size="big")
+    ),  # type: ignore[index]
+    "fewer files": lambda archive: rewritten(
+        archive, lambda manifest: manifest["files"].pop("metadata.json")
+    ),  # type: ignore[attr-defined]
+    "more files": lambda archive: rewritten(
+        archive, lambda manifest: manifest["files"].update(more={"size": 0, "sha256": "0" * 64})
+    ),  # type: ignore[attr-defined]
 }
 
 
@@ -191,18 +236,29 @@ def test_a_damaged_object_is_one_warning_and_nothing_of_it_stays(
     assert two.find("artifacts", DIGEST) is None
     assert two.find("artifacts", DIGEST) is None
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("farm", logging.WARNING) and "is not used" in record.getMessage()
+    assert (record.name, record.levelno) == (
+        "farm",
+        logging.WARNING,
+    ) and "is not used" in record.getMessage()
     assert not (two.root / "artifacts" / DIGEST).exists() and not list((two.root / "tmp").iterdir())
     assert content(publish(two)) == CONTENT
 
 
-def test_with_a_key_only_what_was_sealed_with_it_is_used(opened: Opened, bucket: S3Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_a_key_only_what_was_sealed_with_it_is_used(
+    opened: Opened, bucket: S3Store, caplog: pytest.LogCaptureFixture
+) -> None:
     publish(opened("one", key=b"one key"))
     assert content(opened("two", key=b"one key").find("artifacts", DIGEST)) == CONTENT
     assert opened("three", key=b"another").find("artifacts", DIGEST) is None
     assert "not sealed with this key" in caplog.text
     caplog.clear()
-    obstore.put(bucket, NAME, rewritten(stored(bucket), lambda manifest: manifest["files"]["library.so"].update(sha256="0" * 64)))  # type: ignore[index]
+    obstore.put(
+        bucket,
+        NAME,
+        rewritten(
+            stored(bucket), lambda manifest: manifest["files"]["library.so"].update(sha256="0" * 64)
+        ),
+    )  # type: ignore[index]
     assert opened("four", key=b"one key").find("artifacts", DIGEST) is None
     assert "not sealed with this key" in caplog.text
 
@@ -223,13 +279,19 @@ def unreachable() -> str:
         return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_bucket_that_is_away_is_one_warning(opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bucket_that_is_away_is_one_warning(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", unreachable())
     one = opened("one")
     assert one.find("artifacts", DIGEST) is None
     assert content(publish(one)) == CONTENT
     (record,) = caplog.records
-    assert "is not used" in record.getMessage() and "\n" not in record.getMessage() and len(record.getMessage()) < 500
+    assert (
+        "is not used" in record.getMessage()
+        and "\n" not in record.getMessage()
+        and len(record.getMessage()) < 500
+    )
 
 
 def test_a_bucket_that_is_not_there_is_one_warning_when_something_is_sent(
@@ -241,7 +303,9 @@ def test_a_bucket_that_is_not_there_is_one_warning_when_something_is_sent(
     assert "is not written" in record.getMessage()
 
 
-def test_a_folder_without_permission_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_without_permission_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("no folder")
     store = Store(tmp_path / "one", SharedCache(CacheLocation(f"file://{tmp_path}/file/below")))
     assert store.find("artifacts", DIGEST) is None
@@ -257,7 +321,10 @@ def test_both_places_list_and_remove_what_they_hold(opened: Opened) -> None:
     assert isinstance(shared, SharedCache)
     for place in (one, shared):
         entries = place.entries()
-        assert [(entry.kind, entry.digest) for entry in entries] == [("models", "a" * 64), ("artifacts", DIGEST)]
+        assert [(entry.kind, entry.digest) for entry in entries] == [
+            ("models", "a" * 64),
+            ("artifacts", DIGEST),
+        ]
         assert all(entry.nbytes >= sum(map(len, CONTENT.values())) for entry in entries)
         assert all(abs(datetime.now(UTC) - entry.used) < timedelta(minutes=5) for entry in entries)
         place.remove(entries[:1])
@@ -268,8 +335,16 @@ def test_both_places_list_and_remove_what_they_hold(opened: Opened) -> None:
     assert one.find("artifacts", DIGEST) is None
 
 
-def test_what_farm_did_not_store_in_the_bucket_is_not_listed(opened: Opened, bucket: S3Store) -> None:
-    for name in ("artifacts/..tar", "artifacts/-x.tar", "artifacts/deep/" + NAME, "artifacts/" + "D" * 64 + ".tar", "readme.txt"):
+def test_what_farm_did_not_store_in_the_bucket_is_not_listed(
+    opened: Opened, bucket: S3Store
+) -> None:
+    for name in (
+        "artifacts/..tar",
+        "artifacts/-x.tar",
+        "artifacts/deep/" + NAME,
+        "artifacts/" + "D" * 64 + ".tar",
+        "readme.txt",
+    ):
         obstore.put(bucket, name, b"x")
     shared = opened("one").upstream
     assert isinstance(shared, SharedCache) and shared.entries() == []
@@ -283,7 +358,9 @@ def test_a_use_counts_as_the_last_one(tmp_path: Path) -> None:
     assert datetime.now(UTC) - store.entries()[0].used < timedelta(minutes=5)
 
 
-def test_a_list_of_a_bucket_that_is_away_is_an_error(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_a_bucket_that_is_away_is_an_error(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", unreachable())
     shared = opened("one").upstream
     assert isinstance(shared, SharedCache)
@@ -292,7 +369,15 @@ def test_a_list_of_a_bucket_that_is_away_is_an_error(opened: Opened, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket", "s3://bucket/a/b", "gs://bucket/farm/", "az://container/farm", "file:///var/cache/a folder", "s3://b.c-d/x=1"]
+    "url",
+    [
+        "s3://bucket",
+        "s3://bucket/a/b",
+        "gs://bucket/farm/",
+        "az://container/farm",
+        "file:///var/cache/a folder",
+        "s3://b.c-d/x=1",
+    ],
 )
 def test_urls_of_shared_caches(url: str) -> None:
     assert check_cache_url(url) == url.rstrip("/")
@@ -318,7 +403,9 @@ def test_what_is_no_url_of_a_shared_cache(url: str) -> None:
         check_cache_url(url)
 
 
-def test_the_environment_comes_before_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_comes_before_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("", "_READ_ONLY", "_KEY"):
         monkeypatch.delenv(f"FARM_SHARED_CACHE{name}", raising=False)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path))
@@ -330,7 +417,9 @@ def test_the_environment_comes_before_the_configuration(monkeypatch: pytest.Monk
     monkeypatch.setenv("FARM_SHARED_CACHE_READ_ONLY", "1")
     monkeypatch.setenv("FARM_SHARED_CACHE_KEY", "secret")
     location = location_of("s3://lab/farm")
-    assert location == CacheLocation("s3://other/farm", True, b"secret") and "secret" not in repr(location)
+    assert location == CacheLocation("s3://other/farm", True, b"secret") and "secret" not in repr(
+        location
+    )
     monkeypatch.setenv("FARM_SHARED_CACHE", "http://lab")
     with pytest.raises(UsageError, match="FARM_SHARED_CACHE names no shared cache"):
         location_of(None)

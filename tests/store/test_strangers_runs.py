@@ -18,7 +18,9 @@ from farm.cli import cli
 from farm.errors import FarmError
 from farm.store import RunStore, run_to_json, strangers_run
 
-BODIES = [run_to_json(run) for run in (timed("pi5", "resnet18", 1), replace(many()[-1], id="failed"))]
+BODIES = [
+    run_to_json(run) for run in (timed("pi5", "resnet18", 1), replace(many()[-1], id="failed"))
+]
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -41,24 +43,32 @@ def with_value(body: Any, path: tuple[str | int, ...], value: Any) -> Any:
 CHANGES = [(index, path) for index, body in enumerate(BODIES) for path in places(body)]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
 )
 
 
-@pytest.mark.parametrize("run", [replace(run, id=f"run{number}") for number, run in enumerate(many())])
+@pytest.mark.parametrize(
+    "run", [replace(run, id=f"run{number}") for number, run in enumerate(many())]
+)
 def test_what_farm_exports_is_taken(run: Any) -> None:
     assert run_to_json(strangers_run(json.dumps(run_to_json(run)))) == run_to_json(run)
 
 
 @given(change=st.sampled_from(CHANGES), value=JSON)
-def test_any_value_anywhere_is_a_run_or_one_error(change: tuple[int, tuple[str | int, ...]], value: Any) -> None:
+def test_any_value_anywhere_is_a_run_or_one_error(
+    change: tuple[int, tuple[str | int, ...]], value: Any
+) -> None:
     index, path = change
     line = json.dumps(with_value(BODIES[index], path, value))
     try:
         run = strangers_run(line)
     except FarmError:
         return
-    assert strangers_run(json.dumps(run_to_json(run), allow_nan=False)) == run or "nan" in line.lower()
+    assert (
+        strangers_run(json.dumps(run_to_json(run), allow_nan=False)) == run or "nan" in line.lower()
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,19 +95,35 @@ def test_any_value_anywhere_is_a_run_or_one_error(change: tuple[int, tuple[str |
         (("verdict",), "PERFECT", "PERFECT"),
     ],
 )
-def test_a_value_that_no_command_could_show_is_refused_with_its_name(path: tuple[str, ...], value: Any, why: str) -> None:
+def test_a_value_that_no_command_could_show_is_refused_with_its_name(
+    path: tuple[str, ...], value: Any, why: str
+) -> None:
     with pytest.raises(FarmError) as raised:
         strangers_run(json.dumps(with_value(BODIES[0], path, value)))
     assert why in raised.value.why
 
 
-@pytest.mark.parametrize("line", ["", "null", "[]", "1", "[" * 100_000, '{"schema": "farm/run/1"}', '{"schema": "farm/run/2"}', "{"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "null",
+        "[]",
+        "1",
+        "[" * 100_000,
+        '{"schema": "farm/run/1"}',
+        '{"schema": "farm/run/2"}',
+        "{",
+    ],
+)
 def test_what_is_no_run_is_one_error(line: str) -> None:
     with pytest.raises(FarmError):
         strangers_run(line)
 
 
-def test_a_file_with_one_hostile_run_is_not_imported_and_history_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_one_hostile_run_is_not_imported_and_history_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))
     good, bad = json.dumps(BODIES[0]), json.dumps({**BODIES[0], "id": "other", "started_at": 5})
     (tmp_path / "runs.jsonl").write_text(f"{good}\n{bad}\n")

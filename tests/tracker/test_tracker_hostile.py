@@ -1,4 +1,6 @@
-"""What strangers send to farm's tracker costs nobody but them; and TVM's faults, which ours does not have."""
+"""What strangers send to farm's tracker costs nobody but them; and TVM's faults, which ours does
+not have.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracker_wire import HOST, INFO, MAGIC, PENDING, PING, PUT, REQUEST, SUMMARY, Running, Wire, queue, timed_ms, tracker
+from tracker_wire import (
+    HOST,
+    INFO,
+    MAGIC,
+    PENDING,
+    PING,
+    PUT,
+    REQUEST,
+    SUMMARY,
+    Running,
+    Wire,
+    queue,
+    timed_ms,
+    tracker,
+)
 from waiting import LIMIT_S, wait_until
 
 from farm.tracker.admission import Admission, Limits
@@ -28,14 +44,18 @@ from farm.tracker.protocol import ProtocolError, parse
 def lab(request: pytest.FixtureRequest) -> Iterator[Running]:
     """farm's tracker, then its lab server."""
     with (
-        tempfile.TemporaryDirectory(prefix="farm-lab-", dir="/tmp") as folder,  # short, for the path of a socket
+        tempfile.TemporaryDirectory(
+            prefix="farm-lab-", dir="/tmp"
+        ) as folder,  # short, for the path of a socket
         tracker(Path(folder), "--unknown-key-s", "0.2", words=request.param.split()) as running,
     ):
         yield running
 
 
 @pytest.fixture(params=[True, False], ids=["TVM's", "farm's"])
-def each(request: pytest.FixtureRequest, tmp_path: Path, lab: Running) -> Iterator[tuple[Running, bool]]:
+def each(
+    request: pytest.FixtureRequest, tmp_path: Path, lab: Running
+) -> Iterator[tuple[Running, bool]]:
     """TVM's tracker, then ours; and whether it is ours."""
     if request.param:
         with tracker(tmp_path, reference=True) as running:
@@ -68,7 +88,9 @@ SAID = {
 
 
 @pytest.mark.parametrize("content", SAID.values(), ids=SAID)
-def test_a_message_that_is_none_ends_its_connection_and_no_other(lab: Running, content: bytes) -> None:
+def test_a_message_that_is_none_ends_its_connection_and_no_other(
+    lab: Running, content: bytes
+) -> None:
     with pytest.raises(ProtocolError):
         parse(content)
     other, wire = Wire(lab.port), Wire(lab.port)
@@ -78,7 +100,15 @@ def test_a_message_that_is_none_ends_its_connection_and_no_other(lab: Running, c
     assert "Traceback" not in lab.said
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x71", MAGIC + struct.pack("<i", 1 << 30), MAGIC + b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x71",
+        MAGIC + struct.pack("<i", 1 << 30),
+        MAGIC + b"\xff\xff\xff\xff",
+    ],
+)
 def test_what_is_no_tracker_protocol_is_hung_up_on(lab: Running, sent: bytes) -> None:
     wire = Wire(lab.port, greet=False)
     wire.socket.sendall(sent)
@@ -158,7 +188,9 @@ def test_a_server_that_lost_power_and_is_back_is_offered_once(lab: Running) -> N
 
 
 def test_a_strange_key_does_nothing_to_the_operators_terminal(tmp_path: Path) -> None:
-    with tracker(tmp_path, "--unknown-key-s", "0.2") as running:  # one that has said nothing of other tests' strangers
+    with tracker(
+        tmp_path, "--unknown-key-s", "0.2"
+    ) as running:  # one that has said nothing of other tests' strangers
         assert Wire(running.port).ask([REQUEST, "\x1b]0;owned\x07\n\ud800", "", 1])[0] == -1
         wait_until(lambda: "owned" in running.said, "the line")
         assert "\x1b" not in running.said and "\x07" not in running.said
@@ -234,13 +266,21 @@ def test_a_flood_of_notices_is_counted() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda one: st.lists(one) | st.dictionaries(st.text(), one),
 )
 
 
 @given(st.integers(-1, 9), st.lists(JSON, max_size=4))
-def test_whatever_json_comes_is_a_message_or_a_protocol_error(code: int, rest: list[object]) -> None:
-    for message in ([code, *rest], [INFO, {"key": "server:x", "addr": rest}], [PUT, "x", rest, None], [REQUEST, *rest]):
+def test_whatever_json_comes_is_a_message_or_a_protocol_error(
+    code: int, rest: list[object]
+) -> None:
+    for message in (
+        [code, *rest],
+        [INFO, {"key": "server:x", "addr": rest}],
+        [PUT, "x", rest, None],
+        [REQUEST, *rest],
+    ):
         try:
             parse(json.dumps(message).encode("utf-8", "surrogatepass"))
         except ProtocolError as error:
@@ -248,7 +288,9 @@ def test_whatever_json_comes_is_a_message_or_a_protocol_error(code: int, rest: l
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 50), max_size=8))
-def test_bytes_give_the_same_messages_in_whatever_pieces_they_come(data: bytes, sizes: list[int]) -> None:
+def test_bytes_give_the_same_messages_in_whatever_pieces_they_come(
+    data: bytes, sizes: list[int]
+) -> None:
     def read(pieces: list[bytes]) -> tuple[list[bytes], bool]:
         frames, found = Frames(), []
         try:

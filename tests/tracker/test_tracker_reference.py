@@ -18,7 +18,20 @@ PEERS = 4
 KEYS = ("pi4", "jetson", "odd key")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["register", "put", "put", "request", "request", "pending", "ping", "summary", "stop", "leave"]),
+        st.sampled_from(
+            [
+                "register",
+                "put",
+                "put",
+                "request",
+                "request",
+                "pending",
+                "ping",
+                "summary",
+                "stop",
+                "leave",
+            ]
+        ),
         st.integers(0, PEERS - 1),
         st.sampled_from(KEYS),
         st.integers(-1, 2),
@@ -34,14 +47,18 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, 
     with (
         tracker(folder, reference=True) as theirs,
         tracker(folder, "--unknown-key-s", "100000") as ours,
-        tempfile.TemporaryDirectory(prefix="farm-lab-", dir="/tmp") as short,  # for the path of its socket
+        tempfile.TemporaryDirectory(
+            prefix="farm-lab-", dir="/tmp"
+        ) as short,  # for the path of its socket
         tracker(Path(short), "--unknown-key-s", "100000", words=("lab", "serve")) as lab,
     ):
         yield theirs.port, ours.port, lab.port
 
 
 class Talk:
-    """A conversation of some peers with one tracker; `heard` is all that the tracker says, in its order."""
+    """A conversation of some peers with one tracker; `heard` is all that the tracker says, in its
+    order.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -57,7 +74,9 @@ class Talk:
         direct = 1
         if action == "leave":
             direct = 0
-            if not self.waiting[number]:  # what TVM's does with a client that left while it waited is a fault of its own
+            if not self.waiting[
+                number
+            ]:  # what TVM's does with a client that left while it waited is a fault of its own
                 peer.close()
                 self.peers[number] = None
                 self.registered.discard(number)
@@ -66,10 +85,19 @@ class Talk:
             self.waiting[number] += 1
             peer.send([REQUEST, key, "", priority])
         elif action == "put":
-            if number not in self.registered:  # TVM's forgets no offer of a server that has not registered
+            if (
+                number not in self.registered
+            ):  # TVM's forgets no offer of a server that has not registered
                 self.step("register", number, key, priority)
             self.offers += 1
-            peer.send([PUT, key, [9000 + number, f"{key}:{self.offers}"], None if priority else "10.0.0.1"])
+            peer.send(
+                [
+                    PUT,
+                    key,
+                    [9000 + number, f"{key}:{self.offers}"],
+                    None if priority else "10.0.0.1",
+                ]
+            )
         elif action == "register":
             self.registered.add(number)
             peer.send([INFO, {"key": f"server:{key}", "addr": [None, 9000 + number]}])
@@ -95,7 +123,9 @@ class Talk:
                     self.waiting[number] -= 1
                 case [0, {"queue_info": queues, "server_info": servers}]:
                     direct -= 1
-                    used = {key: queue for key, queue in queues.items() if any(queue.values())}  # TVM's keeps each key for ever
+                    used = {
+                        key: queue for key, queue in queues.items() if any(queue.values())
+                    }  # TVM's keeps each key for ever
                     answer = json.dumps([used, sorted(servers, key=json.dumps)], sort_keys=True)
                 case list(keys):
                     direct -= 1
@@ -120,7 +150,9 @@ class Talk:
 
 @given(STEPS)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_each_conversation_goes_as_with_tvms_tracker(ports: tuple[int, int, int], steps: list[tuple[str, int, str, int]]) -> None:
+def test_each_conversation_goes_as_with_tvms_tracker(
+    ports: tuple[int, int, int], steps: list[tuple[str, int, str, int]]
+) -> None:
     heard = []
     for port in ports:
         talk = Talk(port)
@@ -135,7 +167,9 @@ def test_each_conversation_goes_as_with_tvms_tracker(ports: tuple[int, int, int]
     assert heard[0] == heard[1] == heard[2]
 
 
-def test_success_is_the_text_that_the_servers_in_cpp_read_as_a_number(ports: tuple[int, int, int]) -> None:
+def test_success_is_the_text_that_the_servers_in_cpp_read_as_a_number(
+    ports: tuple[int, int, int],
+) -> None:
     for port in ports:
         wire = Wire(port)
         wire.send([INFO, {"key": "server:cpp", "addr": [None, "9090"]}])  # a string there, in C++

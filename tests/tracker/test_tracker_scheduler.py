@@ -1,4 +1,6 @@
-"""Who gets which board: against a model that keeps plain lists, and case by case. No socket, no clock."""
+"""Who gets which board: against a model that keeps plain lists, and case by case. No socket, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -80,10 +82,15 @@ class AgainstLists(RuleBasedStateMachine):
     def agrees(self) -> None:
         queues = self.scheduler.summary(self.now).queues
         for key in KEYS:
-            count = Queue(sum(one.key == key for one in self.offers), sum(one[3] == key for one in self.requests))
+            count = Queue(
+                sum(one.key == key for one in self.offers),
+                sum(one[3] == key for one in self.requests),
+            )
             assert queues.get(key, Queue(0, 0)) == count
         for peer in self.peers:
-            assert self.scheduler.open_match_keys(peer) == [one.match_key for one in self.offers if one.peer == peer]
+            assert self.scheduler.open_match_keys(peer) == [
+                one.match_key for one in self.offers if one.peer == peer
+            ]
 
 
 TestAgainstLists = AgainstLists.TestCase
@@ -129,7 +136,9 @@ def test_a_request_is_refused_only_if_no_board_has_had_its_key() -> None:
     early, _ = scheduler.request(2, "pi5", 1.0, 0.0)
     scheduler.offer(1, offer(1, "pi4:1"), 0.0)
     refusal = scheduler.refuse_unknown(early)
-    assert refusal and refusal.why == "no board has the key 'pi5'; there are: pi4 (did you mean pi4?)"
+    assert (
+        refusal and refusal.why == "no board has the key 'pi5'; there are: pi4 (did you mean pi4?)"
+    )
     assert scheduler.refuse_unknown(early) is None
     scheduler.disconnect(1)
     later, _ = scheduler.request(2, "pi4", 1.0, 0.0)

@@ -1,4 +1,6 @@
-"""farm's tracker and what TVM has for a tracker: its servers, its clients, its tools. Nothing of theirs is changed."""
+"""farm's tracker and what TVM has for a tracker: its servers, its clients, its tools. Nothing of
+theirs is changed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from waiting import LIMIT_S, wait_until
 
 def client(port: int, name: str) -> Any:
     done = subprocess.run(
-        [sys.executable, tvm_clients.__file__, str(port), name], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [sys.executable, tvm_clients.__file__, str(port), name],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -27,7 +33,10 @@ def client(port: int, name: str) -> Any:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """farm's tracker with TVM's server."""
-    with tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.1") as running, tvm_server(running.port):
+    with (
+        tracker(tmp_path_factory.mktemp("lab"), "--unknown-key-s", "0.1") as running,
+        tvm_server(running.port),
+    ):
         yield running
 
 
@@ -42,7 +51,15 @@ def test_metaschedules_runner_measures_through_the_tracker(lab: Running) -> None
 
 
 def test_tvms_query_shows_the_servers_and_the_queue(lab: Running) -> None:
-    command = [sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", HOST, "--port", str(lab.port)]
+    command = [
+        sys.executable,
+        "-m",
+        "tvm.exec.query_rpc_tracker",
+        "--host",
+        HOST,
+        "--port",
+        str(lab.port),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "server:x86" in done.stdout and "Queue Status" in done.stdout
@@ -50,7 +67,9 @@ def test_tvms_query_shows_the_servers_and_the_queue(lab: Running) -> None:
 
 def test_a_request_that_can_be_served_waits_for_no_acknowledgement(lab: Running) -> None:
     times = client(lab.port, "latency")
-    assert max(times.values()) < 20, "milliseconds; with TVM's tracker 44 and 88, of which an acknowledgement is delayed by 40"
+    assert max(times.values()) < 20, (
+        "milliseconds; with TVM's tracker 44 and 88, of which an acknowledgement is delayed by 40"
+    )
 
 
 def test_tvms_client_shows_which_key_was_meant(lab: Running) -> None:

@@ -61,7 +61,9 @@ def adb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-def test_a_server_of_another_user_is_used_only_if_it_is_named(adb: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_another_user_is_used_only_if_it_is_named(
+    adb: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with adb_server(MALLORY) as port:
         monkeypatch.setattr(server, "_PORT", port)
         with pytest.raises(DeviceError, match="is not yours") as caught:
@@ -77,7 +79,9 @@ def test_a_server_of_our_own_is_used(adb: None, monkeypatch: pytest.MonkeyPatch)
         assert client.ready() == Place("127.0.0.1", port)
 
 
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(server, "_ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,6 @@
-"""What an agent says of itself and of its releases has the form that farm relies on, or is refused."""
+"""What an agent says of itself and of its releases has the form that farm relies on, or is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 def test_facts_become_texts() -> None:
     facts = agent_answers.facts(json.dumps(FACTS))
-    assert facts["threads"] == "4" and facts["temperatures_c"] == '{"cpu": 41.5}' and facts["threads_pinned"] == "false"
+    assert (
+        facts["threads"] == "4"
+        and facts["temperatures_c"] == '{"cpu": 41.5}'
+        and facts["threads_pinned"] == "false"
+    )
     assert "hostname" not in facts
 
 
@@ -73,7 +79,24 @@ def test_what_are_no_facts_are_refused(answer: object) -> None:
     assert len(str(caught.value)) < 300
 
 
-WRONG = (None, 7, -1, 1.5, True, "text", "0-99999999999", "9" * 100, [], ["x"], [[]], {}, {"a": "b"}, {"a": {"b": 1}}, [True], 1e30)
+WRONG = (
+    None,
+    7,
+    -1,
+    1.5,
+    True,
+    "text",
+    "0-99999999999",
+    "9" * 100,
+    [],
+    ["x"],
+    [[]],
+    {},
+    {"a": "b"},
+    {"a": {"b": 1}},
+    [True],
+    1e30,
+)
 
 
 @pytest.mark.parametrize("name", agent_answers._FORMS)
@@ -96,7 +119,13 @@ def test_a_fact_that_passes_can_be_computed_with(name: str) -> None:
             assert text == "" or len(numbers_of(text)) < 1 << 16
         else:
             content = json.loads(text)
-            values = content.values() if isinstance(content, dict) else content if isinstance(content, list) else [content]
+            values = (
+                content.values()
+                if isinstance(content, dict)
+                else content
+                if isinstance(content, list)
+                else [content]
+            )
             assert all(isinstance(one, (int, float, str)) or one is None for one in values)
 
 
@@ -105,10 +134,19 @@ NAMES = st.sampled_from([*sorted(agent_answers._FORMS), "current", "releases", "
 
 
 @settings(max_examples=50)
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6))
+@given(
+    st.recursive(
+        SCALARS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=6,
+    )
+)
 def test_any_document_is_judged(content: Any) -> None:
     text = json.dumps(content)
-    for read in (agent_answers.facts, lambda text: manifests.listed(agent_answers.document("it", text))):
+    for read in (
+        agent_answers.facts,
+        lambda text: manifests.listed(agent_answers.document("it", text)),
+    ):
         try:
             read(text)
         except AgentAnswerError as error:
@@ -122,9 +160,25 @@ MANIFEST: dict[str, Any] = {
     "profile": "x86",
     "target": "llvm",
     "files": {"library.so": "0" * 64},
-    "inputs": [{"name": "x", "shape": [1, 1, 28, 28], "dtype": "float32", "open": False, "scale": 0.0, "zero": 0}],
+    "inputs": [
+        {
+            "name": "x",
+            "shape": [1, 1, 28, 28],
+            "dtype": "float32",
+            "open": False,
+            "scale": 0.0,
+            "zero": 0,
+        }
+    ],
     "outputs": [{"name": "y", "shape": [1, 10], "dtype": "float32"}],
-    "preprocess": {"mean": [0], "std": [1.0], "layout": "NCHW", "channels": "L", "crop": None, "stated": True},
+    "preprocess": {
+        "mean": [0],
+        "std": [1.0],
+        "layout": "NCHW",
+        "channels": "L",
+        "crop": None,
+        "stated": True,
+    },
     "labels": ["0", "1"],
     "installed_at": "2026-01-01T00:00:00",
     "versions": {"farm": "0.1.0"},
@@ -134,9 +188,21 @@ MANIFEST: dict[str, Any] = {
 def test_a_manifest_becomes_a_release() -> None:
     found = manifests.release(MANIFEST, current=True)
     assert (found.name, found.number, found.current, found.on_gpu) == ("digits", 2, True, False)
-    assert found.inputs[0].shape == (1, 1, 28, 28) and found.preprocess.mean == (0.0,) and found.labels == ("0", "1")
+    assert (
+        found.inputs[0].shape == (1, 1, 28, 28)
+        and found.preprocess.mean == (0.0,)
+        and found.labels == ("0", "1")
+    )
     older = {key: value for key, value in MANIFEST.items() if key not in ("target", "labels")}
-    (listed,) = manifests.listed([{"name": "digits", "current": 2, "releases": [{**older, "preprocess": {"mean": [0.0], "std": [1.0]}}]}])
+    (listed,) = manifests.listed(
+        [
+            {
+                "name": "digits",
+                "current": 2,
+                "releases": [{**older, "preprocess": {"mean": [0.0], "std": [1.0]}}],
+            }
+        ]
+    )
     assert listed.current and listed.labels == ()
 
 
@@ -175,7 +241,17 @@ def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, 7, {}, [7], [{}], [{"current": 1}], [{"current": "1", "releases": []}], [{"current": 1, "releases": 7}]]
+    "content",
+    [
+        None,
+        7,
+        {},
+        [7],
+        [{}],
+        [{"current": 1}],
+        [{"current": "1", "releases": []}],
+        [{"current": 1, "releases": 7}],
+    ],
 )
 def test_what_is_no_list_of_deployments_is_refused(content: object) -> None:
     with pytest.raises(AgentAnswerError):
@@ -189,7 +265,9 @@ def test_a_number_is_one_within_its_bounds(answer: object) -> None:
         agent_answers.number("it", answer, -1, 10)
 
 
-@pytest.mark.parametrize("answers", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, -1e-9], [1.0, 1.0, 1.0]])
+@pytest.mark.parametrize(
+    "answers", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, -1e-9], [1.0, 1.0, 1.0]]
+)
 def test_times_are_as_many_as_were_asked_for_and_possible(answers: list[float]) -> None:
     assert agent_answers.seconds("it", [0.0, 1.0], 2) == [0.0, 1.0]
     with pytest.raises(AgentAnswerError):

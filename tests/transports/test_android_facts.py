@@ -1,4 +1,6 @@
-"""What an Android board says of its battery, its screen and its heat, in the forms of dumpsys and settings."""
+"""What an Android board says of its battery, its screen and its heat, in the forms of dumpsys and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import json
 from farm.transports.adb.phone import of_report
 
 BATTERY = (
-    "Current Battery Service state:;  AC powered: false;  USB powered: true;  Wireless powered: false;"
+    "Current Battery Service state:;  AC powered: false;  USB powered: true;  Wireless powered: "
+    "false;"
     "  status: 5;  level: 93;  scale: 100;  voltage: 4351;  temperature: 312;"
 )
 REPORT = {
@@ -39,7 +42,14 @@ def test_every_fact_is_read() -> None:
 
 def test_what_an_older_android_does_not_say_is_left_out() -> None:
     assert of_report(
-        {"board": " ", "soc": " ", "platform": "msm8998", "saver": "null;", "thermal": "", "power": "Display Power: state=ON;"}
+        {
+            "board": " ",
+            "soc": " ",
+            "platform": "msm8998",
+            "saver": "null;",
+            "thermal": "",
+            "power": "Display Power: state=ON;",
+        }
     ) == {
         "soc": "msm8998",
         "screen_on": "true",

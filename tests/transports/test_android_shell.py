@@ -1,4 +1,6 @@
-"""The scripts for boards, run by Android's shell and file tools, mksh and toybox, say and do the same as by this machine's."""
+"""The scripts for boards, run by Android's shell and file tools, mksh and toybox, say and do the
+same as by this machine's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from farm.transports.adb import phone
 
 PROGRAM = b"#!/bin/sh\necho farm-agent 1\n"
 DIGEST = sha256(PROGRAM).hexdigest()
-# What differs by right: the C library (getconf), and the blocks kept for root, which toybox calls free.
+# What differs by right: the C library (getconf), and the blocks kept for root, which toybox calls
+# free.
 DIFFERENT = ("farm:libc=", "farm:free_kib=")
 
 
@@ -25,7 +28,9 @@ def android_path(tmp_path: Path) -> str:
         pytest.skip("mksh and toybox are not installed: sudo apt-get install mksh toybox")
     folder = tmp_path / "toybox"
     folder.mkdir()
-    for name in subprocess.run(["toybox"], capture_output=True, text=True, check=True).stdout.split():
+    for name in subprocess.run(
+        ["toybox"], capture_output=True, text=True, check=True
+    ).stdout.split():
         (folder / name).symlink_to(shutil.which("toybox") or "")
     return f"{folder}:/usr/bin:/bin"
 
@@ -55,9 +60,15 @@ def journey(shell: str, path: str, home: Path) -> list[list[str]]:
     def run(script: str, *words: str, given: bytes = b"") -> list[str]:
         command = [shell, "-c", board_scripts.HEAD + script, "farm", "store", "", *words]
         env = {"HOME": str(home), "PATH": path}
-        done = subprocess.run(command, input=given, capture_output=True, cwd=home, env=env, check=True)
+        done = subprocess.run(
+            command, input=given, capture_output=True, cwd=home, env=env, check=True
+        )
         assert done.stderr == b""
-        return [line.replace(str(home), "HOME") for line in done.stdout.decode().splitlines() if not line.startswith(DIFFERENT)]
+        return [
+            line.replace(str(home), "HOME")
+            for line in done.stdout.decode().splitlines()
+            if not line.startswith(DIFFERENT)
+        ]
 
     agent = home / "store" / "agents" / DIGEST / "farm-agent"
     said = [
@@ -75,7 +86,9 @@ def journey(shell: str, path: str, home: Path) -> list[list[str]]:
     return said
 
 
-def test_the_scripts_say_and_do_the_same(tmp_path: Path, android_path: str, system_path: str) -> None:
+def test_the_scripts_say_and_do_the_same(
+    tmp_path: Path, android_path: str, system_path: str
+) -> None:
     android = journey("mksh", f"{system_path}:{android_path}", tmp_path / "android")
     assert android[4] == [f"farm:digest={DIGEST}", "farm:version=farm-agent 1"]
     assert android[6] == ["farm-agent 1"]

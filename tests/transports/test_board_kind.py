@@ -15,8 +15,14 @@ from farm.types import Device
 
 def header(machine: int, bits: int, flags: int = 0, order: str = "<") -> str:
     """The first bytes of an ELF file, as `od` gives them."""
-    ident = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
-    rest = struct.pack(f"{order}HHI", 3, machine, 1) + (bytes(24) if bits == 64 else bytes(12)) + struct.pack(f"{order}I", flags)
+    ident = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1 if order == "<" else 2, 1]).ljust(
+        12, b"\0"
+    )
+    rest = (
+        struct.pack(f"{order}HHI", 3, machine, 1)
+        + (bytes(24) if bits == 64 else bytes(12))
+        + struct.pack(f"{order}I", flags)
+    )
     return (ident + rest).ljust(52, b"\0").hex()
 
 
@@ -40,13 +46,18 @@ def device(profile: str, options: dict[str, str] | None = None) -> Device:
         ({"shell": "7f454c46"}, ("", 0, "")),
     ],
 )
-def test_the_shell_tells_what_the_programs_are(seen: dict[str, str], kind: tuple[str, int, str]) -> None:
+def test_the_shell_tells_what_the_programs_are(
+    seen: dict[str, str], kind: tuple[str, int, str]
+) -> None:
     found = kind_of({"machine": "x", **seen})
     assert (found.programs, found.bits, found.float_abi) == kind
 
 
 def test_a_kind_in_words() -> None:
-    assert Kind("aarch64", "armv7", 32, "hard", "glibc 2.36").words == "aarch64 kernel, 32-bit hard-float programs (armv7), glibc 2.36"
+    assert (
+        Kind("aarch64", "armv7", 32, "hard", "glibc 2.36").words
+        == "aarch64 kernel, 32-bit hard-float programs (armv7), glibc 2.36"
+    )
     assert Kind("armv7l").words == "armv7l kernel, ?-bit programs, an unknown C library"
 
 
@@ -75,9 +86,19 @@ def test_a_profile_that_fits(kind: Kind, profile: str) -> None:
         (Kind("armv7l", "armv7", 32, "hard"), "rasp4-64", "another kind of board", "rasp4"),
         (Kind("aarch64", "armv7", 32, "hard"), "x86", "another kind of board", "rasp3b"),
         (Kind("aarch64", "aarch64", 64), "x86", "another kind of board", "rasp3b-64"),
-        (Kind("aarch64", "armv7", 32, "hard"), "rasp3b-64", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (
+            Kind("aarch64", "armv7", 32, "hard"),
+            "rasp3b-64",
+            "32-bit programs on a 64-bit kernel",
+            "rasp3b",
+        ),
         (Kind("aarch64", "", 32), "rk3399", "32-bit programs on a 64-bit kernel", "rasp3b"),
-        (Kind("aarch64", "armv7", 32, "hard"), "jetson-orin-nano", "32-bit programs on a 64-bit kernel", "rasp3b"),
+        (
+            Kind("aarch64", "armv7", 32, "hard"),
+            "jetson-orin-nano",
+            "32-bit programs on a 64-bit kernel",
+            "rasp3b",
+        ),
         (Kind("aarch64", "aarch64", 64), "cuda-sm80", "another kind of board", "jetson-orin-nano"),
         (Kind("x86_64", "x86_64", 64), "jetson-orin-nano", "another kind of board", "cuda-sm86"),
         (Kind("armv7l", "armv7", 32, "hard"), "cuda-sm80", "another kind of board", "rasp3b"),
@@ -85,7 +106,9 @@ def test_a_profile_that_fits(kind: Kind, profile: str) -> None:
         (Kind("armv6l", "armv7", 32, "hard"), "rasp3b", "no agent for the armv6l kernel", ""),
     ],
 )
-def test_a_profile_that_does_not_fit_and_those_that_would(kind: Kind, profile: str, words: str, named: str) -> None:
+def test_a_profile_that_does_not_fit_and_those_that_would(
+    kind: Kind, profile: str, words: str, named: str
+) -> None:
     with pytest.raises(DeviceError, match=words) as raised:
         check(device(profile), kind)
     assert named in raised.value.fix.replace(",", "").replace(";", "").split() or not named
@@ -99,4 +122,6 @@ def test_64_bit_code_on_a_32_bit_system_can_be_meant() -> None:
 def test_profiles_are_named_by_likeness() -> None:
     assert fitting("armv7", "rasp4-64")[0] == "rasp4"
     assert fitting("aarch64", "rasp3b")[0] == "rasp3b-64"
-    assert not {"cuda-sm80", "mali"} & set(fitting("x86_64", "cuda-sm80") + fitting("aarch64", "mali"))
+    assert not {"cuda-sm80", "mali"} & set(
+        fitting("x86_64", "cuda-sm80") + fitting("aarch64", "mali")
+    )

@@ -1,4 +1,6 @@
-"""A device with a GPU's profile says at once what it lacks, as far as that is known before it is asked."""
+"""A device with a GPU's profile says at once what it lacks, as far as that is known before it is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(no_driver: Path, tmp_path: Path) -> None:
+def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(
+    no_driver: Path, tmp_path: Path
+) -> None:
     state = transports.state(device("cuda-sm90", "local:"))
     assert (state.word, state.usable) == ("without a GPU", False)
     assert "libcuda.so.1" in state.why and "nvidia-smi" in state.fix and "x86" in state.fix
-    with pytest.raises(DeviceError, match="gpu0 is without a GPU"), transports.open(device("cuda-sm90", "local:"), None, tmp_path, 1):
+    with (
+        pytest.raises(DeviceError, match="gpu0 is without a GPU"),
+        transports.open(device("cuda-sm90", "local:"), None, tmp_path, 1),
+    ):
         pass
 
 
@@ -51,7 +58,9 @@ def test_a_driver_is_found_where_the_loader_looks(no_driver: Path, where: str) -
         ("jetson-orin-nano", "qemu:", "without a GPU", "qemu"),
     ],
 )
-def test_what_no_agent_can_run_says_so_without_being_asked(profile: str, url: str, word: str, why: str) -> None:
+def test_what_no_agent_can_run_says_so_without_being_asked(
+    profile: str, url: str, word: str, why: str
+) -> None:
     state = transports.state(device(profile, url))
     assert (state.word, state.usable) == (word, False)
     assert why in state.why and "CPU profile" in state.fix
@@ -72,5 +81,7 @@ def test_what_no_agent_can_run_says_so_without_being_asked(profile: str, url: st
         ("sm_100f", "sm_120", False),
     ],
 )
-def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(built_for: str, architecture: str, does: bool) -> None:
+def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(
+    built_for: str, architecture: str, does: bool
+) -> None:
     assert runs(built_for, architecture) is does

@@ -1,4 +1,6 @@
-"""Boards and trackers that attack their client: nothing of theirs is carried out, and one error says so."""
+"""Boards and trackers that attack their client: nothing of theirs is carried out, and one error
+says so.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from farm.transports.ssh.channel_connection import ChannelConnection
 from farm.types import Device
 
 MAGIC, TRACKER_MAGIC = 0xFF271, 0x2F271
-OPEN_SESSION = hostile_board.packet(struct.pack("<iQ5si", hostile_board.INIT_SERVER, 5, b"0.8.0", 0))
+OPEN_SESSION = hostile_board.packet(
+    struct.pack("<iQ5si", hostile_board.INIT_SERVER, 5, b"0.8.0", 0)
+)
 OPENED = hostile_board.packet(struct.pack("<iii", hostile_board.RETURN, 1, hostile_board.NONE))
 LOUD = sorted(set(hostile_board.ATTACKS) - {"silent"})
 
@@ -67,10 +71,15 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def refusal(board: Device, folder: Path, agent: Path | None = None, greeting_s: float | None = None) -> DeviceError:
+def refusal(
+    board: Device, folder: Path, agent: Path | None = None, greeting_s: float | None = None
+) -> DeviceError:
     """The error with which a session with a device is refused."""
     begin = time.monotonic()
-    with pytest.raises(DeviceError) as caught, transports.open(board, agent, folder, 60, greeting_s=greeting_s) as link:
+    with (
+        pytest.raises(DeviceError) as caught,
+        transports.open(board, agent, folder, 60, greeting_s=greeting_s) as link,
+    ):
         link.call("farm.agent.facts")
     assert time.monotonic() - begin < 30, "it does not wait for the session's own end"
     assert caught.value.why and caught.value.fix
@@ -88,7 +97,10 @@ def test_a_board_that_sends_anything_but_answers_is_cut_off(mode: str, tmp_path:
 
 def test_a_board_behind_a_tracker_is_cut_off(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    with hostile("popen", marker) as board, answering(lambda sock: track(sock, [0, ["127.0.0.1", board, "key"]])) as port:
+    with (
+        hostile("popen", marker) as board,
+        answering(lambda sock: track(sock, [0, ["127.0.0.1", board, "key"]])) as port,
+    ):
         error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
     assert error.what.startswith("board sent what no agent sends: a request"), error
     assert not marker.exists()
@@ -105,7 +117,9 @@ def test_an_agent_on_this_machine_is_cut_off(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_a_board_that_does_not_open_the_session_is_given_up(opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_that_does_not_open_the_session_is_given_up(
+    opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rpc_client, "STARTING_S", 0.3)
     board, ours = socket.socketpair()
     with board, ours, contextlib.ExitStack() as stack:
@@ -142,12 +156,18 @@ def ssh_channel() -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
 Channels = tuple[paramiko.Channel, paramiko.Channel]
 
 
-def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off(ssh_channel: Channels, tmp_path: Path) -> None:
+def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off(
+    ssh_channel: Channels, tmp_path: Path
+) -> None:
     ours, board = ssh_channel
     connection = ChannelConnection(ours, ours.close)
     with (
-        pytest.raises(DeviceError, match=r"a request to be carried out on this machine \(kInitServer\)"),
-        answered(board, OPENED, hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0))),
+        pytest.raises(
+            DeviceError, match=r"a request to be carried out on this machine \(kInitServer\)"
+        ),
+        answered(
+            board, OPENED, hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0))
+        ),
         rpc_client.session_over(device(tmp_path, "ssh://board"), connection, 30) as session,
     ):
         session.call("farm.agent.facts")
@@ -171,7 +191,9 @@ def answered(board: paramiko.Channel, *answers: bytes) -> Iterator[None]:
         thread.join(30)
 
 
-def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(ssh_channel: Channels) -> None:
+def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(
+    ssh_channel: Channels,
+) -> None:
     """Both share the window of the channel, 2 MiB."""
     ours, board = ssh_channel
     connection = ChannelConnection(ours, ours.close)
@@ -189,7 +211,9 @@ def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(s
 
 
 class _Flooded:
-    """Our end of a channel to which standard error comes faster than it is read: no network is as fast."""
+    """Our end of a channel to which standard error comes faster than it is read: no network is as
+    fast.
+    """
 
     def settimeout(self, seconds: float) -> None:
         self._seconds = seconds
@@ -244,7 +268,9 @@ SUMMARY = {"server_info": [{"key": "server:board", "addr": ["127.0.0.1", 1]}], "
 
 
 def track(sock: socket.socket, *answers: object) -> None:
-    """Speak as a tracker: greet, tell the summary, and give the answers, which are bytes or JSON."""
+    """Speak as a tracker: greet, tell the summary, and give the answers, which are bytes or
+    JSON.
+    """
     with sock.makefile("rwb") as stream:
         stream.read(4)
         stream.write(struct.pack("<i", TRACKER_MAGIC))
@@ -253,7 +279,9 @@ def track(sock: socket.socket, *answers: object) -> None:
             (length,) = struct.unpack("<i", stream.read(4))
             stream.read(length)
             content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            stream.write(content if isinstance(answer, bytes) else struct.pack("<i", len(content)) + content)
+            stream.write(
+                content if isinstance(answer, bytes) else struct.pack("<i", len(content)) + content
+            )
             stream.flush()
 
 
@@ -293,9 +321,20 @@ def test_a_tracker_that_hands_out_what_is_no_device(answer: bytes, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "summary",
-    [None, 7, [], {}, {"server_info": {}}, {"server_info": 7}, {"server_info": [7]}, {"server_info": [{"key": 7}]}],
+    [
+        None,
+        7,
+        [],
+        {},
+        {"server_info": {}},
+        {"server_info": 7},
+        {"server_info": [7]},
+        {"server_info": [{"key": 7}]},
+    ],
 )
-def test_a_tracker_whose_list_is_none(summary: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_whose_list_is_none(
+    summary: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(globals(), "SUMMARY", summary)
     with answering(track) as port:
         error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path)
@@ -303,7 +342,9 @@ def test_a_tracker_whose_list_is_none(summary: object, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("endless", [False, True], ids=["silent", "endless"])
-def test_a_tracker_that_never_gets_done(endless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_never_gets_done(
+    endless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tracker, "_ANSWER_S", 0.5)
 
     def serve(sock: socket.socket) -> None:
@@ -325,5 +366,7 @@ def test_a_tracker_without_a_free_device_is_asked_no_longer_than_wanted(tmp_path
         sock.recv(1)
 
     with answering(serve) as port:
-        error = refusal(device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path, greeting_s=0.5)
+        error = refusal(
+            device(tmp_path, f"tracker://127.0.0.1:{port}/board"), tmp_path, greeting_s=0.5
+        )
     assert isinstance(error, DeadlineError) and "has no free device 'board'" in error.what

@@ -1,4 +1,6 @@
-"""What passes from a board to TVM's RPC client: right answers do, whole and unchanged; nothing else does."""
+"""What passes from a board to TVM's RPC client: right answers do, whole and unchanged; nothing else
+does.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ def test_right_answers_pass_however_they_arrive(seed: int) -> None:
         (request,) = [request for piece in pieces(one.sent, rng) for request in reader.feed(piece)]
         assert (request.code, request.copied_bytes) == (one.request.code, one.request.copied_bytes)
         answers.expect(request)
-        assert b"".join(bytes(part) for piece in pieces(one.answer, rng) for part in answers.feed(piece)) == one.answer
+        assert (
+            b"".join(
+                bytes(part) for piece in pieces(one.answer, rng) for part in answers.feed(piece)
+            )
+            == one.answer
+        )
 
 
 @given(st.integers(0))
@@ -64,7 +71,11 @@ def test_of_answers_that_were_changed_only_what_is_one_passes(seed: int) -> None
     if outcome.passed:
         _, code = struct.unpack_from("<Qi", outcome.passed)
         copied = exchanges[-1].request.code == Code.COPY_FROM_REMOTE
-        assert code in ((Code.COPY_ACK, Code.EXCEPTION, Code.SHUTDOWN) if copied else (Code.RETURN, Code.EXCEPTION, Code.SHUTDOWN))
+        assert code in (
+            (Code.COPY_ACK, Code.EXCEPTION, Code.SHUTDOWN)
+            if copied
+            else (Code.RETURN, Code.EXCEPTION, Code.SHUTDOWN)
+        )
 
 
 @given(st.binary(max_size=200), st.sampled_from([*Code]))
@@ -86,22 +97,39 @@ def test_what_a_function_returns_passes(kind: int, form: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("mode", sorted(set(hostile_board.ATTACKS) - {"silent", "twice", "big"}))
 def test_an_attack_is_no_answer_to_anything(mode: str) -> None:
     attack = hostile_board.ATTACKS[mode]("marker")
-    for request in (Request(Code.INIT_SERVER), CALL, Request(Code.GET_GLOBAL_FUNC), Request(Code.COPY_FROM_REMOTE, 10)):
+    for request in (
+        Request(Code.INIT_SERVER),
+        CALL,
+        Request(Code.GET_GLOBAL_FUNC),
+        Request(Code.COPY_FROM_REMOTE, 10),
+    ):
         assert refused(attack, request)
     assert refused(attack)
 
 
-@pytest.mark.parametrize("code", sorted(set(Code) - {Code.RETURN, Code.EXCEPTION, Code.COPY_ACK, Code.SHUTDOWN, Code.NONE}))
+@pytest.mark.parametrize(
+    "code",
+    sorted(set(Code) - {Code.RETURN, Code.EXCEPTION, Code.COPY_ACK, Code.SHUTDOWN, Code.NONE}),
+)
 def test_a_request_of_the_board_is_named(code: Code) -> None:
-    assert "a request to be carried out on this machine (k" in refused(packet(code, bytes(20)), CALL)
+    assert "a request to be carried out on this machine (k" in refused(
+        packet(code, bytes(20)), CALL
+    )
 
 
 def test_the_types_and_codes_are_those_of_this_tvm() -> None:
     header = (Path(tvm_ffi.__file__).parent / "include/tvm/ffi/c_api.h").read_text()
-    protocol = (Path(importlib.util.find_spec("tvm").origin).parent / "src/runtime/rpc/minrpc/rpc_reference.h").read_text()  # type: ignore
+    protocol = (
+        Path(importlib.util.find_spec("tvm").origin).parent
+        / "src/runtime/rpc/minrpc/rpc_reference.h"
+    ).read_text()  # type: ignore
     body = re.search(r"enum class RPCCode : int \{(.*?)\};", protocol, re.DOTALL)
     assert body
-    names = [name for name in re.findall(r"^\s*k(\w+)", body[1], re.MULTILINE) if name != "SyscallCodeStart"]
+    names = [
+        name
+        for name in re.findall(r"^\s*k(\w+)", body[1], re.MULTILINE)
+        if name != "SyscallCodeStart"
+    ]
     assert [name.upper() for name in names] == [code.name.replace("_", "") for code in Code]
     for kind, name in {
         Type.INT: "Int",
@@ -128,8 +156,13 @@ TENSOR = struct.pack("<iiqi", 3, Type.INT, Type.TENSOR, Type.DL_TENSOR_POINTER)
 
 def tensor(*shape: int, bits: int = 32, device: int = 1, dimensions: int | None = None) -> bytes:
     count = len(shape) if dimensions is None else dimensions
-    about = struct.pack("<QiiiBBH", 1, device, 0, count, 2, bits, 1) + b"".join(struct.pack("<q", extent) for extent in shape)
-    return packet(Code.RETURN, TENSOR + about + struct.pack("<Q", 0) + value(Type.OPAQUE_POINTER, random.Random(0)))
+    about = struct.pack("<QiiiBBH", 1, device, 0, count, 2, bits, 1) + b"".join(
+        struct.pack("<q", extent) for extent in shape
+    )
+    return packet(
+        Code.RETURN,
+        TENSOR + about + struct.pack("<Q", 0) + value(Type.OPAQUE_POINTER, random.Random(0)),
+    )
 
 
 def test_a_tensor_is_one_that_can_be_copied() -> None:
@@ -158,8 +191,12 @@ def test_a_copy_has_the_bytes_that_were_asked_for_and_is_not_kept() -> None:
     assert tracemalloc.get_traced_memory()[1] < 5 << 20
     tracemalloc.stop()
     for other in (size - 1, size + 1):
-        assert "belong" in refused(struct.pack("<Qi", 4 + other, Code.COPY_ACK), Request(Code.COPY_FROM_REMOTE, size))
-    assert "another kind" in refused(returned((Type.NONE,), random.Random(0)), Request(Code.COPY_FROM_REMOTE, 8))
+        assert "belong" in refused(
+            struct.pack("<Qi", 4 + other, Code.COPY_ACK), Request(Code.COPY_FROM_REMOTE, size)
+        )
+    assert "another kind" in refused(
+        returned((Type.NONE,), random.Random(0)), Request(Code.COPY_FROM_REMOTE, 8)
+    )
     assert "another kind" in refused(packet(Code.COPY_ACK), CALL)
 
 
@@ -171,7 +208,9 @@ def test_a_copy_has_the_bytes_that_were_asked_for_and_is_not_kept() -> None:
         (Code.RETURN, 1 << 16, Request(Code.FREE_HANDLE)),
     ],
 )
-def test_an_answer_beyond_its_bound_is_refused_at_its_head(code: Code, most: int, request_: Request) -> None:
+def test_an_answer_beyond_its_bound_is_refused_at_its_head(
+    code: Code, most: int, request_: Request
+) -> None:
     assert refused(struct.pack("<Qi", most + 1, code), request_)
     assert passed(struct.pack("<Qi", most, code), request_) == b""
 

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason=
 
 
 def test_a_connection_to_a_board_breaks_after_20_s_of_silence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as opened:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as opened,
+    ):
         assert not opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         notice_silence(opened)
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -50,7 +50,9 @@ def test_a_server_greets_back() -> None:
     with server(struct.pack("<ii", MAGIC, len(name)), name, b"more") as sock:
         connection = BlockingConnection(sock)
         completed(greet(connection, "board -timeout=60", Deadline(30)))
-        assert completed(connection.exactly(4, Deadline(30))) == b"more", "what follows is for the session"
+        assert completed(connection.exactly(4, Deadline(30))) == b"more", (
+            "what follows is for the session"
+        )
 
 
 @pytest.mark.parametrize(

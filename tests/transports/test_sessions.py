@@ -63,7 +63,9 @@ def test_a_session_can_be_cut_by_another_thread(open_one: Callable) -> None:
             cutter.join()
 
 
-def test_no_tvm_is_imported_to_drive_a_device(agents: Callable[[str], Path], tmp_path: Path) -> None:
+def test_no_tvm_is_imported_to_drive_a_device(
+    agents: Callable[[str], Path], tmp_path: Path
+) -> None:
     (tmp_path / "devices.toml").write_text('[devices.host]\nprofile = "x86"\nurl = "local:"\n')
     program = """
 import sys
@@ -76,7 +78,12 @@ with transports.open(device, Path(sys.argv[1]), Path(), 60) as link:
 print("tvm" in sys.modules, "torch" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, agents("x86_64")], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=True
+        [sys.executable, "-c", program, agents("x86_64")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
     )
     assert done.stdout.split() == ["False", "False"]
 

@@ -44,7 +44,12 @@ def config(tmp_path: Path) -> Path:
 
 def test_an_alias_is_resolved(config: Path) -> None:
     (hop,) = route("ssh://pi", config)
-    assert (hop.host, hop.port, hop.user, hop.key_name) == ("192.168.7.2", 2222, "pi", "[192.168.7.2]:2222")
+    assert (hop.host, hop.port, hop.user, hop.key_name) == (
+        "192.168.7.2",
+        2222,
+        "pi",
+        "[192.168.7.2]:2222",
+    )
     assert hop.identities == (Path("~/.ssh/board_192.168.7.2").expanduser(),)
     assert hop.identities_only
 
@@ -68,7 +73,11 @@ def test_an_address_of_version_6_is_understood(tmp_path: Path) -> None:
 
 def test_jump_hosts_come_first_each_with_its_own_settings(config: Path) -> None:
     hops = route("ssh://inner", config)
-    assert [hop.place for hop in hops] == ["somebody@gate.example.org:22", "other@second:2200", "somebody@10.0.0.5:22"]
+    assert [hop.place for hop in hops] == [
+        "somebody@gate.example.org:22",
+        "other@second:2200",
+        "somebody@10.0.0.5:22",
+    ]
     assert hops[-1].key_name == "the-board"
     assert hops[-1].known_hosts[:2] == (Path("~/known").expanduser(), Path("/etc/known"))
     assert hops[0].known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
@@ -93,7 +102,11 @@ def one(tmp_path: Path, text: str, url: str = "ssh://board") -> Hop:
 
 
 def test_the_names_of_key_files_may_have_tokens(tmp_path: Path) -> None:
-    hop = one(tmp_path, "Host board\n HostName 10.0.0.5\n IdentityFile %d/keys/%r@%h\n IdentityFile ~/%n-%p\n", "ssh://pi@board:2222")
+    hop = one(
+        tmp_path,
+        "Host board\n HostName 10.0.0.5\n IdentityFile %d/keys/%r@%h\n IdentityFile ~/%n-%p\n",
+        "ssh://pi@board:2222",
+    )
     assert hop.identities == (Path.home() / "keys/pi@10.0.0.5", Path.home() / "board-2222")
 
 
@@ -109,13 +122,22 @@ def test_where_the_agent_is_can_be_said(tmp_path: Path, monkeypatch: pytest.Monk
         "IdentityAgent SSH_AUTH_SOCK",
     ]
     found = [one(tmp_path, text, "ssh://pi@board").agent for text in said]
-    assert found == [Path("/run/agent"), Path.home() / "pi.sock", Path("/run/other"), Path("/run/other"), None, Path("/run/agent")]
+    assert found == [
+        Path("/run/agent"),
+        Path.home() / "pi.sock",
+        Path("/run/other"),
+        Path("/run/other"),
+        None,
+        Path("/run/agent"),
+    ]
     monkeypatch.delenv("SSH_AUTH_SOCK")
     assert one(tmp_path, "").agent is None
 
 
 def test_ways_to_log_in_can_be_switched_off(tmp_path: Path) -> None:
-    hop = one(tmp_path, "PasswordAuthentication no\nKbdInteractiveAuthentication no\nBatchMode yes\n")
+    hop = one(
+        tmp_path, "PasswordAuthentication no\nKbdInteractiveAuthentication no\nBatchMode yes\n"
+    )
     assert hop.without == {"password", "keyboard-interactive"}
     assert hop.asks_nothing
     assert not one(tmp_path, "").without
@@ -127,7 +149,9 @@ def test_how_long_and_from_where_to_connect_can_be_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nowhere", ["/dev/null", "none"])
-def test_host_keys_are_looked_up_even_where_the_configuration_knows_no_file(tmp_path: Path, nowhere: str) -> None:
+def test_host_keys_are_looked_up_even_where_the_configuration_knows_no_file(
+    tmp_path: Path, nowhere: str
+) -> None:
     hop = one(tmp_path, f"UserKnownHostsFile {nowhere}\nStrictHostKeyChecking no\n")
     assert hop.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
 
@@ -150,7 +174,8 @@ def test_files_are_included_in_their_places(tmp_path: Path) -> None:
     (tmp_path / "more.d" / "2").write_text("Host board\n Port 2223\n")
     (tmp_path / "inner").write_text("HostName 10.0.0.5\n")
     text = (
-        f"Include more.d/* {tmp_path}/missing\nUser second\nHost board\n Include inner\n HostKeyAlias the-board\nHost *\n HostName other\n"
+        f"Include more.d/* {tmp_path}/missing\nUser second\nHost board\n Include inner\n "
+        f"HostKeyAlias the-board\nHost *\n HostName other\n"
     )
     hop = one(tmp_path, text)
     assert (hop.place, hop.key_name) == ("first@10.0.0.5:2222", "the-board")
@@ -169,7 +194,9 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
         route("ssh://x", path)
 
 
-def test_a_configuration_that_another_user_could_have_written_runs_no_command(config: Path, tmp_path: Path) -> None:
+def test_a_configuration_that_another_user_could_have_written_runs_no_command(
+    config: Path, tmp_path: Path
+) -> None:
     config.chmod(0o666)
     with pytest.raises(DeviceError, match="another user could have written") as caught:
         route("ssh://commanded", config)
@@ -182,7 +209,17 @@ def test_a_configuration_that_another_user_could_have_written_runs_no_command(co
         route("ssh://pi", config)
 
 
-@pytest.mark.parametrize("name", ["$(touch${IFS}PWNED)@board", "a;touch@board", "-oProxyCommand@board", "a`b`@board", "a'b@board", "-v"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$(touch${IFS}PWNED)@board",
+        "a;touch@board",
+        "-oProxyCommand@board",
+        "a`b`@board",
+        "a'b@board",
+        "-v",
+    ],
+)
 def test_a_name_that_is_more_than_that_to_a_shell_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DeviceError, match="names nothing that can be reached"):
         one(tmp_path, "Host *\n ProxyCommand nc %r %h\n", f"ssh://{name}")

@@ -18,7 +18,13 @@ from farm.transports.ssh.errors import ROWS, broken, translate
 
 HOP = Hop("10.0.0.5", 22, "pi", "10.0.0.5", (Path("known_hosts"),))
 SOCKETS = (
-    *(ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError),
+    *(
+        ConnectionRefusedError,
+        ConnectionResetError,
+        ConnectionAbortedError,
+        BrokenPipeError,
+        EOFError,
+    ),
     *(TimeoutError, socket.gaierror, OSError),
 )
 
@@ -30,8 +36,19 @@ def classes() -> list[type[Exception]]:
         for found in pkgutil.walk_packages(paramiko.__path__, "paramiko.")
         if not _is_of_windows(found.name)
     ]
-    everything = {one for module in modules for _, one in inspect.getmembers(module, inspect.isclass) if issubclass(one, Exception)}
-    return [*sorted((one for one in everything if one.__module__.startswith("paramiko")), key=lambda one: one.__name__), *SOCKETS]
+    everything = {
+        one
+        for module in modules
+        for _, one in inspect.getmembers(module, inspect.isclass)
+        if issubclass(one, Exception)
+    }
+    return [
+        *sorted(
+            (one for one in everything if one.__module__.startswith("paramiko")),
+            key=lambda one: one.__name__,
+        ),
+        *SOCKETS,
+    ]
 
 
 def _is_of_windows(module: str) -> bool:
@@ -52,7 +69,9 @@ def test_every_class_has_a_row_other_than_the_last(kind: type[Exception]) -> Non
     assert len(classes()) > 25
     error = translate("pi3", HOP, made(kind))
     assert isinstance(error, DeviceError)
-    assert error.what != ROWS[-1].what.format(place=HOP.place), "only what nobody knows gets the last row"
+    assert error.what != ROWS[-1].what.format(place=HOP.place), (
+        "only what nobody knows gets the last row"
+    )
     assert kind.__name__ in error.why
     assert error.fix
     assert "{" not in error.what + error.fix
@@ -73,9 +92,10 @@ def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
         "": "",
     }
     assert isinstance(row, type(ROWS[0]))
-    kind = {r"\w+": "Whatever", r"EOFError|SSHException|NeedRekeyException|Connection\w+Error|BrokenPipeError": "EOFError"}.get(
-        row.kind, row.kind.split("|")[0]
-    )
+    kind = {
+        r"\w+": "Whatever",
+        r"EOFError|SSHException|NeedRekeyException|Connection\w+Error|BrokenPipeError": "EOFError",
+    }.get(row.kind, row.kind.split("|")[0])
     error = translate("pi3", HOP, type(kind, (Exception,), {})(samples[row.message]))
     assert error.what.startswith(row.what.split("{")[0])
     assert error.fix.startswith(row.fix.split("{")[0])
@@ -83,7 +103,9 @@ def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
 
 def test_a_timeout_is_a_deadline() -> None:
     assert isinstance(translate("pi3", HOP, TimeoutError("timed out")), DeadlineError)
-    assert isinstance(translate("pi3", HOP, paramiko.SSHException("Timeout opening channel.")), DeadlineError)
+    assert isinstance(
+        translate("pi3", HOP, paramiko.SSHException("Timeout opening channel.")), DeadlineError
+    )
     assert not isinstance(translate("pi3", HOP, ConnectionRefusedError()), DeadlineError)
 
 
@@ -109,5 +131,7 @@ def test_a_protocol_that_is_broken_is_no_broken_link() -> None:
 
 
 def test_a_connection_that_nobody_acknowledges_is_a_broken_link() -> None:
-    assert type(translate("pi3", HOP, OSError(errno.ETIMEDOUT, "Connection timed out"))) is LinkError
+    assert (
+        type(translate("pi3", HOP, OSError(errno.ETIMEDOUT, "Connection timed out"))) is LinkError
+    )
     assert type(translate("pi3", HOP, TimeoutError("timed out"))) is DeadlineError

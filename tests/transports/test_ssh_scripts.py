@@ -87,10 +87,14 @@ def start(shell: str, home: Path, program: str, seconds: int, mark: str) -> subp
         str(agent),
     ]
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "FARM_TEST": mark}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, cwd=home)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, cwd=home
+    )
 
 
-def test_an_agent_that_ends_at_once_leaves_no_process_of_its_time_limit(tmp_path: Path, shell: str) -> None:
+def test_an_agent_that_ends_at_once_leaves_no_process_of_its_time_limit(
+    tmp_path: Path, shell: str
+) -> None:
     """Not even where the sleep has been forked and has not begun."""
     mark = f"at once, {tmp_path}"
     for _ in range(15):

@@ -18,7 +18,9 @@ DIGEST = "0" * 64
 def unit(folder: Path, *, is_root: bool, walls: bool = True, launcher: tuple[str, ...] = ()) -> str:
     """For a board that keeps what is ours in a folder."""
     seen = {"base": str(folder), "work": str(folder / "work"), "store": str(folder / "store")}
-    return unit_text(seen, DIGEST, launcher, Service("lab:9190", "pi").arguments, is_root=is_root, walls=walls)
+    return unit_text(
+        seen, DIGEST, launcher, Service("lab:9190", "pi").arguments, is_root=is_root, walls=walls
+    )
 
 
 @pytest.mark.parametrize("scope", ["--system", "--user"])
@@ -49,7 +51,10 @@ def test_it_listens_on_loopback_unless_it_is_told_otherwise() -> None:
 
 def test_what_it_may_write_to_is_named() -> None:
     text = unit(Path("/home/pi/.local/share/farm"), is_root=False)
-    assert 'ReadWritePaths="/home/pi/.local/share/farm/work" "/home/pi/.local/share/farm/store"' in text
+    assert (
+        'ReadWritePaths="/home/pi/.local/share/farm/work" "/home/pi/.local/share/farm/store"'
+        in text
+    )
     assert "ProtectSystem=strict" in text and "PrivateTmp=yes" in text
     assert "CapabilityBoundingSet" not in text, "of root only"
     assert "CapabilityBoundingSet=\n" in unit(Path("/root/farm"), is_root=True)
@@ -72,7 +77,15 @@ def test_a_launcher_comes_before_the_agent() -> None:
 @pytest.mark.parametrize("name", ["base", "work", "store", "launcher", "argument"])
 def test_no_option_begins_a_line_of_its_own_in_the_unit(name: str) -> None:
     evil = "/tmp/w\nExecStartPre=/bin/touch /tmp/x"
-    seen = {"base": "/b", "work": "/w", "store": "/s", **({name: evil} if name in ("base", "work", "store") else {})}
-    launcher, arguments = ([evil] if name == "launcher" else []), ([evil] if name == "argument" else [])
+    seen = {
+        "base": "/b",
+        "work": "/w",
+        "store": "/s",
+        **({name: evil} if name in ("base", "work", "store") else {}),
+    }
+    launcher, arguments = (
+        ([evil] if name == "launcher" else []),
+        ([evil] if name == "argument" else []),
+    )
     with pytest.raises(DeviceError, match="control character"):
         unit_text(seen, DIGEST, launcher, arguments, is_root=True, walls=True)

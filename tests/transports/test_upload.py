@@ -1,4 +1,6 @@
-"""A file on its way into a store: from where it stopped, in pieces that fit the line, by the faster way as far as that goes."""
+"""A file on its way into a store: from where it stopped, in pieces that fit the line, by the faster
+way as far as that goes.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def imported(tmp_path_factory):
 def test_onnxruntime_gets_as_many_right_as_is_recorded(imported):
     model = zoo.digits()
     samples = data.labelled(model.dataset, model, imported.inputs, imported.outputs)
-    found = [imported.reference(sample.inputs)[0].argmax() == sample.label for sample in samples.read()]
+    found = [
+        imported.reference(sample.inputs)[0].argmax() == sample.label for sample in samples.read()
+    ]
     assert (sum(found), len(found)) == (CORRECT, TOTAL)
     assert f"{CORRECT} of the {TOTAL}" in (Path(model.source).parent / "README.md").read_text()
 

@@ -1,4 +1,6 @@
-"""The networks with seeded weights: the published sizes, sane numbers, the same on every machine."""
+"""The networks with seeded weights: the published sizes, sane numbers, the same on every
+machine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import torch
 from farm import importers, zoo
 from farm.types import Model
 
-# Parameters as published with torchvision, and the digest of weights and example, which must not depend on the machine.
+# Parameters as published with torchvision, and the digest of weights and example, which must not
+# depend on the machine.
 NETWORKS = {
     "mobilenet_v2": (3_504_872, "efd1b8521036dfbd"),
     "resnet18": (11_689_512, "edbab483c55028e2"),
@@ -63,5 +66,7 @@ def test_the_state_of_torchs_own_generator_is_left_alone():
 def test_mobilenet_v2_is_imported_whole(tmp_path):
     imported = importers.load(Model("m", "python:farm.zoo:mobilenet_v2"), tmp_path)
     assert imported.inputs[0].shape == (1, 3, 224, 224) and imported.outputs[0].shape == (1, 1000)
-    assert sum(weight.size for weight in imported.weights) == NETWORKS["mobilenet_v2"][0] + 2 * 17_056  # and batch norm statistics
+    assert (
+        sum(weight.size for weight in imported.weights) == NETWORKS["mobilenet_v2"][0] + 2 * 17_056
+    )  # and batch norm statistics
     assert abs(imported.reference(imported.example)[0]).max() < 15

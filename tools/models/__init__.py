@@ -1,6 +1,8 @@
-"""The wide set that tools/bench-engines measures: architectures in plain torch, seeded weights, exported to ONNX.
+"""The wide set that tools/bench-engines measures: architectures in plain torch, seeded weights,
+exported to ONNX.
 
-Each entry of `NETWORKS` is "module:function"; the function returns a module in eval mode and its example inputs.
+Each entry of `NETWORKS` is "module:function"; the function returns a module in eval mode and its
+example inputs.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ NETWORKS = {
     "bert_like": "models.transformers:bert_like",
     "lstm": "models.lstm:lstm_classifier",
 }
-# What tools/route-table imports by every route: some of these, and small ones of what is known to go wrong.
+# What tools/route-table imports by every route: some of these, and small ones of what is known to
+# go wrong.
 ROUTED = {
-    **{name: NETWORKS[name] for name in ("mobilenet_v2", "resnet18", "resnet50", "efficientnet_b0", "unet", "vit_tiny")},
+    **{
+        name: NETWORKS[name]
+        for name in ("mobilenet_v2", "resnet18", "resnet50", "efficientnet_b0", "unet", "vit_tiny")
+    },
     "transformer_encoder": "models.sequences:encoder",
     "masked_attention": "models.sequences:masked_attention",
     "lstm": NETWORKS["lstm"],
@@ -55,8 +61,18 @@ def export(network: Any, inputs: tuple[Any, ...], path: Path, **more: Any) -> No
         warnings.simplefilter("ignore")
         names = [f"input{index}" for index in range(len(inputs))]
         fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # torch's exporter does not know the layers that it fuses
+        torch.backends.mha.set_fastpath_enabled(
+            False
+        )  # torch's exporter does not know the layers that it fuses
         try:
-            torch.onnx.export(network, inputs, str(path), input_names=names, opset_version=OPSET, dynamo=False, **more)
+            torch.onnx.export(
+                network,
+                inputs,
+                str(path),
+                input_names=names,
+                opset_version=OPSET,
+                dynamo=False,
+                **more,
+            )
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)

@@ -36,6 +36,8 @@ def densenet121() -> tuple[nn.Module, tuple[torch.Tensor]]:
             if stage < len(_STAGES) - 1:
                 layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
                 channels //= 2
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+        return nn.Sequential(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)
+        )
 
     return seeded(make, 121), (image(),)

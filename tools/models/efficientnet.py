@@ -8,7 +8,15 @@ from torch import nn
 from models.layers import ConvNorm, image, seeded
 
 # Expansion, kernel, output channels, blocks, stride of the first.
-_STAGES = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))
+_STAGES = (
+    (1, 3, 16, 1, 1),
+    (6, 3, 24, 2, 2),
+    (6, 5, 40, 2, 2),
+    (6, 3, 80, 3, 2),
+    (6, 5, 112, 3, 1),
+    (6, 5, 192, 4, 2),
+    (6, 3, 320, 1, 1),
+)
 
 
 class Excite(nn.Module):
@@ -17,7 +25,11 @@ class Excite(nn.Module):
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
         self.weigh = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, squeezed, 1), nn.SiLU(), nn.Conv2d(squeezed, channels, 1), nn.Sigmoid()
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, squeezed, 1),
+            nn.SiLU(),
+            nn.Conv2d(squeezed, channels, 1),
+            nn.Sigmoid(),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -48,9 +60,16 @@ def efficientnet_b0() -> tuple[nn.Module, tuple[torch.Tensor]]:
         channels = 32
         for expansion, size, outputs, count, stride in _STAGES:
             for index in range(count):
-                layers.append(Block(channels, outputs, size, stride if index == 0 else 1, expansion))
+                layers.append(
+                    Block(channels, outputs, size, stride if index == 0 else 1, expansion)
+                )
                 channels = outputs
-        tail = [ConvNorm(channels, 1280, 1, then=nn.SiLU), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000)]
+        tail = [
+            ConvNorm(channels, 1280, 1, then=nn.SiLU),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(1280, 1000),
+        ]
         return nn.Sequential(*layers, *tail)
 
     return seeded(make, 5), (image(),)

@@ -22,12 +22,22 @@ class Side(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
-def _chain(inputs: int, *steps: tuple[int, int | tuple[int, int]], last_stride: int = 1) -> nn.Sequential:
+def _chain(
+    inputs: int, *steps: tuple[int, int | tuple[int, int]], last_stride: int = 1
+) -> nn.Sequential:
     """Convolutions of (channels, kernel); with a stride the last has no padding."""
     layers: list[nn.Module] = []
     for index, (outputs, size) in enumerate(steps):
         ends = index == len(steps) - 1 and last_stride > 1
-        layers.append(ConvNorm(inputs, outputs, size, stride=last_stride if ends else 1, padding=0 if ends else None))
+        layers.append(
+            ConvNorm(
+                inputs,
+                outputs,
+                size,
+                stride=last_stride if ends else 1,
+                padding=0 if ends else None,
+            )
+        )
         inputs = outputs
     return nn.Sequential(*layers)
 
@@ -58,15 +68,32 @@ def _figure_7(inputs: int) -> Side:
 
 def inception_v3() -> tuple[nn.Module, tuple[torch.Tensor]]:
     def make() -> nn.Module:
-        stem = [ConvNorm(3, 32, 3, stride=2, padding=0), ConvNorm(32, 32, 3, padding=0), ConvNorm(32, 64, 3), nn.MaxPool2d(3, 2)]
+        stem = [
+            ConvNorm(3, 32, 3, stride=2, padding=0),
+            ConvNorm(32, 32, 3, padding=0),
+            ConvNorm(32, 64, 3),
+            nn.MaxPool2d(3, 2),
+        ]
         stem += [ConvNorm(64, 80, 1), ConvNorm(80, 192, 3, padding=0), nn.MaxPool2d(3, 2)]
-        shrink = Side(_chain(288, (384, 3), last_stride=2), _chain(288, (64, 1), (96, 3), (96, 3), last_stride=2), nn.MaxPool2d(3, 2))
+        shrink = Side(
+            _chain(288, (384, 3), last_stride=2),
+            _chain(288, (64, 1), (96, 3), (96, 3), last_stride=2),
+            nn.MaxPool2d(3, 2),
+        )
         seven = _chain(768, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3), last_stride=2)
-        shrink_again = Side(_chain(768, (192, 1), (320, 3), last_stride=2), seven, nn.MaxPool2d(3, 2))
+        shrink_again = Side(
+            _chain(768, (192, 1), (320, 3), last_stride=2), seven, nn.MaxPool2d(3, 2)
+        )
         return nn.Sequential(
             *[*stem, _figure_5(192, 32), _figure_5(256, 64), _figure_5(288, 64), shrink],
             *[_figure_6(128), _figure_6(160), _figure_6(160), _figure_6(192), shrink_again],
-            *[_figure_7(1280), _figure_7(2048), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)],
+            *[
+                _figure_7(1280),
+                _figure_7(2048),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+                nn.Linear(2048, 1000),
+            ],
         )
 
     return seeded(make, 3), (image(299),)

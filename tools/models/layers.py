@@ -40,7 +40,9 @@ class ConvNorm(nn.Sequential):
 
 
 def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network in eval mode with weights from the seed; biases of convolutions, norms and free parameters are small noise."""
+    """A network in eval mode with weights from the seed; biases of convolutions, norms and free
+    parameters are small noise.
+    """
     network = build_with_weights(make, seed)
     numbers = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -60,7 +62,9 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network in eval mode as torch initialises it from the seed: buffers that its constructor computes stay."""
+    """A network in eval mode as torch initialises it from the seed: buffers that its constructor
+    computes stay.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make().eval()

@@ -21,4 +21,6 @@ class Classifier(nn.Module):
 
 
 def lstm_classifier() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    return seeded(Classifier, 10), (torch.randn(1, 64, 40, generator=torch.Generator().manual_seed(10)),)
+    return seeded(Classifier, 10), (
+        torch.randn(1, 64, 40, generator=torch.Generator().manual_seed(10)),
+    )

@@ -1,8 +1,9 @@
 """Networks that are a chain of convolutions: AlexNet, VGG-19, SqueezeNet 1.1.
 
-Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014 (https://arxiv.org/abs/1404.5997)
-Simonyan and Zisserman, "Very deep convolutional networks", 2014 (https://arxiv.org/abs/1409.1556), configuration E
-Iandola et al., "SqueezeNet", 2016 (https://arxiv.org/abs/1602.07360), with the lighter stem of its version 1.1
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014
+(https://arxiv.org/abs/1404.5997) Simonyan and Zisserman, "Very deep convolutional networks", 2014
+(https://arxiv.org/abs/1409.1556), configuration E Iandola et al., "SqueezeNet", 2016
+(https://arxiv.org/abs/1602.07360), with the lighter stem of its version 1.1
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from models.layers import image, seeded
 _VGG_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 
 
-def _conv(inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
+def _conv(
+    inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0
+) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.ReLU()]
 
 
@@ -29,7 +32,12 @@ def alexnet() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return nn.Sequential(
             *[*_conv(3, 64, 11, 4, 2), nn.MaxPool2d(3, 2)],
             *[*_conv(64, 192, 5, padding=2), nn.MaxPool2d(3, 2)],
-            *[*_conv(192, 384, 3, padding=1), *_conv(384, 256, 3, padding=1), *_conv(256, 256, 3, padding=1), nn.MaxPool2d(3, 2)],
+            *[
+                *_conv(192, 384, 3, padding=1),
+                *_conv(384, 256, 3, padding=1),
+                *_conv(256, 256, 3, padding=1),
+                nn.MaxPool2d(3, 2),
+            ],
             *_classifier(256 * 6 * 6),
         )
 

@@ -1,4 +1,5 @@
-"""Recurrent classifiers, an encoder of torch's own layers, attention with a mask, and a network for any batch: small ones.
+"""Recurrent classifiers, an encoder of torch's own layers, attention with a mask, and a network for
+any batch: small ones.
 
 What they cover is routes of import (tools/route-table), not speed.
 """
@@ -18,7 +19,9 @@ class Recurrent(nn.Module):
 
     def __init__(self, cell: str, *, bidirectional: bool = False) -> None:
         super().__init__()
-        self.layers = getattr(nn, cell)(16, 24, num_layers=2, batch_first=True, bidirectional=bidirectional)
+        self.layers = getattr(nn, cell)(
+            16, 24, num_layers=2, batch_first=True, bidirectional=bidirectional
+        )
         self.head = nn.Linear(48 if bidirectional else 24, 5)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,18 +40,28 @@ class MaskedAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         count, tokens, width = x.shape
-        query, key, value = (part.view(count, tokens, self.heads, -1).transpose(1, 2) for part in self.all(x).chunk(3, -1))
+        query, key, value = (
+            part.view(count, tokens, self.heads, -1).transpose(1, 2)
+            for part in self.all(x).chunk(3, -1)
+        )
         mask = counts[:, None, None, :]
         made = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return self.project(made.transpose(1, 2).reshape(count, tokens, width))
 
 
 class AnyBatch(nn.Module):
-    """Images of 3 x 16 x 16 in a batch of any size to four scores, by shapes that are read while it runs."""
+    """Images of 3 x 16 x 16 in a batch of any size to four scores, by shapes that are read while it
+    runs.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+        )
         self.head = nn.Linear(32, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -66,11 +79,16 @@ def bidirectional_lstm() -> Built:
 
 def encoder() -> Built:
     layer = lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)  # noqa: E731
-    return initialised(lambda: nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False), 24), (_noise(1, 12, 32),)
+    return initialised(lambda: nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False), 24), (
+        _noise(1, 12, 32),
+    )
 
 
 def masked_attention() -> Built:
-    return initialised(MaskedAttention, 25), (_noise(2, 9, 32), torch.arange(9)[None] < torch.tensor([[9], [5]]))
+    return initialised(MaskedAttention, 25), (
+        _noise(2, 9, 32),
+        torch.arange(9)[None] < torch.tensor([[9], [5]]),
+    )
 
 
 def any_batch() -> Built:

@@ -1,6 +1,8 @@
-"""A U-Net for segmentation with transposed convolutions, at half the paper's width, for 192 x 192 images.
+"""A U-Net for segmentation with transposed convolutions, at half the paper's width, for 192 x 192
+images.
 
-Ronneberger et al., "U-Net", 2015 (https://arxiv.org/abs/1505.04597), with padded convolutions and batch norms
+Ronneberger et al., "U-Net", 2015 (https://arxiv.org/abs/1505.04597), with padded convolutions and
+batch norms
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ class UNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.ModuleList(_pair(inputs, outputs) for inputs, outputs in zip((3, *_WIDTHS), _WIDTHS, strict=False))
+        self.down = nn.ModuleList(
+            _pair(inputs, outputs) for inputs, outputs in zip((3, *_WIDTHS), _WIDTHS, strict=False)
+        )
         widths = list(zip(_WIDTHS[:0:-1], _WIDTHS[-2::-1], strict=True))
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(inputs, outputs, 2, 2) for inputs, outputs in widths)
+        self.rise = nn.ModuleList(
+            nn.ConvTranspose2d(inputs, outputs, 2, 2) for inputs, outputs in widths
+        )
         self.up = nn.ModuleList(_pair(inputs, outputs) for inputs, outputs in widths)
         self.head = nn.Conv2d(_WIDTHS[0], _CLASSES, 1)
 

@@ -32,13 +32,24 @@ def stub(store: Store) -> Path:
 
     It is built once and kept in the store.
     """
-    names = sorted({name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", runtime().read_bytes())})
+    names = sorted(
+        {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", runtime().read_bytes())}
+    )
     source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
     digest = digest_of(source)
     if not (kept := store.find("cuda-driver", digest)):
         with store.publish("cuda-driver", digest) as folder:
             (folder / "driver.c").write_text(source)
-            command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib", "-fPIC", f"-Wl,-soname,{DRIVER}"]
+            command = [
+                sys.executable,
+                "-m",
+                "ziglang",
+                "cc",
+                "-shared",
+                "-nostdlib",
+                "-fPIC",
+                f"-Wl,-soname,{DRIVER}",
+            ]
             subprocesses.run(
                 [*command, "-o", str(folder / DRIVER), str(folder / "driver.c")],
                 deadline=Deadline(_LINK_S),

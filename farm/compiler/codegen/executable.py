@@ -27,11 +27,17 @@ from farm.compiler.ir.relax_rewriter import op_name
 _UPPER_BOUND = "tir_var_upper_bound"
 
 
-def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = False, workspace: Path | None = None) -> Any:
+def compiled(
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    *,
+    load: bool = False,
+    workspace: Path | None = None,
+) -> Any:
     """Return the executable of a module for a target.
 
-    With `load`, it is for this process. Object files are written to the folder `workspace`, if there
-    is one, and found there by `export`. For a GPU, TVM's own passes are used.
+    With `load`, it is for this process. Object files are written to the folder `workspace`, if
+    there is one, and found there by `export`. For a GPU, TVM's own passes are used.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target)
@@ -42,7 +48,9 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, *, load: bool = Fa
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
-    first, *others = libraries(kernels, target, with_tiles_on_stack(), load=load, workspace=workspace)
+    first, *others = libraries(
+        kernels, target, with_tiles_on_stack(), load=load, workspace=workspace
+    )
     for library in others:
         first.import_module(library)
     return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, [], {}))
@@ -62,7 +70,11 @@ def _given(function: relax.Function) -> set[str]:
 
     These are the extents of its parameters, and not those that depend on values.
     """
-    return {str(variable.name) for parameter in function.params for variable in relax.analysis.tir_vars_in_type(parameter.ty)}
+    return {
+        str(variable.name)
+        for parameter in function.params
+        for variable in relax.analysis.tir_vars_in_type(parameter.ty)
+    }
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.StorageOfOpenBatches")
@@ -92,7 +104,9 @@ def _roomy(function: relax.Function) -> relax.Function:
             return binding
         call = binding.value
         size = relax.ShapeExpr([reduce(_larger, sizes[binding.var])])
-        return relax.VarBinding(binding.var, relax.Call(call.op, [size, *call.args[1:]], call.attrs, call.ty_args))
+        return relax.VarBinding(
+            binding.var, relax.Call(call.op, [size, *call.args[1:]], call.attrs, call.ty_args)
+        )
 
     made = [relax.BindingBlock([sized(binding) for binding in block.bindings]) for block in blocks]
     body = relax.SeqExpr(made, function.body.body)

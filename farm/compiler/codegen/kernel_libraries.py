@@ -23,7 +23,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *, load: bool, workspace: Path | None = None) -> list[Any]:
+def libraries(
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    pipeline: str,
+    *,
+    load: bool,
+    workspace: Path | None = None,
+) -> list[Any]:
     """Return the libraries with the machine code of a module's PrimFuncs.
 
     `pipeline` is the name of TVM's pipeline of passes for loop nests. With `load`, the code is also
@@ -36,7 +43,9 @@ def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *,
 
     def built(first: int) -> Any:
         part = kernels[first::count]
-        library = tvm.tirx.build(tvm.IRModule(dict(part), attrs=module.attrs), target=target, pipeline=pipeline)
+        library = tvm.tirx.build(
+            tvm.IRModule(dict(part), attrs=module.attrs), target=target, pipeline=pipeline
+        )
         if workspace:
             # TVM collects the first library of an executable first and the others from the last
             library.write_to_file(str(_object(workspace, -first % count)))
@@ -48,7 +57,7 @@ def libraries(module: tvm.IRModule, target: tvm.target.Target, pipeline: str, *,
 
 
 def export(executable: Any, file: Path, link: Callable[..., None], workspace: Path) -> None:
-    """Write an executable as a shared library, like `export_library`, with objects emitted on all cores.
+    """Write an executable as a shared library, like `export_library`, using all cores.
 
     `link` is called with the path of the library and those of its objects, which lie in the folder
     `workspace`. Objects that are there are those of the executable's libraries.
@@ -63,7 +72,9 @@ def export(executable: Any, file: Path, link: Callable[..., None], workspace: Pa
     on_all_cores(lambda pair: pair[0].write_to_file(str(pair[1])), missing)
     if module.imports:
         target = parts[0].get_function("_get_target_string")()
-        described = tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, target, "")
+        described = tvm.get_global_func("runtime.ModulePackImportsToLLVM")(
+            module, False, target, ""
+        )
         objects.append(workspace / "devc.o")
         described.write_to_file(str(objects[-1]))
     link(str(file), [str(path) for path in objects])
@@ -76,7 +87,8 @@ def _object(workspace: Path, number: int) -> Path:
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Return the results of a function of TVM for each item, several at a time.
 
-    TVM's functions let other threads run; its current target and pass context are those of a thread.
+    TVM's functions let other threads run; its current target and pass context are those of a
+    thread.
     """
     if len(items) < 2:
         return [function(item) for item in items]

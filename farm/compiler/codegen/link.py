@@ -29,7 +29,10 @@ def linker(profile: Profile) -> Callable[..., None]:
     """
     if profile.linker:
         command = [*profile.linker, "-shared", "-nostdlib", "-s", "-o"]
-        fix = f"install {profile.linker[0]}, or remove `linker` from the profile {profile.name!r} to use the bundled linker"
+        fix = (
+            f"install {profile.linker[0]}, or remove `linker` from the profile {profile.name!r} "
+            "to use the bundled linker"
+        )
     else:
         command = [_zig(), "ld.lld", "-shared", "--hash-style=gnu", "-s", "-o"]
         fix = "reinstall the bundled toolchain: pip install --force-reinstall ziglang"
@@ -43,7 +46,13 @@ def linker(profile: Profile) -> Callable[..., None]:
             else:
                 read, write = [Path(one) for one in objects], [Path(output).parent]
                 with restricted(whole, read, write) as start:
-                    subprocesses.run(start.command, deadline=deadline, what=what, fix=fix, pass_fds=[start.descriptor])
+                    subprocesses.run(
+                        start.command,
+                        deadline=deadline,
+                        what=what,
+                        fix=fix,
+                        pass_fds=[start.descriptor],
+                    )
         except OSError as exc:
             raise BuildError(f"{what}: {command[0]} cannot be started", str(exc), fix) from exc
         if not Path(output).is_file():

@@ -61,10 +61,15 @@ def _toolkit() -> Path:
     found = importlib.util.find_spec("nvidia")
     for place in found.submodule_search_locations or () if found else ():
         folder = Path(place) / "cu13"
-        if all((folder / "lib" / name).is_file() for name in (_COMPILER, _RUNTIME)) and (folder / "include" / "cccl").is_dir():
+        if (
+            all((folder / "lib" / name).is_file() for name in (_COMPILER, _RUNTIME))
+            and (folder / "include" / "cccl").is_dir()
+        ):
             return folder
     raise BuildError(
-        "code for NVIDIA's GPUs needs NVIDIA's compiler", "NVRTC 13, its headers and the CUDA runtime are not all here", _INSTALL
+        "code for NVIDIA's GPUs needs NVIDIA's compiler",
+        "NVRTC 13, its headers and the CUDA runtime are not all here",
+        _INSTALL,
     )
 
 
@@ -83,7 +88,9 @@ def _load_runtime(store: Store) -> None:
         ctypes.CDLL(str(_toolkit() / "lib" / _RUNTIME))
         ctypes.CDLL(str(driver_stub.runtime()))
     except OSError as exc:
-        raise BuildError("TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm") from exc
+        raise BuildError(
+            "TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm"
+        ) from exc
 
 
 class _Compiler:
@@ -106,13 +113,19 @@ class _Compiler:
             "-default-device",
             # Hide warnings about TVM's code, which would push errors out of the message
             "--disable-warnings",
-            *(f"--include-path={place}" for place in (folder / "include", folder / "include" / "cccl")),
+            *(
+                f"--include-path={place}"
+                for place in (folder / "include", folder / "include" / "cccl")
+            ),
         ]
         built = self._architectures()
         if architecture not in built:
             raise BuildError(
                 f"code for {architecture} cannot be built",
-                f"CUDA 13, which TVM's runtime is made for, has {', '.join(built)}; what is older than the first is no longer supported",
+                (
+                    f"CUDA 13, which TVM's runtime is made for, has {', '.join(built)}; what is "
+                    "older than the first is no longer supported"
+                ),
                 "use a profile of the board's CPUs, which the README lists",
             )
 
@@ -128,10 +141,16 @@ class _Compiler:
         plain = "\n".join(
             line for line in source.splitlines() if line.strip() != "#include <cuda.h>"
         )  # a host header, which NVRTC does not have
-        self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), plain.encode(), b"kernels.cu", 0, None, None))
+        self._check(
+            self._library.nvrtcCreateProgram(
+                ctypes.byref(program), plain.encode(), b"kernels.cu", 0, None, None
+            )
+        )
         try:
             options = [option.encode() for option in self._options]
-            code = self._library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+            code = self._library.nvrtcCompileProgram(
+                program, len(options), (ctypes.c_char_p * len(options))(*options)
+            )
             self._check(code, log=program)
             return self._text(program, "CUBIN")
         finally:
@@ -153,7 +172,11 @@ class _Compiler:
 
     def _check(self, code: int, log: ctypes.c_void_p | None = None) -> None:
         if code:
-            why = self._text(log, "ProgramLog").decode(errors="replace").strip("\0").strip() if log else ""
+            why = (
+                self._text(log, "ProgramLog").decode(errors="replace").strip("\0").strip()
+                if log
+                else ""
+            )
             told = str(self._library.nvrtcGetErrorString(code).decode())
             raise BuildError(
                 f"NVIDIA's compiler refuses the code for {self._architecture}",

@@ -31,21 +31,33 @@ def with_tiles_on_stack() -> str:
 def _pipeline() -> tuple[object, object, object]:
     passes, finalize_host, finalize_device = pipeline.default_s_tir_pipeline()
     passes = tvm.transform.Sequential([SafeLoopPartition(), passes])
-    return passes, lambda: tvm.transform.Sequential([_TilesOnStack(), finalize_host()]), finalize_device
+    return (
+        passes,
+        lambda: tvm.transform.Sequential([_TilesOnStack(), finalize_host()]),
+        finalize_device,
+    )
 
 
 def _on_stack(allocation: tirx.AllocBuffer) -> tirx.AllocBuffer:
     buffer = allocation.buffer
-    if buffer.scope() != "global" or not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+    if buffer.scope() != "global" or not all(
+        isinstance(extent, tirx.IntImm) for extent in buffer.shape
+    ):
         return allocation
     if math.prod(map(int, buffer.shape)) * tvm.DataType(buffer.dtype).itemsize > TILE_BYTES:
         return allocation
-    return tirx.AllocBuffer(buffer, {**allocation.annotations, _STAYS: tirx.IntImm("int32", 1)}, allocation.span)
+    return tirx.AllocBuffer(
+        buffer, {**allocation.annotations, _STAYS: tirx.IntImm("int32", 1)}, allocation.span
+    )
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="farm.TilesOnStack")
 class _TilesOnStack:
     """Pass that annotates allocations of at most TILE_BYTES, so that they stay on the stack."""
 
-    def transform_function(self, function: tirx.PrimFunc, _: tvm.IRModule, __: tvm.transform.PassContext) -> tirx.PrimFunc:
-        return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.AllocBuffer, _on_stack)], order="post"))
+    def transform_function(
+        self, function: tirx.PrimFunc, _: tvm.IRModule, __: tvm.transform.PassContext
+    ) -> tirx.PrimFunc:
+        return function.with_body(
+            tvm_ffi.structural_map(function.body, [(tirx.AllocBuffer, _on_stack)], order="post")
+        )

@@ -30,14 +30,19 @@ INPUTS = "inputs"
 
 
 def convolution(
-    workload: Workload, config: KernelConfig, grouped_loads: bool, turned: bool, data: te.Tensor, weight: te.Tensor
+    workload: Workload,
+    config: KernelConfig,
+    grouped_loads: bool,
+    turned: bool,
+    data: te.Tensor,
+    weight: te.Tensor,
 ) -> te.Tensor:
     """Define a convolution; with several groups, each output reads the channels of its own group.
 
-    `turned`: height and width of the workload are swapped, those of `data` and of the result are not.
-    `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
-    If the packed weight has one column and the kernel several, that column is a contiguous run of
-    the values of all columns and channels, padded with zeros.
+    `turned`: height and width of the workload are swapped, those of `data` and of the result are
+    not. `grouped_loads`: the inputs of several reduction steps are loaded together, see
+    register_tiles. If the packed weight has one column and the kernel several, that column is a
+    contiguous run of the values of all columns and channels, padded with zeros.
     """
     blocks, kernel_h, kernel_w, depth, block = extents(weight)
     _, columns, channels, _ = workload.weight
@@ -46,30 +51,59 @@ def convolution(
     (top, left, bottom, right) = workload.padding
     source = padded(data, (top, left, bottom, right + beyond), turned=turned)
     out_h, out_w = workload.output(0), workload.output(1)
-    ry, rx, rc = (te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc")))
+    ry, rx, rc = (
+        te.reduce_axis((0, extent), name=name)
+        for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc"))
+    )
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     count = source.shape[0]
     shape = (count, out_h, up_to_multiple(out_w, config.tile.pixels), blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
-        return te.sum(inputs(n, y, x, ry, rx, first + rc) * weight[c // block, ry, rx, rc, c % block], axis=[ry, rx, rc])
+        return te.sum(
+            inputs(n, y, x, ry, rx, first + rc) * weight[c // block, ry, rx, rc, c % block],
+            axis=[ry, rx, rc],
+        )
 
     def read(n: te.Var, y: te.Var, x: te.Var, ry: te.Var, rx: te.Var, c: te.Var) -> tvm.tirx.Expr:
-        row, column = y * stride_y + ry * dilation_y, within(x, out_w, shape[2]) * stride_x + rx * dilation_x
-        return source[n, row, column + c // channels, c % channels] if runs else source[n, row, column, c]
+        row, column = (
+            y * stride_y + ry * dilation_y,
+            within(x, out_w, shape[2]) * stride_x + rx * dilation_x,
+        )
+        return (
+            source[n, row, column + c // channels, c % channels]
+            if runs
+            else source[n, row, column, c]
+        )
 
-    inputs = te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS) if grouped_loads else read
+    inputs = (
+        te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS)
+        if grouped_loads
+        else read
+    )
     attrs = kernel_annotations(workload, config)
-    if not grouped_loads and not runs and padding_taps.used_tap_fraction(workload, config.tile.pixels) < 1:
+    if (
+        not grouped_loads
+        and not runs
+        and padding_taps.used_tap_fraction(workload, config.tile.pixels) < 1
+    ):
         attrs[SKIP_PADDING_TAPS] = padding_taps.padding_annotation(workload)
     main = te.compute(shape, value, name=CONVOLUTION, attrs=attrs)
     if not turned:
         return cropped(main, (count, out_h, out_w, workload.channels))
-    return te.compute((count, out_w, out_h, workload.channels), lambda n, y, x, c: main[n, x, y, c], name=CROP)
+    return te.compute(
+        (count, out_w, out_h, workload.channels), lambda n, y, x, c: main[n, x, y, c], name=CROP
+    )
 
 
-def dense(workload: Workload, config: KernelConfig, grouped_loads: bool, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def dense(
+    workload: Workload,
+    config: KernelConfig,
+    grouped_loads: bool,
+    data: te.Tensor,
+    weight: te.Tensor,
+) -> te.Tensor:
     """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `convolution`."""
     *outer, rows, depth = plain(data.shape)
     blocks, _, block = extents(weight)
@@ -85,17 +119,25 @@ def dense(workload: Workload, config: KernelConfig, grouped_loads: bool, data: t
         return data(*batch, within(i, rows, shape[-2]), step)
 
     inputs = te.compute((*shape[:-1], depth), read, name=INPUTS) if grouped_loads else read
-    return cropped(te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config)), (*outer, rows, workload.channels))
+    return cropped(
+        te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config)),
+        (*outer, rows, workload.channels),
+    )
 
 
-def product(workload: Workload, config: KernelConfig, left: te.Tensor, right: te.Tensor) -> te.Tensor:
+def product(
+    workload: Workload, config: KernelConfig, left: te.Tensor, right: te.Tensor
+) -> te.Tensor:
     """Define [..., M, K] by [..., K, N], neither of them constant: [..., M, N].
 
     The leading extents are equal or 1. The right operand is packed first if its rows do not fill
     blocks.
     """
     (*outer_left, rows, depth), (*outer_right, _, width) = plain(left.shape), plain(right.shape)
-    outer = [one if is_open(one) or one != 1 else other for one, other in zip(outer_left, outer_right, strict=True)]
+    outer = [
+        one if is_open(one) or one != 1 else other
+        for one, other in zip(outer_left, outer_right, strict=True)
+    ]
     k = te.reduce_axis((0, depth), name="k")
     block = config.tile.block
     shape = (*outer, up_to_multiple(rows, config.tile.pixels), up_to_multiple(width, block))
@@ -108,7 +150,10 @@ def product(workload: Workload, config: KernelConfig, left: te.Tensor, right: te
         second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return cropped(te.compute(shape, value, name=PRODUCT, attrs=kernel_annotations(workload, config)), (*outer, rows, width))
+    return cropped(
+        te.compute(shape, value, name=PRODUCT, attrs=kernel_annotations(workload, config)),
+        (*outer, rows, width),
+    )
 
 
 def extents(tensor: te.Tensor) -> list[int]:
@@ -119,7 +164,11 @@ def extents(tensor: te.Tensor) -> list[int]:
 def kernel_annotations(workload: Workload, config: KernelConfig) -> dict[str, Any]:
     """Return the annotations of a main block that say how it is configured."""
     tile = config.tile
-    return {TILE: [tile.pixels, tile.vectors, tile.lanes], ORDER: config.order, WORKLOAD: workload.key}
+    return {
+        TILE: [tile.pixels, tile.vectors, tile.lanes],
+        ORDER: config.order,
+        WORKLOAD: workload.key,
+    }
 
 
 def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
@@ -131,7 +180,10 @@ def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
 
 
 def _broadcast(indices: Sequence[te.Var], extents: Sequence[Extent]) -> list[Any]:
-    return [index if is_open(extent) or extent > 1 else 0 for index, extent in zip(indices, extents, strict=True)]
+    return [
+        index if is_open(extent) or extent > 1 else 0
+        for index, extent in zip(indices, extents, strict=True)
+    ]
 
 
 def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
@@ -141,7 +193,9 @@ def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0, turned: bool = False) -> te.Tensor:
+def padded(
+    data: te.Tensor, padding: Sequence[int], outside: float = 0, turned: bool = False
+) -> te.Tensor:
     """Return an NHWC tensor with padding: top, left, bottom, right, filled with `outside`.
 
     `turned`: height and width of the tensor are swapped first.
@@ -160,7 +214,9 @@ def padded(data: te.Tensor, padding: Sequence[int], outside: float = 0, turned: 
         inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
         return tvm.tirx.if_then_else(inside, value, tvm.tirx.const(outside, data.dtype))
 
-    return te.compute((count, height + top + bottom, width + left + right, channels), value, name=PADDING)
+    return te.compute(
+        (count, height + top + bottom, width + left + right, channels), value, name=PADDING
+    )
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:
@@ -169,6 +225,8 @@ def _packed(right: te.Tensor, block: int) -> te.Tensor:
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at
         column = blocks * block + lane
-        return tvm.tirx.if_then_else(column < width, right(*batch, k, column), tvm.tirx.const(0, right.dtype))
+        return tvm.tirx.if_then_else(
+            column < width, right(*batch, k, column), tvm.tirx.const(0, right.dtype)
+        )
 
     return te.compute((*outer, -(-width // block), depth, block), value, name=PACKING)

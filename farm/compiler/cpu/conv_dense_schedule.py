@@ -13,7 +13,13 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.cpu.conv_dense import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
-from farm.compiler.cpu.general_schedule import contiguous_axis, inline_elementwise, is_function, parallelize, schedule_block
+from farm.compiler.cpu.general_schedule import (
+    contiguous_axis,
+    inline_elementwise,
+    is_function,
+    parallelize,
+    schedule_block,
+)
 from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
 from farm.compiler.cpu.kernel_config import CHANNELS
 from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor, groups_per_iteration
@@ -36,8 +42,8 @@ _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
 _GROUPS = 4  # of blocks at least: each but the first is prefetched
 _FUNCTIONS = 2  # nested in an epilogue at most: see `is_function`
-# Reduction steps at most: LLVM unrolls the loops of such a short row, and would keep too many inputs
-# in registers.
+# Reduction steps at most: LLVM unrolls the loops of such a short row, and would keep too many
+# inputs in registers.
 _UNROLLED_BY_LLVM = 16
 
 
@@ -74,8 +80,14 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     if sch.get(main).annotations[ORDER] == CHANNELS:
         columns, *within = _split_block_groups(sch, cpu, main, columns)
         sch.reorder(columns, *outer, rows, *within)
-        uses = math.prod(extent(sch, loop) for loop in outer)  # rows of tiles that use a block before the next block
-        again = uses * extent(sch, rows) > 1 and extent(sch, columns) > 1 and not is_open_loop(sch, rows)
+        uses = math.prod(
+            extent(sch, loop) for loop in outer
+        )  # rows of tiles that use a block before the next block
+        again = (
+            uses * extent(sch, rows) > 1
+            and extent(sch, columns) > 1
+            and not is_open_loop(sch, rows)
+        )
         if cpu.gains_by_prefetch and again and name_of(sch, main) in (CONVOLUTION, DENSE):
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
         shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
@@ -87,7 +99,11 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     parallelize(sch, shared, [main], cpu)
     _unroll_vectorize(sch, [tile_rows, vectors], None if instruction else lanes)
     if asks:
-        sch.annotate(reduced[-1], SKIP_PADDING_TAPS, [int(number) for number in sch.get(main).annotations[SKIP_PADDING_TAPS]])
+        sch.annotate(
+            reduced[-1],
+            SKIP_PADDING_TAPS,
+            [int(number) for number in sch.get(main).annotations[SKIP_PADDING_TAPS]],
+        )
     if inputs is not None:
         group_loads(sch, main, inputs, reduced[-2:], tile)
     initial = sch.get_loops(sch.decompose_reduction(main, reduced[0]))
@@ -96,7 +112,9 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         sch.tensorize(lanes, instruction)
 
 
-def _split_block_groups(sch: Schedule, cpu: CpuModel, main: SBlockRV, columns: LoopRV) -> list[LoopRV]:
+def _split_block_groups(
+    sch: Schedule, cpu: CpuModel, main: SBlockRV, columns: LoopRV
+) -> list[LoopRV]:
     """Split the loop over blocks of channels into one over groups and one within a group.
 
     The groups are blocks whose weights stay in the cache together; the loop is returned unsplit if
@@ -107,7 +125,11 @@ def _split_block_groups(sch: Schedule, cpu: CpuModel, main: SBlockRV, columns: L
     """
     tile = tile_of(sch, main)
     bytes_a_cycle = 4 * tile.lanes * cpu.fmas_per_cycle / tile.pixels  # of weights
-    if name_of(sch, main) not in (CONVOLUTION, DENSE) or not cpu.gains_by_prefetch or bytes_a_cycle > cpu.l2_bytes_per_cycle / 2:
+    if (
+        name_of(sch, main) not in (CONVOLUTION, DENSE)
+        or not cpu.gains_by_prefetch
+        or bytes_a_cycle > cpu.l2_bytes_per_cycle / 2
+    ):
         return [columns]
     block_bytes = 4 * math.prod(int(extent) for extent in sch.get(main).reads[-1].source.shape[1:])
     fitting, blocks = cpu.l2_bytes // _SHARE_OF_GROUP // block_bytes, extent(sch, columns)
@@ -123,17 +145,25 @@ def inputs_of(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
 def split_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
     """Split the innermost reduction loop into iterations, groups and steps of a group."""
     *around, steps = (extent(sch, loop) for loop in reduced)
-    return list(sch.split(reduced[-1], [None, groups_per_iteration(steps, math.prod(around)), STEPS_PER_GROUP]))
+    return list(
+        sch.split(
+            reduced[-1], [None, groups_per_iteration(steps, math.prod(around)), STEPS_PER_GROUP]
+        )
+    )
 
 
-def group_loads(sch: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile) -> None:
+def group_loads(
+    sch: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile
+) -> None:
     """Load all operands of a group of reduction steps before the products of the group.
 
     `loops` are the loop over the groups of an iteration and the loop over the steps of a group.
     """
     groups, steps = loops
     read = [region.source for region in sch.get(main).reads]
-    (own,) = (at for at, buffer in enumerate(read) if buffer.same_as(sch.get(inputs).writes[0].source))
+    (own,) = (
+        at for at, buffer in enumerate(read) if buffer.same_as(sch.get(inputs).writes[0].source)
+    )
     packed = int(read[own + 1].shape[-1]) == tile.block and extent(sch, steps) >= STEPS_PER_GROUP
     weights = sch.cache_read(main, own + 1, "global")
     for block, lanes in ((inputs, STEPS_PER_GROUP), (weights, tile.lanes)):
@@ -152,18 +182,27 @@ def group_loads(sch: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[Loo
 def _around(sch: Schedule, block: SBlockRV, inner: LoopRV) -> LoopRV:
     """Return the loop of a block that directly encloses another."""
     loops = sch.get_loops(block)
-    return loops[next(at for at, loop in enumerate(loops) if sch.get(loop).same_as(sch.get(inner))) - 1]
+    return loops[
+        next(at for at, loop in enumerate(loops) if sch.get(loop).same_as(sch.get(inner))) - 1
+    ]
 
 
 def sources_of(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
     """Return the blocks that a main block reads, directly or through INPUTS."""
-    found = [[block] if name_of(sch, block) != INPUTS else sch.get_producers(block) for block in sch.get_producers(main)]
+    found = [
+        [block] if name_of(sch, block) != INPUTS else sch.get_producers(block)
+        for block in sch.get_producers(main)
+    ]
     return [block for blocks in found for block in blocks]
 
 
 def main_block(sch: Schedule, names: tuple[str, ...]) -> SBlockRV:
     """Return the first block that has one of the names."""
-    return next(block for block in sch.get_child_blocks(sch.get_sblock("root")) if name_of(sch, block) in names)
+    return next(
+        block
+        for block in sch.get_child_blocks(sch.get_sblock("root"))
+        if name_of(sch, block) in names
+    )
 
 
 def tile_of(sch: Schedule, main: SBlockRV) -> Tile:
@@ -194,9 +233,17 @@ def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
         sch.cache_write(main, 0, "global")
     sources = {name_of(sch, block) for block in sources_of(sch, main)}
     first = {INPUTS, name_of(sch, main), *sources}
-    *between, last = after = [block for block in sch.get_child_blocks(sch.get_sblock("root")) if name_of(sch, block) not in first]
+    *between, last = after = [
+        block
+        for block in sch.get_child_blocks(sch.get_sblock("root"))
+        if name_of(sch, block) not in first
+    ]
     before = dominating_consumer(sch, main)
-    if before is None and any(name_of(sch, producer) in sources for block in after for producer in sch.get_producers(block)):
+    if before is None and any(
+        name_of(sch, producer) in sources
+        for block in after
+        for producer in sch.get_producers(block)
+    ):
         before = sch.cache_write(main, 0, "global")
     if before is None:
         for block in between:
@@ -206,14 +253,18 @@ def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
     return before
 
 
-def inline_around(sch: Schedule, before: SBlockRV, between: list[SBlockRV], last: SBlockRV, cpu: CpuModel) -> None:
+def inline_around(
+    sch: Schedule, before: SBlockRV, between: list[SBlockRV], last: SBlockRV, cpu: CpuModel
+) -> None:
     """Inline the producers of `before` into it, and schedule the blocks after it by themselves."""
     needed, waiting = set[str](), [before]
     while waiting:
         producers = sch.get_producers(waiting.pop())
         needed.update(name_of(sch, block) for block in producers)
         waiting += producers
-    after = [block for block in between if name_of(sch, block) not in {*needed, name_of(sch, before)}]
+    after = [
+        block for block in between if name_of(sch, block) not in {*needed, name_of(sch, before)}
+    ]
     for block in between:
         if name_of(sch, block) in needed:
             sch.compute_inline(block)
@@ -232,7 +283,10 @@ def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     while waiting:
         block = waiting.pop()
         for consumer in sch.get_consumers(block):
-            name, functions = name_of(sch, consumer), reached[name_of(sch, block)] + is_function(sch, consumer)
+            name, functions = (
+                name_of(sch, consumer),
+                reached[name_of(sch, block)] + is_function(sch, consumer),
+            )
             if functions > _FUNCTIONS or not _takes_own_elements(sch, consumer, block):
                 gates[name_of(sch, block)] = block
             elif functions > reached.get(name, -1):
@@ -241,7 +295,11 @@ def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     if not gates:
         return None
     gate = next(iter(gates.values()))
-    return gate if len(gates) == 1 and name_of(sch, gate) != name_of(sch, main) else sch.cache_write(main, 0, "global")
+    return (
+        gate
+        if len(gates) == 1 and name_of(sch, gate) != name_of(sch, main)
+        else sch.cache_write(main, 0, "global")
+    )
 
 
 def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -> bool:
@@ -258,13 +316,19 @@ def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -
         return False
     for indices in _loads(block.body, source):
         taken = [index for index in indices if isinstance(index, tirx.Var)]
-        missing = [variable for variable in extents if not any(variable.same_as(index) for index in taken)]
-        if any(not isinstance(index, tirx.Var | tirx.IntImm) for index in indices) or len(set(taken)) < len(taken):
+        missing = [
+            variable for variable in extents if not any(variable.same_as(index) for index in taken)
+        ]
+        if any(not isinstance(index, tirx.Var | tirx.IntImm) for index in indices) or len(
+            set(taken)
+        ) < len(taken):
             return False
         if any(is_open(extents[variable]) or int(extents[variable]) != 1 for variable in missing):
             return False
         places = zip(indices, source.shape, strict=True)
-        if name_of(sch, consumer) != CROP and not all(same([extents.get(index, 1)], [extent]) for index, extent in places):
+        if name_of(sch, consumer) != CROP and not all(
+            same([extents.get(index, 1)], [extent]) for index, extent in places
+        ):
             return False
     return True
 
@@ -292,7 +356,11 @@ def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
     added, sums = sch.get(consumers[0]), block.writes[0].source
     places = [axis.var for axis in added.iter_vars]
     reads = _loads(added.body, sums)
-    of_own = len(reads) == 1 and len(reads[0]) == len(places) and all(map(tirx.Var.same_as, places, reads[0]))
+    of_own = (
+        len(reads) == 1
+        and len(reads[0]) == len(places)
+        and all(map(tirx.Var.same_as, places, reads[0]))
+    )
     value = getattr(added.body, "value", None)
     of_same_shape = same([axis.dom.extent for axis in added.iter_vars], sums.shape)
     if (
@@ -307,7 +375,11 @@ def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
 def _is_sum(block: SBlock) -> bool:
     """Return whether a block is a sum that starts with zero: TVM would fuse into any reduction."""
     begin, step = getattr(block.init, "value", None), getattr(block.body, "value", None)
-    return isinstance(begin, tirx.IntImm | tirx.FloatImm) and float(begin.value) == 0 and isinstance(step, tirx.Add)
+    return (
+        isinstance(begin, tirx.IntImm | tirx.FloatImm)
+        and float(begin.value) == 0
+        and isinstance(step, tirx.Add)
+    )
 
 
 def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
@@ -316,7 +388,14 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
     If the channels do not fill whole vectors, the last vector of all is split, see vector_tails.
     """
     channels = int(sch.get(last).writes[0].source.shape[-1])
-    sums = next((read for read in sch.get(last).reads if read.source.same_as(sch.get(main).writes[0].source)), None)
+    sums = next(
+        (
+            read
+            for read in sch.get(last).reads
+            if read.source.same_as(sch.get(main).writes[0].source)
+        ),
+        None,
+    )
     by_channels = contiguous_axis(sch, last, sums) == len(sch.get(last).iter_vars) - 1
     turned = _is_turned(sch, main, last)
     sch.reverse_compute_at(last, place, preserve_unit_loops=True)
@@ -324,8 +403,15 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
         *_, pixels, row, column = sch.get_loops(last)
         sch.reorder(row, pixels)
     *_, pixels, column = sch.get_loops(last)
-    tailed = by_channels and channels % tile.lanes > 0 and extent(sch, column) == min(channels, tile.block)
-    vectors, lanes = sch.split(column, [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)])
+    tailed = (
+        by_channels
+        and channels % tile.lanes > 0
+        and extent(sch, column) == min(channels, tile.block)
+    )
+    vectors, lanes = sch.split(
+        column,
+        [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)],
+    )
     _unroll_vectorize(sch, [pixels, vectors], lanes)
     if tailed:
         sch.annotate(pixels, VECTOR_TAIL, channels)
@@ -335,7 +421,10 @@ def _is_turned(sch: Schedule, main: SBlockRV, last: SBlockRV) -> bool:
     """Return whether the last block swaps rows and columns of the images of the main block."""
     axes = [axis.var for axis in sch.get(last).iter_vars]
     reads = _loads(sch.get(last).body, sch.get(main).writes[0].source)
-    return any(len(axes) == len(read) == 4 and axes[1].same_as(read[2]) and not axes[2].same_as(read[2]) for read in reads)
+    return any(
+        len(axes) == len(read) == 4 and axes[1].same_as(read[2]) and not axes[2].same_as(read[2])
+        for read in reads
+    )
 
 
 def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:

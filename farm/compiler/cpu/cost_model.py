@@ -6,8 +6,21 @@ import math
 
 from farm.compiler.cpu import padding_taps
 from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
-from farm.compiler.cpu.kernel_config import CHANNELS, DIRECT, PIXELS, Candidates, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, can_group_loads, grouped_tile, product_tiles, up_to_multiple
+from farm.compiler.cpu.kernel_config import (
+    CHANNELS,
+    DIRECT,
+    PIXELS,
+    Candidates,
+    KernelConfig,
+    Workload,
+)
+from farm.compiler.cpu.register_tiles import (
+    STEPS_PER_GROUP,
+    can_group_loads,
+    grouped_tile,
+    product_tiles,
+    up_to_multiple,
+)
 from farm.compiler.target.cpu_model import CpuModel
 
 _WEIGHT_BYTES_A_CYCLE = 4  # from memory, if products wait for them
@@ -35,13 +48,20 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
         tiles = product_tiles(cpu, pixels, channels, depth, grouped_loads)
     found = []
     for tile, cycles in tiles:
-        weights = 4 * values * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
+        weights = (
+            4
+            * values
+            * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
+        )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
-        memory = memory_cycles(cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks)
+        memory = memory_cycles(
+            cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks
+        )
         if workload.operator == CONVOLUTION and not grouped_loads and not run:
             cycles *= padding_taps.used_tap_fraction(workload, tile.pixels)
         found += [
-            (KernelConfig(DIRECT, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
+            (KernelConfig(DIRECT, tile, order), rows * cycles + extra)
+            for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
         ]
     return found
 
@@ -55,10 +75,14 @@ def pays_to_turn(workload: Workload, candidates: Candidates, cpu: CpuModel) -> b
         return False
     copied = math.prod(workload.data) * _TURN_CYCLES
     turned = [cycles for _, cycles in product_candidates(workload.turned, cpu)]
-    return bool(candidates and turned) and min(turned) + copied < _GAIN * min(cycles for _, cycles in candidates)
+    return bool(candidates and turned) and min(turned) + copied < _GAIN * min(
+        cycles for _, cycles in candidates
+    )
 
 
-def memory_cycles(cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks: int, tasks: int) -> tuple[float, float]:
+def memory_cycles(
+    cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks: int, tasks: int
+) -> tuple[float, float]:
     """Return the cycles that waiting for memory adds, in the orders PIXELS and CHANNELS.
 
     `weights`, `inputs` and `outputs` are bytes, `blocks` are blocks of channels, `tasks` rows of
@@ -69,11 +93,15 @@ def memory_cycles(cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks
     """
     in_cache = cpu.l2_bytes // 2  # larger data does not stay there from one use to the next
     all_weights = weights / _WEIGHT_BYTES_A_CYCLE
-    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0)
+    by_pixels = all_weights * (1 if weights <= in_cache else tasks) + (
+        all_weights + _SHARED_BADLY if tasks < _ENOUGH_TASKS else 0
+    )
     again = inputs * (blocks - 1) / _INPUT_BYTES_A_CYCLE if inputs > in_cache else 0
     pieces = outputs / _PIECES_BYTES_A_CYCLE if outputs > in_cache and blocks > 1 else 0
     by_others = inputs / _OTHERS_BYTES_A_CYCLE
-    return by_pixels, all_weights / (blocks if cpu.gains_by_prefetch else 1) + by_others + again + pieces
+    return by_pixels, all_weights / (
+        blocks if cpu.gains_by_prefetch else 1
+    ) + by_others + again + pieces
 
 
 def _product(workload: Workload) -> tuple[int, int, int, int]:
@@ -82,8 +110,18 @@ def _product(workload: Workload) -> tuple[int, int, int, int]:
     if workload.operator == DENSE:
         return math.prod(data[:-2]), data[-2], data[-1], data[-1]
     if workload.operator == PRODUCT:
-        return math.prod(map(max, data[:-2], weight[:-2])), data[-2], data[-1], math.prod(weight[:-1])
-    return data[0] * workload.output(0), workload.output(1), math.prod(weight[:3]), math.prod(weight[:3])
+        return (
+            math.prod(map(max, data[:-2], weight[:-2])),
+            data[-2],
+            data[-1],
+            math.prod(weight[:-1]),
+        )
+    return (
+        data[0] * workload.output(0),
+        workload.output(1),
+        math.prod(weight[:3]),
+        math.prod(weight[:3]),
+    )
 
 
 def groups_loads(workload: Workload, cpu: CpuModel) -> bool:
@@ -108,4 +146,8 @@ def run_length(workload: Workload, cpu: CpuModel) -> int:
         return 0
     (_, columns, depth, _), (_, dilation) = workload.weight, workload.dilation
     run = up_to_multiple(columns * depth, STEPS_PER_GROUP)
-    return run if dilation == 1 < columns and depth % STEPS_PER_GROUP and can_group_loads(cpu, run) else 0
+    return (
+        run
+        if dilation == 1 < columns and depth % STEPS_PER_GROUP and can_group_loads(cpu, run)
+        else 0
+    )

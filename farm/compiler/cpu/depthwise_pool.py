@@ -22,8 +22,25 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense import CROP, DEPTHWISE, DEPTHWISE_INT8, INPUTS, PADDING, POOL, cropped, kernel_annotations, padded
-from farm.compiler.cpu.conv_dense_schedule import group_loads, inline_epilogue, inputs_of, main_block, sources_of, tile_of
+from farm.compiler.cpu.conv_dense import (
+    CROP,
+    DEPTHWISE,
+    DEPTHWISE_INT8,
+    INPUTS,
+    PADDING,
+    POOL,
+    cropped,
+    kernel_annotations,
+    padded,
+)
+from farm.compiler.cpu.conv_dense_schedule import (
+    group_loads,
+    inline_epilogue,
+    inputs_of,
+    main_block,
+    sources_of,
+    tile_of,
+)
 from farm.compiler.cpu.depthwise_row_tiles import roll
 from farm.compiler.cpu.general_schedule import parallelize, schedule_block, vectorize_with_tail
 from farm.compiler.cpu.kernel_config import DIRECT, KernelConfig, Workload
@@ -50,7 +67,9 @@ Expr = Any
 Array = np.ndarray[Any, Any]
 
 
-def depthwise(workload: Workload, config: KernelConfig, rows: int, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def depthwise(
+    workload: Workload, config: KernelConfig, rows: int, data: te.Tensor, weight: te.Tensor
+) -> te.Tensor:
     """Define a convolution of each channel by itself.
 
     `weight` is [KH, KW, channels], in `channel_order`. `rows` of a tile: the operands of a window
@@ -58,13 +77,24 @@ def depthwise(workload: Workload, config: KernelConfig, rows: int, data: te.Tens
     """
     covered = up_to_multiple(workload.output(1), config.tile.pixels) if rows else workload.output(1)
     top, left, bottom, right = workload.padding
-    source = padded(data, (top, left, bottom, right + (covered - workload.output(1)) * workload.strides[1]))
+    source = padded(
+        data, (top, left, bottom, right + (covered - workload.output(1)) * workload.strides[1])
+    )
     if rows == 1:
         source = _rows(workload, source)
     elif rows:
         image = source
         source = te.compute(image.shape, lambda n, y, x, c: image[n, y, x, c], name=INPUTS)
-    return _windows(workload, config, DEPTHWISE, source, te.sum, lambda value, at: value * weight[at], covered, rows)
+    return _windows(
+        workload,
+        config,
+        DEPTHWISE,
+        source,
+        te.sum,
+        lambda value, at: value * weight[at],
+        covered,
+        rows,
+    )
 
 
 def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
@@ -77,18 +107,31 @@ def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
     def read(n: te.Var, y: te.Var, ry: te.Var, x: te.Var, c: te.Var) -> Expr:
         return source[n, y * workload.strides[0] + ry * workload.dilation[0], x, c]
 
-    return te.compute((count, workload.output(0), workload.weight[0], width, channels), read, name=INPUTS)
+    return te.compute(
+        (count, workload.output(0), workload.weight[0], width, channels), read, name=INPUTS
+    )
 
 
 def depthwise_int8(
-    workload: Workload, config: KernelConfig, multiply: Callable[[Expr, Expr], Expr], data: te.Tensor, weight: te.Tensor
+    workload: Workload,
+    config: KernelConfig,
+    multiply: Callable[[Expr, Expr], Expr],
+    data: te.Tensor,
+    weight: te.Tensor,
 ) -> te.Tensor:
     """Define a depthwise convolution of 8-bit integers with a weight of int16.
 
     `multiply` returns the 32-bit product of two 16-bit numbers.
     """
     source = padded(data, workload.padding)
-    return _windows(workload, config, DEPTHWISE_INT8, source, te.sum, lambda value, at: multiply(value.astype("int16"), weight[at]))
+    return _windows(
+        workload,
+        config,
+        DEPTHWISE_INT8,
+        source,
+        te.sum,
+        lambda value, at: multiply(value.astype("int16"), weight[at]),
+    )
 
 
 def max_pool(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Tensor:
@@ -97,12 +140,23 @@ def max_pool(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Te
     Padding is minus infinity or the least integer.
     """
     outside = te.min_value(str(data.dtype)).value if "int" in str(data.dtype) else float("-inf")
-    return _windows(workload, config, POOL, padded(data, workload.padding, outside=outside), te.max, lambda value, _: value)
+    return _windows(
+        workload,
+        config,
+        POOL,
+        padded(data, workload.padding, outside=outside),
+        te.max,
+        lambda value, _: value,
+    )
 
 
-def average_pool(workload: Workload, config: KernelConfig, data: te.Tensor, shares: te.Tensor) -> te.Tensor:
+def average_pool(
+    workload: Workload, config: KernelConfig, data: te.Tensor, shares: te.Tensor
+) -> te.Tensor:
     """Define the sum of each channel in a window times the window's inverse count, [H, W]."""
-    total = _windows(workload, config, AVERAGE, padded(data, workload.padding), te.sum, lambda value, _: value)
+    total = _windows(
+        workload, config, AVERAGE, padded(data, workload.padding), te.sum, lambda value, _: value
+    )
     return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * shares[y, x], name="mean")
 
 
@@ -115,7 +169,11 @@ def inverse_counts(workload: Workload, counted: Sequence[int]) -> Array:
     for axis in (0, 1):
         first = np.arange(workload.output(axis)) * workload.strides[axis] - workload.padding[axis]
         taps = first[:, None] + np.arange(workload.weight[axis]) * workload.dilation[axis]
-        numbers.append(((taps >= -counted[axis]) & (taps < workload.data[1 + axis] + counted[axis + 2])).sum(axis=1))
+        numbers.append(
+            ((taps >= -counted[axis]) & (taps < workload.data[1 + axis] + counted[axis + 2])).sum(
+                axis=1
+            )
+        )
     return np.asarray(1 / np.maximum(np.outer(*numbers), 1), "float32")
 
 
@@ -147,7 +205,10 @@ def _windows(
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     lanes, channels = config.tile.lanes, workload.data[3]
     overlap = -channels % lanes
-    ry, rx = te.reduce_axis((0, workload.weight[0]), name="ry"), te.reduce_axis((0, workload.weight[1]), name="rx")
+    ry, rx = (
+        te.reduce_axis((0, workload.weight[0]), name="ry"),
+        te.reduce_axis((0, workload.weight[1]), name="rx"),
+    )
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> Expr:
         row, column = y * stride_y + ry * dilation_y, x * stride_x + rx * dilation_x
@@ -157,11 +218,17 @@ def _windows(
 
     shape = (source.shape[0], workload.output(0), workload.output(1))
     notes = {**kernel_annotations(workload, config), **({TILE_ROWS: rows} if rows > 1 else {})}
-    main = te.compute((*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes)
+    main = te.compute(
+        (*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes
+    )
     if not overlap:
         return cropped(main, (*shape, channels))
     early = channels + overlap - lanes  # where the last vector begins
-    return te.compute((*shape, channels), lambda n, y, x, c: main[n, y, x, c + tirx.Select(c >= early, overlap, 0)], name=CROP)
+    return te.compute(
+        (*shape, channels),
+        lambda n, y, x, c: main[n, y, x, c + tirx.Select(c >= early, overlap, 0)],
+        name=CROP,
+    )
 
 
 def loads_by_rows(workload: Workload, cpu: CpuModel) -> bool:
@@ -170,9 +237,16 @@ def loads_by_rows(workload: Workload, cpu: CpuModel) -> bool:
     It does if registers hold them and the window is unrolled.
     """
     kernel_h, kernel_w, *_ = workload.weight
-    if workload.operator != DEPTHWISE or not can_group_loads(cpu, workload.data[3]) or kernel_h * kernel_w > _UNROLLED_TAPS:
+    if (
+        workload.operator != DEPTHWISE
+        or not can_group_loads(cpu, workload.data[3])
+        or kernel_h * kernel_w > _UNROLLED_TAPS
+    ):
         return False
-    return _row_registers(workload, min(workload.output(1), cpu.fma_latency // 2)) <= cpu.registers - _OTHERS
+    return (
+        _row_registers(workload, min(workload.output(1), cpu.fma_latency // 2))
+        <= cpu.registers - _OTHERS
+    )
 
 
 def _row_inputs(workload: Workload, pixels: int) -> int:
@@ -202,24 +276,44 @@ def _tile_rows(workload: Workload, cpu: CpuModel, pixels: int) -> int:
     """
     kernel_h, kernel_w, *_ = workload.weight
     needed = kernel_h * pixels + _row_inputs(workload, pixels) + kernel_h * kernel_w
-    if needed > cpu.registers - 2 * _OTHERS or workload.output(1) % pixels or workload.strides[0] * workload.dilation[0] > 1:
+    if (
+        needed > cpu.registers - 2 * _OTHERS
+        or workload.output(1) % pixels
+        or workload.strides[0] * workload.dilation[0] > 1
+    ):
         return 1
-    near = 3 * 4 * workload.data[2] * workload.data[3] <= 1 << 16  # three rows are in the reach of one address
+    near = (
+        3 * 4 * workload.data[2] * workload.data[3] <= 1 << 16
+    )  # three rows are in the reach of one address
     return divisor(workload.output(0), _ROWS if near else _FAR_ROWS)
 
 
 def _row_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return the tile widths that registers hold, with predicted cycles."""
-    (height, width), (kernel_h, kernel_w, *_) = (workload.output(0), workload.output(1)), workload.weight
+    (height, width), (kernel_h, kernel_w, *_) = (
+        (workload.output(0), workload.output(1)),
+        workload.weight,
+    )
     found = []
     for high in range(1, width + 1):
         rows = _tile_rows(workload, cpu, high)
         if rows > 1 or _row_registers(workload, high) <= cpu.registers - _OTHERS:
             reached = Counter(row + tap for row in range(rows) for tap in range(kernel_h))
-            loads = (_row_inputs(workload, high) + (kernel_w if rows == 1 else 0)) / cpu.loads_per_cycle + _WAIT_CYCLES
-            sums = sum(loads + kernel_w * max(high * together / cpu.fmas_per_cycle, cpu.fma_latency) for together in reached.values())
+            loads = (
+                _row_inputs(workload, high) + (kernel_w if rows == 1 else 0)
+            ) / cpu.loads_per_cycle + _WAIT_CYCLES
+            sums = sum(
+                loads + kernel_w * max(high * together / cpu.fmas_per_cycle, cpu.fma_latency)
+                for together in reached.values()
+            )
             cycles = sums + rows * high * _RESULT_CYCLES + _TILE_CYCLES
-            tiles = workload.data[0] * -(-height // rows) * -(-width // high) * workload.data[3] // cpu.lanes
+            tiles = (
+                workload.data[0]
+                * -(-height // rows)
+                * -(-width // high)
+                * workload.data[3]
+                // cpu.lanes
+            )
             found.append((KernelConfig(DIRECT, Tile(high, 1, cpu.lanes)), tiles * cycles))
     return found
 
@@ -236,11 +330,18 @@ def window_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCon
     kernel_h, kernel_w = workload.weight[:2]
     rows = workload.data[0] * workload.output(0) * -(-channels // lanes)
     found = []
-    highest = cpu.registers // (8 if cpu.in_order else 4)  # in-order CPUs: LLVM loads the inputs far ahead
+    highest = cpu.registers // (
+        8 if cpu.in_order else 4
+    )  # in-order CPUs: LLVM loads the inputs far ahead
     for high in range(1, min(width, highest) + 1):
         loads = min(high * kernel_w, (high - 1) * workload.strides[1] + kernel_w) + kernel_w
-        cycles = kernel_h * max(loads / cpu.loads_per_cycle, high * kernel_w / cpu.fmas_per_cycle) + cpu.fma_latency
-        found.append((KernelConfig(DIRECT, Tile(high, 1, lanes)), rows * -(-width // high) * cycles))
+        cycles = (
+            kernel_h * max(loads / cpu.loads_per_cycle, high * kernel_w / cpu.fmas_per_cycle)
+            + cpu.fma_latency
+        )
+        found.append(
+            (KernelConfig(DIRECT, Tile(high, 1, lanes)), rows * -(-width // high) * cycles)
+        )
     return found
 
 
@@ -294,7 +395,9 @@ def _row(sch: Schedule, block: SBlockRV, apart: list[SBlockRV], cpu: CpuModel) -
     return row
 
 
-def _tile_row(sch: Schedule, cpu: CpuModel, main: SBlockRV, tile: Tile, follower: SBlockRV | None) -> None:
+def _tile_row(
+    sch: Schedule, cpu: CpuModel, main: SBlockRV, tile: Tile, follower: SBlockRV | None
+) -> None:
     """Tile a row, with pixels and taps unrolled, and compute the follower on each tile."""
     x, c, ry, rx = sch.get_loops(main)[-4:]
     columns, pixels = sch.split(x, [None, tile.pixels])
@@ -316,7 +419,9 @@ def _tile_row(sch: Schedule, cpu: CpuModel, main: SBlockRV, tile: Tile, follower
         group_loads(sch, main, inputs, [ry, rx], tile)
         if extent(sch, columns) <= _UNROLLED_TILES:
             sch.unroll(columns)
-    loaded = cpu.prefers_reload_over_copy and name_of(sch, main) == DEPTHWISE and tile.lanes == cpu.lanes
+    loaded = (
+        cpu.prefers_reload_over_copy and name_of(sch, main) == DEPTHWISE and tile.lanes == cpu.lanes
+    )
     *_, pixels, lanes = sch.get_loops(sch.decompose_reduction(main, ry))
     sch.unroll(pixels)
     sch.vectorize(lanes)

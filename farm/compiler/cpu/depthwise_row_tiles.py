@@ -20,7 +20,12 @@ from farm.compiler.cpu.conv_dense_schedule import group_loads, inputs_of, tile_o
 from farm.compiler.cpu.general_schedule import parallelize
 from farm.compiler.cpu.register_tiles import divisor
 from farm.compiler.cpu.tir_passes import load_fences_llvm as llvm
-from farm.compiler.cpu.tir_passes.load_fences import call, hoist_row_bounds_check, loop_nest, written_vectors
+from farm.compiler.cpu.tir_passes.load_fences import (
+    call,
+    hoist_row_bounds_check,
+    loop_nest,
+    written_vectors,
+)
 from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
 from farm.compiler.ir.annotations import (
     IMPORT_LLVM,
@@ -36,7 +41,9 @@ from farm.compiler.ir.blocks import extent
 from farm.compiler.target.cpu_model import CpuModel
 
 
-def roll(sch: Schedule, cpu: CpuModel, main: SBlockRV, follower: SBlockRV, strips: int, unrolled: int) -> None:
+def roll(
+    sch: Schedule, cpu: CpuModel, main: SBlockRV, follower: SBlockRV, strips: int, unrolled: int
+) -> None:
     """Schedule tiles of several rows for one vector of channels, with the follower on each tile.
 
     `strips` of an image, or of parts of its channels, are divided among threads; a row of at most
@@ -46,7 +53,9 @@ def roll(sch: Schedule, cpu: CpuModel, main: SBlockRV, follower: SBlockRV, strip
     n, y, x, c, ry, rx = sch.get_loops(main)
     bands, rows = sch.split(y, [None, int(sch.get(main).annotations[TILE_ROWS])])
     columns, pixels = sch.split(x, [None, tile.pixels])
-    channel_strips = divisor(extent(sch, c) // tile.lanes, -(-strips // extent(sch, bands)))  # parts of the channels
+    channel_strips = divisor(
+        extent(sch, c) // tile.lanes, -(-strips // extent(sch, bands))
+    )  # parts of the channels
     channel_strips, channels, lanes = sch.split(c, [channel_strips, None, tile.lanes])
     sch.reorder(n, bands, channel_strips, columns, channels, ry, rx, rows, pixels, lanes)
     parallelize(sch, sch.fuse(n, bands, channel_strips), [main], cpu)
@@ -86,11 +95,28 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
     TVM unrolls the loop over these parts, so that each part knows which columns are in the image.
     """
     kind = loop.loop_var.ty.dtype
-    part, inner, between = tirx.Var("part", kind), tirx.Var(loop.loop_var.name, kind), int(loop.extent) - 2
+    part, inner, between = (
+        tirx.Var("part", kind),
+        tirx.Var(loop.loop_var.name, kind),
+        int(loop.extent) - 2,
+    )
     place = tirx.min(part, 1) + tirx.max(part - 1, 0) * between + inner
-    body = tvm_ffi.structural_map(loop.body, [(tirx.Var, lambda one: place if one.same_as(loop.loop_var) else one)], order="post")
+    body = tvm_ffi.structural_map(
+        loop.body,
+        [(tirx.Var, lambda one: place if one.same_as(loop.loop_var) else one)],
+        order="post",
+    )
     kept = {name: value for name, value in loop.annotations.items() if name != PEEL_FIRST_AND_LAST}
-    parts = tirx.For(inner, loop.min, 1 + part % 2 * (between - 1), loop.kind, body, loop.thread_binding, kept, loop.step)
+    parts = tirx.For(
+        inner,
+        loop.min,
+        1 + part % 2 * (between - 1),
+        loop.kind,
+        body,
+        loop.thread_binding,
+        kept,
+        loop.step,
+    )
     return tirx.For(part, tirx.const(0, kind), tirx.const(3, kind), tirx.ForKind.UNROLLED, parts)
 
 
@@ -111,13 +137,18 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
             body.append(_placed(begin, {_var(begin, OUTPUT_ROWS): at}))
         if at < taps:
             body.append(_placed(weights, {window.loop_var: at}))
-        there, copy = hoist_row_bounds_check(_placed(inputs, {window.loop_var: tap, _var(inputs, INPUT_ROWS): adding[0]}))
+        there, copy = hoist_row_bounds_check(
+            _placed(inputs, {window.loop_var: tap, _var(inputs, INPUT_ROWS): adding[0]})
+        )
         first = written_vectors(_placed(begin, {_var(begin, OUTPUT_ROWS): adding[0]}))
         sums = replace(first, count=first.count * len(adding))
         name = f"farm_fence_{sums.count}"
         functions[name] = llvm.fence(name, sums.count)
         fence = [call(name, sums), call("farm_border")]
-        added = [_placed(products, {window.loop_var: at - each, _var(products, OUTPUT_ROWS): each}) for each in adding]
+        added = [
+            _placed(products, {window.loop_var: at - each, _var(products, OUTPUT_ROWS): each})
+            for each in adding
+        ]
         step = [copy, *fence, *added, *fence]
         body += step if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(step), None)]
         if tap == taps - 1:
@@ -139,9 +170,20 @@ def _placed(statement: tirx.Stmt, fixed: Mapping[tirx.Var, int]) -> tirx.Stmt:
     loops, realize = loop_nest(statement)
     kept = [loop for loop in loops if not any(loop.loop_var.same_as(one) for one in fixed)]
     fresh = [tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype) for loop in kept]
-    index = tirx.IndexMap([*fixed, *(loop.loop_var for loop in kept)], [*realize.iter_values, realize.predicate], None)
+    index = tirx.IndexMap(
+        [*fixed, *(loop.loop_var for loop in kept)], [*realize.iter_values, realize.predicate], None
+    )
     *values, predicate = index.map_indices([*fixed.values(), *fresh])
     body: tirx.Stmt = SBlockRealize(values, predicate, realize.block)
     for loop, variable in zip(reversed(kept), reversed(fresh), strict=True):
-        body = tirx.For(variable, loop.min, loop.extent, loop.kind, body, loop.thread_binding, dict(loop.annotations), loop.step)
+        body = tirx.For(
+            variable,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            body,
+            loop.thread_binding,
+            dict(loop.annotations),
+            loop.step,
+        )
     return body

@@ -11,7 +11,15 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.cpu.register_tiles import divisor
 from farm.compiler.ir.annotations import LOOP_PARTITION
-from farm.compiler.ir.blocks import REDUCTION, SPATIAL, extent, has_reduction, is_open_loop, iterator_kinds, name_of
+from farm.compiler.ir.blocks import (
+    REDUCTION,
+    SPATIAL,
+    extent,
+    has_reduction,
+    is_open_loop,
+    iterator_kinds,
+    name_of,
+)
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -41,14 +49,19 @@ def inline_elementwise(sch: Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
     consumer is a function of it.
     """
     terms, functions = dict[str, int](), dict[str, bool]()
-    producers = {name_of(sch, block): [name_of(sch, producer) for producer in sch.get_producers(block)] for block in blocks}
+    producers = {
+        name_of(sch, block): [name_of(sch, producer) for producer in sch.get_producers(block)]
+        for block in blocks
+    }
     left = []
     for block in blocks[:-1]:
         name, consumers = name_of(sch, block), sch.get_consumers(block)
         terms[name] = sum(terms.get(producer, 1) for producer in producers[name]) or 1
         several = len(consumers) > 1 and len(consumers) * terms[name] > _TERMS
         kept = _feeds_reduction(sch, block) and not _is_consumed_once(sch, block)
-        functions[name] = is_function(sch, block) or any(functions.get(producer, False) for producer in producers[name])
+        functions[name] = is_function(sch, block) or any(
+            functions.get(producer, False) for producer in producers[name]
+        )
         nested = functions[name] and any(is_function(sch, consumer) for consumer in consumers)
         if has_reduction(sch, block) or not consumers or kept or several or nested:
             terms[name], functions[name] = 1, False
@@ -73,7 +86,10 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
     if _reads_across(sch, block):
         spatial[-2:] = reversed(spatial[-2:])
         sch.reorder(*spatial)
-    lanes, rows = _lanes(sch, spatial[-1], cpu), math.prod(extent(sch, loop) for loop in spatial[:-1])
+    lanes, rows = (
+        _lanes(sch, spatial[-1], cpu),
+        math.prod(extent(sch, loop) for loop in spatial[:-1]),
+    )
     inner, transposed, line_tile, vectors_in_flight = None, _transposed_axis(sch, block), [], []
     if transposed is not None:
         spatial[transposed], lines = sch.split(spatial[transposed], [None, _LINE])
@@ -81,10 +97,16 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
     if lanes > 1:
         spatial[-1], inner = sch.split(spatial[-1], [None, lanes])
         if reduced and _reads_along(sch, block):
-            spatial[-1], vectors = sch.split(spatial[-1], [None, divisor(extent(sch, spatial[-1]), _SIDE_BY_SIDE)])
+            spatial[-1], vectors = sch.split(
+                spatial[-1], [None, divisor(extent(sch, spatial[-1]), _SIDE_BY_SIDE)]
+            )
             vectors_in_flight = [vectors]
-    sch.reorder(*spatial, *line_tile, *reduced, *vectors_in_flight, *([inner] if inner is not None else []))
-    if rows >= _ENOUGH_ROWS:  # a condition on the column, as in a concatenation, is then tested once for a vector
+    sch.reorder(
+        *spatial, *line_tile, *reduced, *vectors_in_flight, *([inner] if inner is not None else [])
+    )
+    if (
+        rows >= _ENOUGH_ROWS
+    ):  # a condition on the column, as in a concatenation, is then tested once for a vector
         hint_loop_partition(sch, spatial.pop(), block)
     outer = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     parallelize(sch, outer, [block], cpu)
@@ -116,7 +138,12 @@ def _reads_across(sch: Schedule, block: SBlockRV) -> bool:
     """
     *_, across, last = [None, None, *(variable.var for variable in sch.get(block).iter_vars)]
     regions = [read.region for read in sch.get(block).reads if read.region]
-    if across is None or has_reduction(sch, block) or not regions or extent(sch, sch.get_loops(block)[-1]) > _COLOURS:
+    if (
+        across is None
+        or has_reduction(sch, block)
+        or not regions
+        or extent(sch, sch.get_loops(block)[-1]) > _COLOURS
+    ):
         return False
     taken = tirx.analysis.undefined_vars(regions[0][-1].min)
     return any(one.same_as(across) for one in taken) and not any(one.same_as(last) for one in taken)
@@ -143,14 +170,24 @@ def _reads_along(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def _largest_read(sch: Schedule, block: SBlockRV) -> tirx.BufferRegion | None:
-    return max(sch.get(block).reads, key=lambda read: product_at_batch_one(read.source.shape), default=None)
+    return max(
+        sch.get(block).reads, key=lambda read: product_at_batch_one(read.source.shape), default=None
+    )
 
 
 def contiguous_axis(sch: Schedule, block: SBlockRV, read: tirx.BufferRegion | None) -> int | None:
     """Return the axis of a block that is contiguous in a region; None if not exactly one."""
-    along = tirx.analysis.undefined_vars(read.region[-1].min) if read is not None and read.region else []
+    along = (
+        tirx.analysis.undefined_vars(read.region[-1].min)
+        if read is not None and read.region
+        else []
+    )
     variables = [variable.var for variable in sch.get(block).iter_vars]
-    places = [place for place, variable in enumerate(variables) if any(variable.same_as(one) for one in along)]
+    places = [
+        place
+        for place, variable in enumerate(variables)
+        if any(variable.same_as(one) for one in along)
+    ]
     return places[0] if len(places) == 1 else None
 
 
@@ -177,8 +214,12 @@ def parallelize(sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuMod
 
     This is the only place that decides it.
     """
-    iterations = sum(math.prod(extent(sch, around) for around in sch.get_loops(block)) for block in blocks)
-    if iterations / cpu.lanes * _OVERHEAD >= _WORTH_THREADS and (is_open_loop(sch, loop) or extent(sch, loop) > 1):
+    iterations = sum(
+        math.prod(extent(sch, around) for around in sch.get_loops(block)) for block in blocks
+    )
+    if iterations / cpu.lanes * _OVERHEAD >= _WORTH_THREADS and (
+        is_open_loop(sch, loop) or extent(sch, loop) > 1
+    ):
         sch.parallel(loop)
 
 
@@ -215,4 +256,8 @@ def _is_consumed_once(sch: Schedule, block: SBlockRV) -> bool:
         return False
     own, (consumer,) = sch.get(block).writes[0].source, consumers
     iterations = math.prod(extent(sch, loop) for loop in sch.get_loops(consumer))
-    return _reads_along(sch, consumer) and iterations == product_at_batch_one(own.shape) and sch.get(consumer).reads[0].source.same_as(own)
+    return (
+        _reads_along(sch, consumer)
+        and iterations == product_at_batch_one(own.shape)
+        and sch.get(consumer).reads[0].source.same_as(own)
+    )

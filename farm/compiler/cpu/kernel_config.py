@@ -51,8 +51,13 @@ class Workload:
         " f16" follows if the weight may be read as float16. Records are stored under this key.
         """
         data, weight = ("x".join(map(str, shape)) for shape in (self.data, self.weight))
-        strides, padding, dilation = (",".join(map(str, numbers)) for numbers in (self.strides, self.padding, self.dilation))
-        return f"{self.operator} {data} {weight} s{strides} p{padding} d{dilation} g{self.groups}{' f16' if self.half else ''}"
+        strides, padding, dilation = (
+            ",".join(map(str, numbers)) for numbers in (self.strides, self.padding, self.dilation)
+        )
+        return (
+            f"{self.operator} {data} {weight} s{strides} p{padding} d{dilation} "
+            f"g{self.groups}{' f16' if self.half else ''}"
+        )
 
     @property
     def turned(self) -> Workload:
@@ -76,7 +81,12 @@ class Workload:
 
     def output(self, axis: int) -> int:
         """Return the height (axis 0) or width (1) of the output of a convolution or a pool."""
-        reach = self.data[1 + axis] + self.padding[axis] + self.padding[axis + 2] - self.dilation[axis] * (self.weight[axis] - 1)
+        reach = (
+            self.data[1 + axis]
+            + self.padding[axis]
+            + self.padding[axis + 2]
+            - self.dilation[axis] * (self.weight[axis] - 1)
+        )
         return (reach - 1) // self.strides[axis] + 1
 
 
@@ -93,7 +103,11 @@ class KernelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as it is stored in records."""
-        return {"method": self.method, "tile": [self.tile.pixels, self.tile.vectors, self.tile.lanes], "order": self.order}
+        return {
+            "method": self.method,
+            "tile": [self.tile.pixels, self.tile.vectors, self.tile.lanes],
+            "order": self.order,
+        }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> KernelConfig:
@@ -102,7 +116,9 @@ class KernelConfig:
         Raises KeyError, TypeError or ValueError for anything else.
         """
         pixels, vectors, lanes = body["tile"]
-        return cls(str(body["method"]), Tile(int(pixels), int(vectors), int(lanes)), str(body["order"]))
+        return cls(
+            str(body["method"]), Tile(int(pixels), int(vectors), int(lanes)), str(body["order"])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +155,9 @@ def parsed(choices: Mapping[str, Mapping[str, object]]) -> dict[str, KernelConfi
     found: dict[str, KernelConfig | ScheduleTrace] = {}
     for workload, body in choices.items():
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[workload] = ScheduleTrace.from_json(body) if "trace" in body else KernelConfig.from_json(body)
+            found[workload] = (
+                ScheduleTrace.from_json(body) if "trace" in body else KernelConfig.from_json(body)
+            )
     return found
 
 

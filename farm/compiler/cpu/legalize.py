@@ -47,7 +47,9 @@ def _legalizer(name: str, own: Own, selector: ConfigSelector) -> Legalizer:
     return legalize
 
 
-def shape_at_batch_one(expression: relax.Expr, known: int, dtype: str = "float32") -> tuple[int, ...] | None:
+def shape_at_batch_one(
+    expression: relax.Expr, known: int, dtype: str = "float32"
+) -> tuple[int, ...] | None:
     """Return the extents of a tensor at a batch of one.
 
     Returns None if one of the last `known` axes is open or the type is not `dtype`.
@@ -60,24 +62,48 @@ def shape_at_batch_one(expression: relax.Expr, known: int, dtype: str = "float32
     return tuple(map(value_at_batch_one, shape.values))
 
 
-def _convolution(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _convolution(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     if str(call.ty.dtype) == "int32":
         return _integer_convolution(builder, call, selector)
-    attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_batch_one(call.args[0], _IMAGE)
+    attributes, weight, data = (
+        call.attrs,
+        constant(call.args[1]),
+        shape_at_batch_one(call.args[0], _IMAGE),
+    )
     if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
         return None
-    if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != ("NHWC", "HWIO", np.float32):
+    if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != (
+        "NHWC",
+        "HWIO",
+        np.float32,
+    ):
         return None
     shared = _geometry(attributes, data)
     kernel_h, kernel_w, _, channels = weight.shape
     if attributes.groups == channels == data[3] > 1:
         workload = Workload(conv_dense.DEPTHWISE, weight=weight.shape, **shared)
         config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
-        packed = weight.reshape(kernel_h, kernel_w, channels)[:, :, depthwise_pool.channel_order(channels, config.tile.lanes)]
-        body = partial(depthwise_pool.depthwise, workload, config, depthwise_pool.rows_of(workload, config, selector.cpu))
-        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DEPTHWISE)
-    workload = Workload(conv_dense.CONVOLUTION, weight=weight.shape, half=_is_half(weight, selector), **shared)
-    candidates = [*product_candidates(workload, selector.cpu), *cost_model.candidates(workload, selector.cpu)]
+        packed = weight.reshape(kernel_h, kernel_w, channels)[
+            :, :, depthwise_pool.channel_order(channels, config.tile.lanes)
+        ]
+        body = partial(
+            depthwise_pool.depthwise,
+            workload,
+            config,
+            depthwise_pool.rows_of(workload, config, selector.cpu),
+        )
+        return builder.call_te(
+            body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DEPTHWISE
+        )
+    workload = Workload(
+        conv_dense.CONVOLUTION, weight=weight.shape, half=_is_half(weight, selector), **shared
+    )
+    candidates = [
+        *product_candidates(workload, selector.cpu),
+        *cost_model.candidates(workload, selector.cpu),
+    ]
     if not candidates:
         return None
     if turn := pays_to_turn(workload, candidates, selector.cpu):
@@ -87,39 +113,78 @@ def _convolution(builder: relax.BlockBuilder, call: relax.Call, selector: Config
     config = selector.best(workload, candidates)
     if config.method in cost_model.SIZES:
         plan = cost_model.best_plan(workload, config, selector.cpu)
-        body = partial(compute.convolution, workload, config, plan.size, plan.band, can_group_loads(selector.cpu, plan.depth))
+        body = partial(
+            compute.convolution,
+            workload,
+            config,
+            plan.size,
+            plan.band,
+            can_group_loads(selector.cpu, plan.depth),
+        )
         packed = compute.pack(plan.size, weight, plan.depth, config.tile.block)
-        return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=compute.WINOGRAD)
+        return builder.call_te(
+            body, call.args[0], relax.const(packed), primfunc_name_hint=compute.WINOGRAD
+        )
     if run := run_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    body = partial(conv_dense.convolution, workload, config, groups_loads(workload, selector.cpu), turn)
-    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION)
+    body = partial(
+        conv_dense.convolution, workload, config, groups_loads(workload, selector.cpu), turn
+    )
+    return builder.call_te(
+        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION
+    )
 
 
-def _integer_convolution(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
-    attributes, weight, data = call.attrs, constant(call.args[1]), shape_at_batch_one(call.args[0], _IMAGE, str(call.args[0].ty.dtype))
-    if weight is None or data is None or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+def _integer_convolution(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
+    attributes, weight, data = (
+        call.attrs,
+        constant(call.args[1]),
+        shape_at_batch_one(call.args[0], _IMAGE, str(call.args[0].ty.dtype)),
+    )
+    if (
+        weight is None
+        or data is None
+        or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO")
+    ):
         return None
     workload = Workload(conv_dense.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
     return int8_legalize.convolution(builder, call, selector, weight, workload)
 
 
-def _max_pool(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _max_pool(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     workload = _pool(call, conv_dense.POOL)
     if workload is None:
         return None
-    body = partial(depthwise_pool.max_pool, workload, selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)))
+    body = partial(
+        depthwise_pool.max_pool,
+        workload,
+        selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)),
+    )
     return builder.call_te(body, call.args[0], primfunc_name_hint=conv_dense.POOL)
 
 
-def _average_pool(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _average_pool(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     workload = _pool(call, depthwise_pool.AVERAGE)
     if workload is None:
         return None
-    counted = _geometry(call.attrs, workload.data)["padding"] if call.attrs.count_include_pad else (0, 0, 0, 0)
-    body = partial(depthwise_pool.average_pool, workload, selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)))
+    counted = (
+        _geometry(call.attrs, workload.data)["padding"]
+        if call.attrs.count_include_pad
+        else (0, 0, 0, 0)
+    )
+    body = partial(
+        depthwise_pool.average_pool,
+        workload,
+        selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)),
+    )
     share = relax.const(depthwise_pool.inverse_counts(workload, counted))
     return builder.call_te(body, call.args[0], share, primfunc_name_hint=depthwise_pool.AVERAGE)
 
@@ -132,10 +197,23 @@ def _pool(call: relax.Call, operator: str) -> Workload | None:
     dtype = str(call.ty.dtype)
     if dtype not in (("float32", *BYTES) if operator == conv_dense.POOL else ("float32",)):
         return None
-    attributes, data, shape = call.attrs, shape_at_batch_one(call.args[0], _IMAGE, dtype), shape_at_batch_one(call, _IMAGE, dtype)
-    if data is None or shape is None or attributes.layout != "NHWC" or attributes.out_layout not in ("", "NHWC"):
+    attributes, data, shape = (
+        call.attrs,
+        shape_at_batch_one(call.args[0], _IMAGE, dtype),
+        shape_at_batch_one(call, _IMAGE, dtype),
+    )
+    if (
+        data is None
+        or shape is None
+        or attributes.layout != "NHWC"
+        or attributes.out_layout not in ("", "NHWC")
+    ):
         return None
-    workload = Workload(operator, weight=tuple(int(extent) for extent in attributes.pool_size), **_geometry(attributes, data))
+    workload = Workload(
+        operator,
+        weight=tuple(int(extent) for extent in attributes.pool_size),
+        **_geometry(attributes, data),
+    )
     (top, left, bottom, right), strides = workload.padding, workload.strides
     more = [max(0, shape[1 + axis] - workload.output(axis)) * strides[axis] for axis in (0, 1)]
     return replace(workload, padding=(top, left, bottom + more[0], right + more[1]))
@@ -143,31 +221,47 @@ def _pool(call: relax.Call, operator: str) -> Workload | None:
 
 def _geometry(attributes: Any, data: tuple[int, ...]) -> dict[str, Any]:
     """Return the workload's fields for a convolution or pool, except operator and weight."""
-    plain = {name: tuple(int(value) for value in getattr(attributes, name)) for name in ("strides", "padding", "dilation")}
+    plain = {
+        name: tuple(int(value) for value in getattr(attributes, name))
+        for name in ("strides", "padding", "dilation")
+    }
     return {"data": data, "groups": int(getattr(attributes, "groups", 1)), **plain}
 
 
-def _product(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _product(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     if str(call.ty.dtype) == "int32":
         return _integer_dense(builder, call, selector)
     weight = constant(call.args[1])
     dense = weight is not None and weight.ndim == 2
-    left, right = shape_at_batch_one(call.args[0], 1 if dense else 2), shape_at_batch_one(call.args[1], 2)
+    left, right = (
+        shape_at_batch_one(call.args[0], 1 if dense else 2),
+        shape_at_batch_one(call.args[1], 2),
+    )
     if left is None or right is None or min(len(left), len(right)) < 2 or 0 in (*left, *right):
         return None
     if not dense and not _broadcast(*(argument.ty.shape.values[:-2] for argument in call.args)):
         return None
     workload = Workload(
-        conv_dense.DENSE if dense else conv_dense.PRODUCT, left, right, half=weight is not None and _is_half(weight, selector)
+        conv_dense.DENSE if dense else conv_dense.PRODUCT,
+        left,
+        right,
+        half=weight is not None and _is_half(weight, selector),
     )
     config = selector.best(workload, product_candidates(workload, selector.cpu))
     if weight is None or not dense:
         return builder.call_te(
-            partial(conv_dense.product, workload, config), call.args[0], call.args[1], primfunc_name_hint=conv_dense.PRODUCT
+            partial(conv_dense.product, workload, config),
+            call.args[0],
+            call.args[1],
+            primfunc_name_hint=conv_dense.PRODUCT,
         )
     packed = np.ascontiguousarray(_blocks(weight, config.tile.block).transpose(1, 0, 2))
     body = partial(conv_dense.dense, workload, config, groups_loads(workload, selector.cpu))
-    return builder.call_te(body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DENSE)
+    return builder.call_te(
+        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DENSE
+    )
 
 
 def _is_half(weight: Array, selector: ConfigSelector) -> bool:
@@ -178,32 +272,74 @@ def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
     """Return whether the outer extents of two factors are equal, or one if they are not."""
     pairs = zip(left, right, strict=False)
     return len(left) == len(right) and all(
-        same([one], [other]) or any(not is_open(each) and each == 1 for each in (one, other)) for one, other in pairs
+        same([one], [other]) or any(not is_open(each) and each == 1 for each in (one, other))
+        for one, other in pairs
     )
 
 
-def _integer_dense(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
-    weight, data = constant(call.args[1]), shape_at_batch_one(call.args[0], 1, str(call.args[0].ty.dtype))
-    if weight is None or data is None or weight.ndim != 2 or len(data) < 2 or 0 in (*data, *weight.shape):
+def _integer_dense(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
+    weight, data = (
+        constant(call.args[1]),
+        shape_at_batch_one(call.args[0], 1, str(call.args[0].ty.dtype)),
+    )
+    if (
+        weight is None
+        or data is None
+        or weight.ndim != 2
+        or len(data) < 2
+        or 0 in (*data, *weight.shape)
+    ):
         return None
-    return int8_legalize.dense(builder, call, selector, weight, Workload(conv_dense.DENSE, data, weight.shape))
+    return int8_legalize.dense(
+        builder, call, selector, weight, Workload(conv_dense.DENSE, data, weight.shape)
+    )
 
 
-def _softmax(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _softmax(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     shape = shape_at_batch_one(call, 1)
-    if shape is None or len(shape) < 2 or int(call.attrs.axis) not in (-1, len(shape) - 1) or 0 in shape:
+    if (
+        shape is None
+        or len(shape) < 2
+        or int(call.attrs.axis) not in (-1, len(shape) - 1)
+        or 0 in shape
+    ):
         return None
-    lanes = selector.cpu.lanes if shape[-1] >= selector.cpu.lanes else divisor(shape[-1], selector.cpu.lanes)
-    return builder.call_te(partial(softmax_layer_norm.softmax, lanes), call.args[0], primfunc_name_hint=softmax_layer_norm.SOFTMAX)
+    lanes = (
+        selector.cpu.lanes
+        if shape[-1] >= selector.cpu.lanes
+        else divisor(shape[-1], selector.cpu.lanes)
+    )
+    return builder.call_te(
+        partial(softmax_layer_norm.softmax, lanes),
+        call.args[0],
+        primfunc_name_hint=softmax_layer_norm.SOFTMAX,
+    )
 
 
-def _layer_norm(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+def _layer_norm(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
     shape, attributes = shape_at_batch_one(call, 1), call.attrs
-    if shape is None or len(shape) < 2 or 0 in shape or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]:
+    if (
+        shape is None
+        or len(shape) < 2
+        or 0 in shape
+        or [int(axis) % len(shape) for axis in attributes.axes] != [len(shape) - 1]
+    ):
         return None
-    if not (attributes.center and attributes.scale) or any(shape_at_batch_one(argument, 1) is None for argument in call.args):
+    if not (attributes.center and attributes.scale) or any(
+        shape_at_batch_one(argument, 1) is None for argument in call.args
+    ):
         return None
-    body = partial(softmax_layer_norm.layer_norm, divisor(shape[-1], selector.cpu.lanes), float(attributes.epsilon))
+    body = partial(
+        softmax_layer_norm.layer_norm,
+        divisor(shape[-1], selector.cpu.lanes),
+        float(attributes.epsilon),
+    )
     return builder.call_te(body, *call.args, primfunc_name_hint=softmax_layer_norm.LAYER_NORM)
 
 
@@ -211,7 +347,11 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
     def own(builder: relax.BlockBuilder, call: relax.Call, _: ConfigSelector) -> relax.Expr | None:
         if str(call.ty.dtype) != "float32":
             return None
-        return builder.call_te(vector_math.elementwise(function), call.args[0], primfunc_name_hint=f"farm_{function.__name__}")
+        return builder.call_te(
+            vector_math.elementwise(function),
+            call.args[0],
+            primfunc_name_hint=f"farm_{function.__name__}",
+        )
 
     return own
 
@@ -219,15 +359,30 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
 def _bounded(intrinsic: str) -> Own:
     """Legalize relu, and the maximum or minimum of a tensor and a number."""
 
-    def own(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector) -> relax.Expr | None:
+    def own(
+        builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+    ) -> relax.Expr | None:
         if not selector.cpu.has_nan_propagating_minmax or str(call.ty.dtype) != "float32":
             return None
         values = [constant(argument) for argument in call.args]
-        data = [argument for argument, value in zip(call.args, values, strict=True) if value is None]
-        bounds = [value for value in values if value is not None] if len(values) > 1 else [np.zeros(1)]  # relu has no second
-        if len(data) != 1 or len(bounds) != 1 or bounds[0].size != 1 or shape_at_batch_one(data[0], 0) != shape_at_batch_one(call, 0):
+        data = [
+            argument for argument, value in zip(call.args, values, strict=True) if value is None
+        ]
+        bounds = (
+            [value for value in values if value is not None] if len(values) > 1 else [np.zeros(1)]
+        )  # relu has no second
+        if (
+            len(data) != 1
+            or len(bounds) != 1
+            or bounds[0].size != 1
+            or shape_at_batch_one(data[0], 0) != shape_at_batch_one(call, 0)
+        ):
             return None
-        return builder.call_te(vector_math.bounded(intrinsic, float(bounds[0].item())), data[0], primfunc_name_hint=intrinsic)
+        return builder.call_te(
+            vector_math.bounded(intrinsic, float(bounds[0].item())),
+            data[0],
+            primfunc_name_hint=intrinsic,
+        )
 
     return own
 
@@ -246,7 +401,9 @@ def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
 
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
-    "relax.nn.conv2d_transpose": lambda builder, call, _: transposed_conv.channels_first(builder, call),
+    "relax.nn.conv2d_transpose": lambda builder, call, _: transposed_conv.channels_first(
+        builder, call
+    ),
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _average_pool,
     "relax.matmul": _product,

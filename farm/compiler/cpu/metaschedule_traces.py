@@ -25,7 +25,9 @@ from farm.store import digest_of
 RULE = "metaschedule"
 _DIGITS = 12  # of a digest that distinguishes kernels of one operator and shape
 _ROOT = "root"  # the name of the block around all others
-_OF_INPUT = re.compile(r"^.*_(?=red(_temp)?$)")  # TVM gives the sum over axes of lv5 the name lv5_red
+_OF_INPUT = re.compile(
+    r"^.*_(?=red(_temp)?$)"
+)  # TVM gives the sum over axes of lv5 the name lv5_red
 
 
 def workload_of(function: tirx.PrimFunc) -> str:
@@ -45,7 +47,10 @@ def workload_of(function: tirx.PrimFunc) -> str:
     main = max(summing, key=lambda block: _iterations(sch, block))
     written = sch.get(main).writes[0].source
     digest = digest_of(f"{tvm_ffi.structural_hash(number_blocks(function)):x}")[:_DIGITS]
-    return f"{_OF_INPUT.sub('', name_of(sch, main))} {'x'.join(str(int(extent)) for extent in written.shape)} {written.dtype} #{digest}"
+    return (
+        f"{_OF_INPUT.sub('', name_of(sch, main))} "
+        f"{'x'.join(str(int(extent)) for extent in written.shape)} {written.dtype} #{digest}"
+    )
 
 
 def apply_trace(function: tirx.PrimFunc, steps: ScheduleTrace) -> tirx.PrimFunc:
@@ -66,9 +71,13 @@ def number_blocks(function: tirx.PrimFunc) -> tirx.PrimFunc:
         if block.name_hint == _ROOT:
             return block
         parts = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
-        return SBlock(block.iter_vars, block.reads, block.writes, f"block_{next(numbers)}", block.body, *parts)
+        return SBlock(
+            block.iter_vars, block.reads, block.writes, f"block_{next(numbers)}", block.body, *parts
+        )
 
-    return function.with_body(tvm_ffi.structural_map(function.body, [(SBlock, named)], order="post"))
+    return function.with_body(
+        tvm_ffi.structural_map(function.body, [(SBlock, named)], order="post")
+    )
 
 
 def _is_static(function: tirx.PrimFunc) -> bool:
@@ -80,7 +89,11 @@ def _looks_up(function: tirx.PrimFunc) -> bool:
 
     A search does not know such values: it measures with random ones.
     """
-    places = [index for node in _found(function.body, tvm.ir.TensorLoad, tirx.BufferStore) for index in node.indices]
+    places = [
+        index
+        for node in _found(function.body, tvm.ir.TensorLoad, tirx.BufferStore)
+        for index in node.indices
+    ]
     return any(_found(place, tvm.ir.TensorLoad) for place in places)
 
 

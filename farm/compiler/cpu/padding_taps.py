@@ -21,11 +21,21 @@ def used_tap_fraction(workload: Workload, pixels: int) -> float:
 
 def _used_of_axis(workload: Workload, axis: int, together: int) -> float:
     outputs, taps, extent = workload.output(axis), workload.weight[axis], workload.data[1 + axis]
-    return _used_fraction(outputs, taps, extent, workload.strides[axis], workload.dilation[axis], workload.padding[axis], together)
+    return _used_fraction(
+        outputs,
+        taps,
+        extent,
+        workload.strides[axis],
+        workload.dilation[axis],
+        workload.padding[axis],
+        together,
+    )
 
 
 @lru_cache(1 << 12)  # asked again for each tile and each convolution of the same image
-def _used_fraction(outputs: int, taps: int, extent: int, stride: int, apart: int, before: int, together: int) -> float:
+def _used_fraction(
+    outputs: int, taps: int, extent: int, stride: int, apart: int, before: int, together: int
+) -> float:
     tiles = [(first, min(first + together, outputs) - 1) for first in range(0, outputs, together)]
     seen = [
         first * stride - before + tap * apart < extent and last * stride - before + tap * apart >= 0
@@ -37,5 +47,7 @@ def _used_fraction(outputs: int, taps: int, extent: int, stride: int, apart: int
 
 def padding_annotation(workload: Workload) -> list[int]:
     """Return the value of the annotation SKIP_PADDING_TAPS: four numbers for each axis."""
-    given = zip(workload.data[1:3], workload.padding[:2], workload.strides, workload.dilation, strict=True)
+    given = zip(
+        workload.data[1:3], workload.padding[:2], workload.strides, workload.dilation, strict=True
+    )
     return [number for axis in given for number in axis]

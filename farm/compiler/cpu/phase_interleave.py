@@ -22,14 +22,23 @@ def schedule_interleaved(sch: Schedule, cpu: CpuModel) -> None:
     main, last = next(block for block in blocks if name_of(sch, block) == INTERLEAVED), blocks[-1]
     rows, columns = image = [extent(sch, loop) for loop in sch.get_loops(main)[1:3]]
     phases = [int(count) for count in sch.get(main).annotations[PHASES]]
-    fits = [extent(sch, loop) for loop in sch.get_loops(last)[1:3]] == image and len(sch.get_loops(last)) == 4
-    if not fits or any(has_reduction(sch, block) for block in blocks) or rows % phases[0] or columns % phases[1]:
+    fits = [extent(sch, loop) for loop in sch.get_loops(last)[1:3]] == image and len(
+        sch.get_loops(last)
+    ) == 4
+    if (
+        not fits
+        or any(has_reduction(sch, block) for block in blocks)
+        or rows % phases[0]
+        or columns % phases[1]
+    ):
         schedule_general(sch, cpu)
         return
     for block in blocks[:-1]:
         sch.compute_inline(block)
     count, row, column, channel = sch.get_loops(last)
-    (row, phase_y), (column, phase_x) = (sch.split(loop, [None, count]) for loop, count in zip((row, column), phases, strict=True))
+    (row, phase_y), (column, phase_x) = (
+        sch.split(loop, [None, count]) for loop, count in zip((row, column), phases, strict=True)
+    )
     sch.reorder(count, row, phase_y, column, phase_x, channel)
     for phase in (phase_y, phase_x):
         sch.unroll(phase)

@@ -25,7 +25,9 @@ _GROUPS = 8  # of steps in one iteration at most
 
 def divisor(number: int, limit: int) -> int:
     """Return the largest divisor of `number` that is at most `limit`."""
-    return next(candidate for candidate in range(min(number, limit), 0, -1) if number % candidate == 0)
+    return next(
+        candidate for candidate in range(min(number, limit), 0, -1) if number % candidate == 0
+    )
 
 
 def up_to_multiple(number: int, unit: int) -> int:
@@ -40,7 +42,12 @@ def can_group_loads(cpu: CpuModel, depth: int) -> bool:
     of a tile for a group of steps. 16 registers are too few: a tile would be so small that its
     loads take longer than they wait now.
     """
-    return cpu.in_order and not cpu.has_memory_operands and cpu.registers >= 32 and depth % STEPS_PER_GROUP == 0
+    return (
+        cpu.in_order
+        and not cpu.has_memory_operands
+        and cpu.registers >= 32
+        and depth % STEPS_PER_GROUP == 0
+    )
 
 
 def groups_per_iteration(depth: int, around: int) -> int:
@@ -58,7 +65,9 @@ def groups_per_iteration(depth: int, around: int) -> int:
 def grouped_step_cycles(cpu: CpuModel, tile: Tile) -> float:
     """Return the cycles of a reduction step whose operands are loaded by groups."""
     arithmetic = max(tile.pixels * tile.vectors / cpu.fmas_per_cycle, cpu.fma_latency)
-    return arithmetic + (tile.pixels + STEPS_PER_GROUP * tile.vectors + _WAIT_CYCLES) / STEPS_PER_GROUP
+    return (
+        arithmetic + (tile.pixels + STEPS_PER_GROUP * tile.vectors + _WAIT_CYCLES) / STEPS_PER_GROUP
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,12 @@ class Tile:
 
 
 def product_tiles(
-    cpu: CpuModel, pixels: int, channels: int, depth: int, grouped_loads: bool = False, followed: bool = True
+    cpu: CpuModel,
+    pixels: int,
+    channels: int,
+    depth: int,
+    grouped_loads: bool = False,
+    followed: bool = True,
 ) -> list[tuple[Tile, float]]:
     """Return the tiles for an output of pixels x channels with their predicted cycles.
 
@@ -92,9 +106,13 @@ def product_tiles(
         for lanes in cpu.vector_widths
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
         for high in range(1, min(pixels, cpu.accumulators // vectors) + 1)
-        if (high == 1 and not grouped_loads) or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
+        if (high == 1 and not grouped_loads)
+        or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
     ]
-    return [(tile, _cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed)) for tile in tiles]
+    return [
+        (tile, _cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
+        for tile in tiles
+    ]
 
 
 def _registers(cpu: CpuModel, high: int, vectors: int, grouped_loads: bool) -> int:
@@ -114,20 +132,42 @@ def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     for lanes in (*cpu.vector_widths, 4):
         if channels % lanes == 0:
             vectors = divisor(channels // lanes, 4)
-            fitting = (cpu.registers - 1) // vectors - 1 if cpu.has_memory_operands else cpu.registers
-            return Tile(min(pixels, max(1, min(fitting, cpu.accumulators // vectors))), vectors, lanes)
+            fitting = (
+                (cpu.registers - 1) // vectors - 1 if cpu.has_memory_operands else cpu.registers
+            )
+            return Tile(
+                min(pixels, max(1, min(fitting, cpu.accumulators // vectors))), vectors, lanes
+            )
     return None
 
 
-def _cycles(cpu: CpuModel, tile: Tile, pixels: int, channels: int, depth: int, grouped_loads: bool, followed: bool) -> float:
+def _cycles(
+    cpu: CpuModel,
+    tile: Tile,
+    pixels: int,
+    channels: int,
+    depth: int,
+    grouped_loads: bool,
+    followed: bool,
+) -> float:
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / cpu.loads_per_cycle
-    weights = 4 * tile.block / cpu.l2_bytes_per_cycle if 4 * tile.block * depth > cpu.l1_bytes // 2 else 0
+    weights = (
+        4 * tile.block / cpu.l2_bytes_per_cycle if 4 * tile.block * depth > cpu.l1_bytes // 2 else 0
+    )
     arithmetic = max(sums / cpu.fmas_per_cycle, cpu.fma_latency)
     if grouped_loads:
         step = grouped_step_cycles(cpu, tile)
     else:
-        step = (arithmetic + loads if cpu.in_order else max(arithmetic, loads, weights)) + _STEP_CYCLES
-    store = _STORE_CYCLES + (_CROWDED_CYCLES if followed and cpu.has_memory_operands and sums > _MANY else 0)
-    return math.ceil(pixels / tile.pixels) * math.ceil(channels / tile.block) * (depth * step + sums * store)
+        step = (
+            arithmetic + loads if cpu.in_order else max(arithmetic, loads, weights)
+        ) + _STEP_CYCLES
+    store = _STORE_CYCLES + (
+        _CROWDED_CYCLES if followed and cpu.has_memory_operands and sums > _MANY else 0
+    )
+    return (
+        math.ceil(pixels / tile.pixels)
+        * math.ceil(channels / tile.block)
+        * (depth * step + sums * store)
+    )

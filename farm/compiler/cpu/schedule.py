@@ -69,7 +69,11 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             workload = kernel.workload or _workload(function)
-            kernels.append(replace(kernel, operations=calls[variable] * operations(function), workload=workload))
+            kernels.append(
+                replace(
+                    kernel, operations=calls[variable] * operations(function), workload=workload
+                )
+            )
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels
@@ -83,20 +87,33 @@ def scheduler_for(selector: ConfigSelector) -> ScheduleOne:
     return lambda name, function: _schedule_one(name, function, selector)
 
 
-def _schedule_one(name: str, function: tirx.PrimFunc, selector: ConfigSelector) -> tuple[tirx.PrimFunc, Kernel]:
+def _schedule_one(
+    name: str, function: tirx.PrimFunc, selector: ConfigSelector
+) -> tuple[tirx.PrimFunc, Kernel]:
     """Return the scheduled kernel and the report on it."""
     if recurrent_layer_cost.is_recurrence(function):
         return function, Kernel(name, recurrent.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
-        if rule == GENERAL and (trace := selector.recorded_trace(workload := metaschedule_traces.workload_of(function))):
+        if rule == GENERAL and (
+            trace := selector.recorded_trace(workload := metaschedule_traces.workload_of(function))
+        ):
             try:
                 made = metaschedule_traces.apply_trace(with_narrow_indices(function), trace)
-                return made, Kernel(name, metaschedule_traces.RULE, failure, workload=workload, choice=str(trace), recorded=True)
+                return made, Kernel(
+                    name,
+                    metaschedule_traces.RULE,
+                    failure,
+                    workload=workload,
+                    choice=str(trace),
+                    recorded=True,
+                )
             except Exception as exc:  # it comes from another version of TVM
                 failure = f"its record does not apply: {_reason(exc)}"
-        sch = Schedule(tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function}))
+        sch = Schedule(
+            tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function})
+        )
         try:
             _RULES[rule](sch, selector.cpu)
         except Exception as exc:  # a primitive does not apply: TVM raises several types
@@ -119,7 +136,9 @@ def _workload(function: tirx.PrimFunc) -> str:
         return ""
     sch = Schedule(tvm.IRModule({"main": function}))
     blocks = (sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root")))
-    return next((str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), "")
+    return next(
+        (str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), ""
+    )
 
 
 def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
@@ -128,7 +147,9 @@ def _calls(module: tvm.IRModule) -> Counter[tvm.ir.GlobalVar]:
 
     def count(node: Any) -> None:
         if isinstance(node, relax.Call):
-            calls.update(argument for argument in node.args if isinstance(argument, tvm.ir.GlobalVar))
+            calls.update(
+                argument for argument in node.args if isinstance(argument, tvm.ir.GlobalVar)
+            )
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):

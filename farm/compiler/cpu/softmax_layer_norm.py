@@ -31,9 +31,15 @@ def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
     blocks = -(-int(width) // lanes)
     source = _filled(data, lanes, blocks)
     largest = _reduced(source, "largest", te.max)
-    powers = te.compute((*outer, blocks, lanes), lambda *at: vector_math.exp(source[at] - largest[at[:-2]]), name="powers")
+    powers = te.compute(
+        (*outer, blocks, lanes),
+        lambda *at: vector_math.exp(source[at] - largest[at[:-2]]),
+        name="powers",
+    )
     total = _reduced(powers, "total", te.sum)
-    inverse = te.compute(tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse")
+    inverse = te.compute(
+        tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse"
+    )
 
     def value(*at: te.Var) -> tirx.Expr:
         return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
@@ -41,11 +47,17 @@ def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
     return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
 
 
-def layer_norm(lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bias: te.Tensor) -> te.Tensor:
+def layer_norm(
+    lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bias: te.Tensor
+) -> te.Tensor:
     """Define layer norm over the last axis, whose extent `lanes` divides."""
     *outer, width = data.shape
     count = tirx.const(float(int(width)), "float32")
-    source = te.compute((*outer, int(width) // lanes, lanes), lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]), name="source")
+    source = te.compute(
+        (*outer, int(width) // lanes, lanes),
+        lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]),
+        name="source",
+    )
     total = _reduced(source, "total", te.sum)
     mean = te.compute(tuple(outer), lambda *at: total[at] / count, name="mean")
 
@@ -54,7 +66,11 @@ def layer_norm(lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bia
 
     squares = _reduced(te.compute(source.shape, square, name="square"), "squares", te.sum)
     scale = te.compute(
-        tuple(outer), lambda *at: tirx.const(1, "float32") / te.sqrt(squares[at] / count + tirx.const(epsilon, "float32")), name="scale"
+        tuple(outer),
+        lambda *at: (
+            tirx.const(1, "float32") / te.sqrt(squares[at] / count + tirx.const(epsilon, "float32"))
+        ),
+        name="scale",
     )
 
     def value(*at: te.Var) -> tirx.Expr:
@@ -71,7 +87,11 @@ def _filled(data: te.Tensor, lanes: int, blocks: int) -> te.Tensor:
         *row, block, lane = at
         column = block * lanes + lane
         here = data(*row, column)
-        return here if width % lanes == 0 else tirx.if_then_else(column < width, here, tirx.const(float("-inf"), "float32"))
+        return (
+            here
+            if width % lanes == 0
+            else tirx.if_then_else(column < width, here, tirx.const(float("-inf"), "float32"))
+        )
 
     return te.compute((*data.shape[:-1], blocks, lanes), value, name="filled")
 
@@ -80,16 +100,25 @@ def _reduced(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Te
     """Reduce [..., blocks, lanes] to [...], the blocks first."""
     *outer, blocks, lanes = source.shape
     block, lane = te.reduce_axis((0, blocks), name="block"), te.reduce_axis((0, lanes), name="lane")
-    by_lane = te.compute((*outer, lanes), lambda *at: reducer(source(*at[:-1], block, at[-1]), axis=block), name=f"{name}_by_lane")
+    by_lane = te.compute(
+        (*outer, lanes),
+        lambda *at: reducer(source(*at[:-1], block, at[-1]), axis=block),
+        name=f"{name}_by_lane",
+    )
     return te.compute(tuple(outer), lambda *at: reducer(by_lane(*at, lane), axis=lane), name=name)
 
 
 def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
     """Compute all steps of a row while it is in the cache; parallelize the rows."""
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    at = next(index for index, block in enumerate(blocks) if name_of(sch, block) in (SOFTMAX, LAYER_NORM))
+    at = next(
+        index for index, block in enumerate(blocks) if name_of(sch, block) in (SOFTMAX, LAYER_NORM)
+    )
     lanes = int(sch.get(blocks[at]).annotations[ROW_LANES])
-    last, steps = blocks[-1], [block for block in blocks[:at] if name_of(sch, block) not in _INLINED]
+    last, steps = (
+        blocks[-1],
+        [block for block in blocks[:at] if name_of(sch, block) not in _INLINED],
+    )
     for block in (*blocks[at:-1], *(block for block in blocks[:at] if block not in steps)):
         sch.compute_inline(block)
     *outer, column = sch.get_loops(last)

@@ -55,13 +55,18 @@ class Plain:
 
     def compute(self, step: Step, values: Mapping[int, Array]) -> list[Array]:
         """Return the outputs of a step, computed from the tensors `values`."""
-        arguments = [tvm.runtime.tensor(values[one] if isinstance(one, int) else one) for one in step.arguments]
+        arguments = [
+            tvm.runtime.tensor(values[one] if isinstance(one, int) else one)
+            for one in step.arguments
+        ]
         results = [tvm.runtime.empty(shape, dtype) for _, shape, dtype in step.outputs]
         self.kernels.get_function(step.kernel, True)(*arguments, *results)
         return [result.numpy() for result in results]
 
 
-def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]) -> Plain:
+def plain(
+    prepared: Prepared, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]
+) -> Plain:
     """Return the reference kernels of an artifact; `records` are the recorded choices by CPU model.
 
     Raises BuildError if the artifact was built from another model, and if it has steps that are not
@@ -72,22 +77,34 @@ def plain(prepared: Prepared, artifact: Artifact, profile: Profile, records: Map
     module = pipeline.bind(module, read_weights(prepared.directory))
     selector = None
     if not is_gpu(target):
-        core = replace(cpu_model_of(target), has_widening_multiply=False)  # the loops run on this machine
-        selector = ConfigSelector(core, parsed(records.get(target_key(target), {})), fp16_weights.has_fp16_weights(module))
+        core = replace(
+            cpu_model_of(target), has_widening_multiply=False
+        )  # the loops run on this machine
+        selector = ConfigSelector(
+            core, parsed(records.get(target_key(target), {})), fp16_weights.has_fp16_weights(module)
+        )
     with target:
         module = pipeline.optimize(module, selector)
         module, parameters = pipeline.lift_parameters(module)
     if graph_of(module) != json.loads((artifact.library.parent / GRAPH).read_text()):
         why = "its kernels are others than those that the model has now"
-        raise BuildError(f"the build of {prepared.model} for {profile.name} is not of this model", why, "run the command again")
+        raise BuildError(
+            f"the build of {prepared.model} for {profile.name} is not of this model",
+            why,
+            "run the command again",
+        )
     for name in _made_for_gpu(module) if selector is None else ():
         why = f"{name} is made for the GPU's threads, and has no plain loops"
-        raise BuildError(f"{prepared.model} cannot be taken apart", why, "compare its outputs only: farm deploy")
+        raise BuildError(
+            f"{prepared.model} cannot be taken apart", why, "compare its outputs only: farm deploy"
+        )
     steps = _Steps(prepared.model, module["main"], parameters)
     host = tvm.target.Target("llvm")
     kernels = tvm.compile(module, target=host).mod
     outputs = tuple(steps.of(module["main"].body.body))
-    return Plain(tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels)
+    return Plain(
+        tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels
+    )
 
 
 def _made_for_gpu(module: tvm.IRModule) -> list[str]:
@@ -133,13 +150,28 @@ class _Steps:
         elif isinstance(value, (relax.Var, relax.Tuple)):
             self._numbers[variable] = self.of(value)
         elif isinstance(value, Call) and op_name(value) == "relax.call_tir":
-            types = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
-            outputs = tuple((self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype)) for type_ in types)
+            types = (
+                list(variable.ty.fields)
+                if isinstance(variable.ty, relax.TupleType)
+                else [variable.ty]
+            )
+            outputs = tuple(
+                (self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype))
+                for type_ in types
+            )
             self._numbers[variable] = [number for number, _, _ in outputs]
-            self.steps.append(Step(str(value.args[0].name_hint), tuple(map(self._argument, value.args[1].fields)), outputs))
+            self.steps.append(
+                Step(
+                    str(value.args[0].name_hint),
+                    tuple(map(self._argument, value.args[1].fields)),
+                    outputs,
+                )
+            )
         else:
             why = f"it has a step that is no kernel: {str(value)[:200]}"
-            raise BuildError(f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy")
+            raise BuildError(
+                f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
+            )
 
     def _argument(self, value: Any) -> int | Array:
         if isinstance(value, GenericConst):

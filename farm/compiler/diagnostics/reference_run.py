@@ -37,12 +37,17 @@ def compute(
 
     context.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
     parts = plain(prepared, artifact, profile, records)
-    values = {number: inputs[spec.name] for number, spec in zip(parts.inputs, prepared.inputs, strict=True)}
+    values = {
+        number: inputs[spec.name]
+        for number, spec in zip(parts.inputs, prepared.inputs, strict=True)
+    }
     for number, value in parts.parameters.items():
         file_of(folder, number).write_bytes(raw(value))
     uses = Counter(number for step in parts.steps for number in step.tensors)
     for place, step in enumerate(parts.steps):
-        context.note(Progress(Stage.COMPILING, f"reference of {step.kernel}", place / len(parts.steps)))
+        context.note(
+            Progress(Stage.COMPILING, f"reference of {step.kernel}", place / len(parts.steps))
+        )
         results = parts.compute(step, {**parts.parameters, **values})
         for (number, _, _), value in zip(step.outputs, results, strict=True):
             file_of(folder, number).write_bytes(raw(value))
@@ -51,5 +56,7 @@ def compute(
             uses[number] -= 1
             if not uses[number]:
                 values.pop(number, None)
-    forms = {number: (tuple(value.shape), value.dtype.name) for number, value in parts.parameters.items()}
+    forms = {
+        number: (tuple(value.shape), value.dtype.name) for number, value in parts.parameters.items()
+    }
     return Computed(parts.steps, parts.inputs, forms, dict(parts.places))

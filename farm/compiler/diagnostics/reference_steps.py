@@ -64,7 +64,9 @@ def file_of(folder: Path, number: int) -> Path:
 class Reference:
     """The values of the tensors of a model, read from the files that a run has left in a folder."""
 
-    def __init__(self, model: str, computed: Computed, folder: Path, inputs: Mapping[int, Array]) -> None:
+    def __init__(
+        self, model: str, computed: Computed, folder: Path, inputs: Mapping[int, Array]
+    ) -> None:
         self.computed = computed
         self._what = f"{model}: the process that computed its reference"
         self._folder, self._inputs = folder, inputs
@@ -83,5 +85,9 @@ class Reference:
         expected, found = kind.itemsize * math.prod(shape), path.stat().st_size
         if found != expected or any(extent < 0 for extent in shape):
             why = f"{path.name} has {found} bytes, and {dtype} {list(shape)} has {expected}"
-            raise BuildError(f"{self._what} left other files than the steps say", why[:600], "run the command again")
+            raise BuildError(
+                f"{self._what} left other files than the steps say",
+                why[:600],
+                "run the command again",
+            )
         return np.fromfile(path, np.uint8).view(kind).reshape(shape)

@@ -61,11 +61,24 @@ def build(context: TaskContext, profile: Profile, cache: Path) -> Probe:
     """
     store, target = Store(cache), resolve_target(profile)
     compiler = cuda_version() if target.kind.name == CUDA else ""
-    digest = digest_of("probe", str(target), str(profile.linker), this_cpu(), compiler, compiler_digest(), versions())
+    digest = digest_of(
+        "probe",
+        str(target),
+        str(profile.linker),
+        this_cpu(),
+        compiler,
+        compiler_digest(),
+        versions(),
+    )
     kernels, about = _kernels(target)
     if not (kept := store.find("probes", digest)):
         with store.publish("probes", digest) as folder:
-            module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in kernels.items()})
+            module = tvm.IRModule(
+                {
+                    name: function.with_attr("global_symbol", name)
+                    for name, function in kernels.items()
+                }
+            )
             with device_code(target, store):
                 executable = tvm.compile(module, target=target)
             export(executable, folder / LIBRARY, linker(profile), workspace(context))
@@ -88,7 +101,13 @@ def _kernels(target: tvm.target.Target) -> tuple[dict[str, tirx.PrimFunc], dict[
     else:
         core = cpu_model_of(target)
         tile = min(core.accumulators, _STACK_BYTES // (4 * core.lanes))
-        made, lanes, width, steps, tasks = (_arithmetic(core, tile), _memory(core)), core.lanes, tile * core.lanes, _STEPS, _TASKS
+        made, lanes, width, steps, tasks = (
+            (_arithmetic(core, tile), _memory(core)),
+            core.lanes,
+            tile * core.lanes,
+            _STEPS,
+            _TASKS,
+        )
     about = {"lanes": lanes, "width": width, "operations": 2 * steps * width, "tasks": tasks}
     return dict(zip((ARITHMETIC, MEMORY), made, strict=True)), about
 
@@ -103,7 +122,9 @@ def _arithmetic(core: CpuModel, tile: int) -> tirx.PrimFunc:
 
     def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as made, T.parallel(0, _TASKS) as task:
-            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
+            (given,), (result,) = (
+                [T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs)
+            )
             sums = T.buffer_proxy(T.alloc_buffer((tile, lanes), _FLOAT, scope="local"))
             with T.unroll(0, tile) as row, T.vectorized(0, lanes) as lane:
                 sums[row, lane] = given[1, lane]
@@ -124,7 +145,9 @@ def _memory(core: CpuModel) -> tirx.PrimFunc:
 
     def program(inputs: list[tirx.Buffer], outputs: list[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as made, T.parallel(0, blocks) as block:
-            (given,), (result,) = ([T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs))
+            (given,), (result,) = (
+                [T.buffer_proxy(buffer) for buffer in buffers] for buffers in (inputs, outputs)
+            )
             with T.serial(0, floats // lanes) as step, T.vectorized(0, lanes) as lane:
                 result[block, step * lanes + lane] = given[block, step * lanes + lane]
         return made.get()

@@ -73,6 +73,11 @@ def _function(given: te.Tensor, shape: tuple[Any, ...], program: Program) -> tir
             program(T.buffer_proxy(inputs[0]), T.buffer_proxy(outputs[0]), block, thread)
         return made.get()
 
-    before, after = (tirx.decl_buffer(extents, _FLOAT, name) for extents, name in ((given.shape, "given"), (shape, "made")))
-    made = te.extern(shape, [given], body, name="made", dtype=_FLOAT, in_buffers=[before], out_buffers=[after])
+    before, after = (
+        tirx.decl_buffer(extents, _FLOAT, name)
+        for extents, name in ((given.shape, "given"), (shape, "made"))
+    )
+    made = te.extern(
+        shape, [given], body, name="made", dtype=_FLOAT, in_buffers=[before], out_buffers=[after]
+    )
     return te.create_prim_func([given, made]).with_attr("tirx.is_scheduled", True)

@@ -36,7 +36,10 @@ def legalization() -> Mapping[str, Any]:
 
     They map an operator's name to a function that writes its loops.
     """
-    return {"relax.nn.conv2d_transpose": transposed_conv.channels_first, **fp16_arithmetic.legalization()}
+    return {
+        "relax.nn.conv2d_transpose": transposed_conv.channels_first,
+        **fp16_arithmetic.legalization(),
+    }
 
 
 def _of_dlight(*rules: type[dlight.base.ScheduleRule]) -> dict[str, ScheduleRule]:
@@ -51,11 +54,15 @@ _RULES: dict[str, ScheduleRule] = {
     tensor_cores.RULE: tensor_cores.apply,
     **_of_dlight(dlight.gpu.Matmul, dlight.gpu.GEMV),
     window_sums.RULE: window_sums.apply,
-    **_of_dlight(dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Transpose, dlight.gpu.Fallback),
+    **_of_dlight(
+        dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Transpose, dlight.gpu.Fallback
+    ),
 }
 
 
-def schedule_one(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, Kernel]:
+def schedule_one(
+    name: str, function: tirx.PrimFunc, target: tvm.target.Target
+) -> tuple[tirx.PrimFunc, Kernel]:
     """Return a kernel bound to a GPU's threads, and its description.
 
     Raises BuildError if no rule applies: unscheduled, the kernel would run on the host, on the
@@ -66,9 +73,14 @@ def schedule_one(name: str, function: tirx.PrimFunc, target: tvm.target.Target) 
         try:
             scheduled = apply(function, target)
         except Exception as exc:  # a rule that does not apply may raise any exception
-            failure = f"{rule}: {str(exc).strip().splitlines()[-1][:200] if str(exc).strip() else type(exc).__name__}"
+            failure = (
+                f"{rule}: "
+                f"{str(exc).strip().splitlines()[-1][:200] if str(exc).strip() else type(exc).__name__}"  # noqa: E501
+            )
             continue
         if scheduled is not None:
             made = scheduled[0] if isinstance(scheduled, list) else scheduled
             return made.mod["main"], Kernel(name, rule, "")
-    raise BuildError(f"kernel {name} has no code for a GPU", failure, "use a CPU profile for this model")
+    raise BuildError(
+        f"kernel {name} has no code for a GPU", failure, "use a CPU profile for this model"
+    )

@@ -29,10 +29,15 @@ _FIRST = 70  # compute capability of the first GPUs with tensor cores
 
 def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
     """Return the schedule of a kernel on tensor cores; None if the kernel is not suitable."""
-    if target.kind.name != "cuda" or matmul.check_sm_version(str(target.attrs["arch"]).rstrip("af")) < _FIRST:
+    if (
+        target.kind.name != "cuda"
+        or matmul.check_sm_version(str(target.attrs["arch"]).rstrip("af")) < _FIRST
+    ):
         return None
     extents = _extents(function)
-    if extents is None or prod(-(-extents[kind] // tile) * tile for kind, tile in _TILE.items()) > _MOST * prod(extents.values()):
+    if extents is None or prod(
+        -(-extents[kind] // tile) * tile for kind, tile in _TILE.items()
+    ) > _MOST * prod(extents.values()):
         return None
     load_intrinsics()
     return matmul.MatmulTensorization().apply(function, target, False)
@@ -46,7 +51,11 @@ def _extents(function: tirx.PrimFunc) -> dict[matmul.IterKind, int] | None:
     work = Schedule(function)
     found = matmul.get_reduction_blocks(work, work.get_child_blocks(get_root_block(work)))
     block = work.get(found[0]) if found else None
-    if block is None or [str(region.source.dtype) for region in (*block.reads, *block.writes)] != ["float16", "float16", "float32"]:
+    if block is None or [str(region.source.dtype) for region in (*block.reads, *block.writes)] != [
+        "float16",
+        "float16",
+        "float32",
+    ]:
         return None
     traits = matmul.detect_iter_traits(block)
     if traits is None:
@@ -83,6 +92,8 @@ def _frames() -> list[inspect.FrameInfo]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        found.append(inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None))
+        found.append(
+            inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None)
+        )
         frame = frame.f_back
     return found

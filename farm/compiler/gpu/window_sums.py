@@ -35,18 +35,26 @@ def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
         return None
     summing, *after = try_inline(sch, blocks)
     steps = _extents(summing, "R")
-    if not re.fullmatch("S*R+", summing.dom_kind()) or not all(isinstance(step, int) for step in steps) or prod(steps) > _LONGEST:
+    if (
+        not re.fullmatch("S*R+", summing.dom_kind())
+        or not all(isinstance(step, int) for step in steps)
+        or prod(steps) > _LONGEST
+    ):
         return None
     if not after:
         last = sch.cache_write(summing.block_rv, 0, "local")
-    elif len(after) == 1 and not _extents(after[0], "R") and _results(after[0]) == _results(summing):
+    elif (
+        len(after) == 1 and not _extents(after[0], "R") and _results(after[0]) == _results(summing)
+    ):
         last = after[0].block_rv
         sch.set_scope(summing.block_rv, 0, "local")
     else:
         return None
     loops = sch.get_loops(summing.block_rv)
     results, window = loops[: -len(steps)], loops[-len(steps) :]
-    block, thread = sch.split(sch.fuse(*results), [None, min(_THREADS, max_threads_per_block(target))])
+    block, thread = sch.split(
+        sch.fuse(*results), [None, min(_THREADS, max_threads_per_block(target))]
+    )
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.reverse_compute_at(last, thread, preserve_unit_loops=True)
@@ -61,7 +69,11 @@ def _extents(block: SBlockInfo, kind: str) -> list[Any]:
 
     They are integers if known, else expressions.
     """
-    return [int(one.dom) if isinstance(one.dom, int | tirx.IntImm) else one.dom for one in block.iters if one.kind == kind]
+    return [
+        int(one.dom) if isinstance(one.dom, int | tirx.IntImm) else one.dom
+        for one in block.iters
+        if one.kind == kind
+    ]
 
 
 def _results(block: SBlockInfo) -> list[str]:

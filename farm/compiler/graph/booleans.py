@@ -1,7 +1,7 @@
 """Rewrite comparisons and arithmetic of booleans as logic, as LLVM has no such instructions.
 
-TVM generates comparisons of floating-point numbers for them, which LLVM's verifier refuses. A sum of
-booleans is their disjunction and a product their conjunction, as in torch and numpy.
+TVM generates comparisons of floating-point numbers for them, which LLVM's verifier refuses. A sum
+of booleans is their disjunction and a product their conjunction, as in torch and numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from tvm.relax.expr_functor import mutator
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule
 
 Emit = Callable[[relax.Expr], relax.Expr]
-_AND, _OR, _XOR, _NOT = relax.op.logical_and, relax.op.logical_or, relax.op.logical_xor, relax.op.logical_not
+_AND, _OR, _XOR, _NOT = (
+    relax.op.logical_and,
+    relax.op.logical_or,
+    relax.op.logical_xor,
+    relax.op.logical_not,
+)
 
 _LOGIC: dict[str, Callable[[Emit, relax.Expr, relax.Expr], relax.Expr]] = {
     "equal": lambda emit, one, other: _NOT(emit(_XOR(one, other))),

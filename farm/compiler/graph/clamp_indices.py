@@ -51,7 +51,9 @@ class BoundedIndices(Rewriter):
         data, indices = call.args
         axis = int(call.attrs.axis)
         bounded = self._bounded(indices, _extents(data, [axis]))
-        return bounded and self._of_inside(relax.op.gather_elements(data, bounded.indices, axis), bounded.is_inside)
+        return bounded and self._of_inside(
+            relax.op.gather_elements(data, bounded.indices, axis), bounded.is_inside
+        )
 
     def _points(self, call: Call) -> relax.Expr | None:
         data, indices = call.args
@@ -60,18 +62,32 @@ class BoundedIndices(Rewriter):
         if bounded is None:
             return None
         rest = int(data.ty.ndim) - batch - int(shape_of(indices)[-1])  # type: ignore[index]
-        return self._of_inside(relax.op.gather_nd(data, bounded.indices, batch), self._spread(bounded.is_inside, rest))
+        return self._of_inside(
+            relax.op.gather_nd(data, bounded.indices, batch), self._spread(bounded.is_inside, rest)
+        )
 
     def _indexed(self, call: Call) -> relax.Expr | None:
         data, given = call.args[0], self.bound(call.args[1])
         if not isinstance(given, relax.Tuple):
             return None
-        fields = [self._bounded(index, _extents(data, [axis]), signed=True) for axis, index in enumerate(given.fields)]
+        fields = [
+            self._bounded(index, _extents(data, [axis]), signed=True)
+            for axis, index in enumerate(given.fields)
+        ]
         if not any(fields):
             return None
-        indices = [field.indices if field else index for field, index in zip(fields, given.fields, strict=True)]
-        inside = reduce(lambda one, other: self._emit(relax.op.logical_and(one, other)), (field.is_inside for field in fields if field))
-        return self._of_inside(relax.op.index_tensor(data, indices), self._spread(inside, int(data.ty.ndim) - len(indices)))
+        indices = [
+            field.indices if field else index
+            for field, index in zip(fields, given.fields, strict=True)
+        ]
+        inside = reduce(
+            lambda one, other: self._emit(relax.op.logical_and(one, other)),
+            (field.is_inside for field in fields if field),
+        )
+        return self._of_inside(
+            relax.op.index_tensor(data, indices),
+            self._spread(inside, int(data.ty.ndim) - len(indices)),
+        )
 
     def _written(self, call: Call) -> relax.Expr | None:
         data, indices, updates = call.args
@@ -102,10 +118,14 @@ class BoundedIndices(Rewriter):
         bounded = self._bounded(indices, _extents(data, range(batch, batch + int(shape[-1]))))
         if bounded is None:
             return None
-        inside = self._emit(relax.op.min(self._emit(relax.op.astype(bounded.is_inside, "int32")), axis=-1))
+        inside = self._emit(
+            relax.op.min(self._emit(relax.op.astype(bounded.is_inside, "int32")), axis=-1)
+        )
         return _Bounded(bounded.indices, self._emit(relax.op.astype(inside, "bool")))
 
-    def _bounded(self, indices: relax.Expr, extents: Sequence[int] | None, signed: bool = False) -> _Bounded | None:
+    def _bounded(
+        self, indices: relax.Expr, extents: Sequence[int] | None, signed: bool = False
+    ) -> _Bounded | None:
         """Clamp indices to extents; None if that is not needed or not possible.
 
         `signed`: negative indices count from the end.
@@ -128,7 +148,11 @@ class BoundedIndices(Rewriter):
     def _spread(self, is_inside: relax.Expr, axes: int) -> relax.Expr:
         """Append this number of axes of extent 1."""
         rank = int(is_inside.ty.ndim)
-        return self._emit(relax.op.expand_dims(is_inside, list(range(rank, rank + axes)))) if axes else is_inside
+        return (
+            self._emit(relax.op.expand_dims(is_inside, list(range(rank, rank + axes))))
+            if axes
+            else is_inside
+        )
 
     def _emit(self, value: relax.Expr) -> relax.Expr:
         return self.builder_.emit(value)

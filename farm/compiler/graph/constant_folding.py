@@ -21,10 +21,14 @@ from tvm.relax.expr_functor import mutator
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, rewritten
 
 Array = np.ndarray[Any, Any]
-_LARGE = 1 << 20  # bytes; larger tensors are transposed in strips, as numpy alone is several times slower
+_LARGE = (
+    1 << 20
+)  # bytes; larger tensors are transposed in strips, as numpy alone is several times slower
 _STRIP = 64  # elements: a few cache lines
 _MOST_EXTENTS = 64  # elements of a tensor that may be a shape
-_BEYOND = 1 << 31  # such numbers stand for "to the end" and are no extents: nothing is computed with them
+_BEYOND = (
+    1 << 31
+)  # such numbers stand for "to the end" and are no extents: nothing is computed with them
 
 
 def _reshaped(values: list[Array], call: Call) -> Array:
@@ -36,7 +40,12 @@ def _reduced(reduction: Callable[..., Array]) -> Callable[[list[Array], Call], A
         if values[0].dtype.kind != "f":
             raise TypeError("not floating point")
         axes = call.attrs.axis
-        return reduction(values[0], None if axes is None else tuple(map(int, axes)), np.float64, keepdims=bool(call.attrs.keepdims))
+        return reduction(
+            values[0],
+            None if axes is None else tuple(map(int, axes)),
+            np.float64,
+            keepdims=bool(call.attrs.keepdims),
+        )
 
     return reduced
 
@@ -74,7 +83,8 @@ def _smaller(left: Array, right: Array) -> Array:
     return smaller
 
 
-# On floating point, TVM and numpy agree to the bit. Integers are left to TVM: its division truncates, numpy's does not.
+# On floating point, TVM and numpy agree to the bit. Integers are left to TVM: its division
+# truncates, numpy's does not.
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
@@ -94,7 +104,9 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.flatten": _reshaped,
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
-    "relax.mean": _reduced(np.mean),  # of weights that are standardized, as in normalizer-free networks
+    "relax.mean": _reduced(
+        np.mean
+    ),  # of weights that are standardized, as in normalizer-free networks
     "relax.variance": _reduced(np.var),
     "relax.sum": _reduced(np.sum),  # of those that are divided by their norm
     "relax.isnan": lambda values, _: np.isnan(values[0]),
@@ -144,7 +156,13 @@ _SHAPE_ARITHMETIC: dict[str, Callable[..., Array]] = {
     "relax.scatter_elements": _scattered,
 }
 _WITH_LIMITS = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
-_SHAPE_OPERATORS = {*_SHAPE_ARITHMETIC, "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape", "relax.dynamic_strided_slice"}
+_SHAPE_OPERATORS = {
+    *_SHAPE_ARITHMETIC,
+    "relax.shape_of",
+    "relax.shape_to_tensor",
+    "relax.tensor_to_shape",
+    "relax.dynamic_strided_slice",
+}
 
 
 def folded_shape(call: Call, value: Callable[[relax.Expr], Array | None]) -> relax.Expr | None:
@@ -159,7 +177,9 @@ def folded_shape(call: Call, value: Callable[[relax.Expr], Array | None]) -> rel
     if name == "relax.shape_to_tensor":
         values = getattr(call.args[0].ty, "values", None)
         return (
-            relax.const(np.array([int(extent) for extent in values], "int64"), "int64") if values is not None and _known(values) else None
+            relax.const(np.array([int(extent) for extent in values], "int64"), "int64")
+            if values is not None and _known(values)
+            else None
         )
     operands = [value(argument) for argument in call.args[name == "relax.dynamic_strided_slice" :]]
     known = [operand for operand in operands if operand is not None and _is_of_shapes(operand)]
@@ -204,9 +224,15 @@ class _Folder(Rewriter):
                 return known
         except ValueError:  # no arithmetic of shapes
             pass
-        if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(call.ty, relax.TensorType):
+        if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(
+            call.ty, relax.TensorType
+        ):
             return None
-        operands = [self.value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
+        operands = [
+            self.value(argument)
+            for argument in call.args
+            if not isinstance(argument, relax.ShapeExpr)
+        ]
         values = [value for value in operands if value is not None]
         if not values or len(values) < len(operands):
             return None
@@ -215,7 +241,9 @@ class _Folder(Rewriter):
         except (TypeError, ValueError):  # a symbolic shape, or arithmetic that is left to TVM
             return None
         dtype = str(call.ty.dtype)
-        return relax.const(np.asarray(result, dtype, order="C"), dtype)  # without its dtype, TVM narrows 64 bits to 32
+        return relax.const(
+            np.asarray(result, dtype, order="C"), dtype
+        )  # without its dtype, TVM narrows 64 bits to 32
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.FoldConstants")

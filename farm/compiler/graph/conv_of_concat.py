@@ -1,9 +1,9 @@
 """Rewrite a 1 x 1 convolution of a concatenation as a sum of convolutions of its parts.
 
-The concatenation then needs no copy. SqueezeNet's modules (Iandola et al., 2016) have this form: 1 x 1
-convolutions reduce the many channels of two other convolutions to few. Each further part costs one
-more sum that is written and read again; the concatenation costs a write and a read of its channels.
-The rewrite therefore pays only for few output channels.
+The concatenation then needs no copy. SqueezeNet's modules (Iandola et al., 2016) have this form: 1
+x 1 convolutions reduce the many channels of two other convolutions to few. Each further part costs
+one more sum that is written and read again; the concatenation costs a write and a read of its
+channels. The rewrite therefore pays only for few output channels.
 """
 
 from __future__ import annotations
@@ -42,21 +42,41 @@ class SumsOfParts(Rewriter):
         super().visit_var_binding_(binding)
 
     def _of_parts(self, call: Call) -> relax.Expr | None:
-        data, given, weight, joined = call.args[0], call.attrs, constant(call.args[1]), self.called(call.args[0], "relax.concat")
-        if weight is None or joined is None or int(joined.attrs.axis) not in (1, -3) or self._readers[data] != 1:
+        data, given, weight, joined = (
+            call.args[0],
+            call.attrs,
+            constant(call.args[1]),
+            self.called(call.args[0], "relax.concat"),
+        )
+        if (
+            weight is None
+            or joined is None
+            or int(joined.attrs.axis) not in (1, -3)
+            or self._readers[data] != 1
+        ):
             return None
         plain = (given.data_layout, given.kernel_layout, int(given.groups)) == ("NCHW", "OIHW", 1)
         if not plain or weight.shape[2:] != (1, 1) or any(map(int, given.padding)):
             return None
         parts = self.bound(joined.args[0])
-        shapes = [shape_of(part) for part in parts.fields] if isinstance(parts, relax.Tuple) else [None]
+        shapes = (
+            [shape_of(part) for part in parts.fields] if isinstance(parts, relax.Tuple) else [None]
+        )
         outputs, inputs = weight.shape[:2]
-        if any(shape is None or is_open(shape[1]) for shape in shapes) or 2 * (len(shapes) - 1) * outputs > inputs:
+        if (
+            any(shape is None or is_open(shape[1]) for shape in shapes)
+            or 2 * (len(shapes) - 1) * outputs > inputs
+        ):
             return None
         ends = np.cumsum([int(shape[1]) for shape in shapes])  # type: ignore[index]
         kernels = [np.ascontiguousarray(kernel) for kernel in np.split(weight, ends[:-1], axis=1)]
         sums = [
-            relax.op.nn.conv2d(part, relax.const(kernel, kernel.dtype.name), given.strides, out_dtype=given.out_dtype)
+            relax.op.nn.conv2d(
+                part,
+                relax.const(kernel, kernel.dtype.name),
+                given.strides,
+                out_dtype=given.out_dtype,
+            )
             for part, kernel in zip(parts.fields, kernels, strict=True)
         ]
         return reduce(lambda sum_, made: relax.op.add(self._emit(made), self._emit(sum_)), sums)

@@ -1,9 +1,9 @@
 """Compute models with float16 weights in half precision on NVIDIA GPUs.
 
-Tensors between kernels are float16. Products and convolutions read float16 and accumulate in float32,
-as tensor cores do, and the operators fused behind them compute in float32; softmax and reductions read
-and return float32; normalisations and average pools accumulate in float32. The model's inputs and
-outputs stay float32.
+Tensors between kernels are float16. Products and convolutions read float16 and accumulate in
+float32, as tensor cores do, and the operators fused behind them compute in float32; softmax and
+reductions read and return float32; normalisations and average pools accumulate in float32. The
+model's inputs and outputs stay float32.
 """
 
 from __future__ import annotations
@@ -20,14 +20,34 @@ from farm.compiler.graph.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import op_name, readers, rewriting
 
 _BY_ELEMENT = {
-    *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "sigmoid", "tanh")),
+    *(
+        f"relax.{name}"
+        for name in (
+            "add",
+            "subtract",
+            "multiply",
+            "divide",
+            "maximum",
+            "minimum",
+            "sigmoid",
+            "tanh",
+        )
+    ),
     *(f"relax.nn.{name}" for name in ("relu", "leakyrelu", "silu", "gelu", "gelu_tanh")),
 }
-_POOLS = ("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool2d")
+_POOLS = (
+    "relax.nn.avg_pool1d",
+    "relax.nn.avg_pool2d",
+    "relax.nn.avg_pool3d",
+    "relax.nn.adaptive_avg_pool2d",
+)
 
 
 def in_halves(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a float32 module in mixed precision; TVM's pass decides which operators may lose digits."""
+    """Return a float32 module in mixed precision.
+
+    TVM's pass decides which operators may lose digits.
+    """
     transform = relax.transform
     passes = [
         transform.ToMixedPrecision(SINGLE),
@@ -49,12 +69,16 @@ def legalization() -> dict[str, Any]:
 def _wide_pool(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     if str(call.ty.dtype) != HALF:
         return _loops_of(builder, call)
-    wide = relax.Call(call.op, [_loops_of(builder, relax.op.astype(call.args[0], SINGLE))], call.attrs)
+    wide = relax.Call(
+        call.op, [_loops_of(builder, relax.op.astype(call.args[0], SINGLE))], call.attrs
+    )
     return _loops_of(builder, relax.op.astype(_loops_of(builder, wide), HALF))
 
 
 def _loops_of(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
-    return builder.emit(tvm.ir.Op.get(call.op.name).get_attr("FLegalize")(builder, builder.normalize(call)))
+    return builder.emit(
+        tvm.ir.Op.get(call.op.name).get_attr("FLegalize")(builder, builder.normalize(call))
+    )
 
 
 @mutator
@@ -71,12 +95,17 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> relax.Expr:
         alone = [isinstance(one, relax.Var) and self._readers[one] == 1 for one in call.args]
         call = self.visit_expr_post_order(call)
-        sums = [self._sum(one) if only else None for one, only in zip(call.args, alone, strict=True)]
+        sums = [
+            self._sum(one) if only else None for one, only in zip(call.args, alone, strict=True)
+        ]
         if _is_cast(call, SINGLE):
             return call if sums[0] is None else sums[0]
         if op_name(call) not in _BY_ELEMENT or all(one is None for one in sums):
             return call
-        wide = [self._as_single(one) if found is None else found for one, found in zip(call.args, sums, strict=True)]
+        wide = [
+            self._as_single(one) if found is None else found
+            for one, found in zip(call.args, sums, strict=True)
+        ]
         return relax.op.astype(self.builder_.emit(relax.Call(call.op, wide, call.attrs)), HALF)
 
     def _as_single(self, half: relax.Expr) -> relax.Expr:
@@ -85,7 +114,11 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
     def _sum(self, half: relax.Var) -> relax.Expr | None:
         """Return the float32 value that was cast to this float16 value; None if it is no cast."""
         before = self.lookup_binding(half)
-        return before.args[0] if _is_cast(before, HALF) and str(before.args[0].ty.dtype) == SINGLE else None
+        return (
+            before.args[0]
+            if _is_cast(before, HALF) and str(before.args[0].ty.dtype) == SINGLE
+            else None
+        )
 
 
 def _is_cast(value: Any, dtype: str) -> bool:

@@ -1,12 +1,12 @@
 """Store weights as float16 in the parameters of a build and compute in float32.
 
-This is enabled if the module contains float16 constants followed by a cast to float32, as written by
-`farm quantize` or by the exporter. Layout changes and blocking of such a constant keep its numbers, so
-float16 still holds them exactly, and no output changes.
+This is enabled if the module contains float16 constants followed by a cast to float32, as written
+by `farm quantize` or by the exporter. Layout changes and blocking of such a constant keep its
+numbers, so float16 still holds them exactly, and no output changes.
 
-A memory-bound kernel reads float16 and converts where it multiplies. All other kernels read float32:
-their parameters are widened once, when a build is loaded, by the function `WIDEN` of its library,
-which changes them in TVM's tensor cache. The file is half as large in both cases.
+A memory-bound kernel reads float16 and converts where it multiplies. All other kernels read
+float32: their parameters are widened once, when a build is loaded, by the function `WIDEN` of its
+library, which changes them in TVM's tensor cache. The file is half as large in both cases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def has_fp16_weights(module: tvm.IRModule) -> bool:
     found: list[Call] = []
 
     def look(node: Any) -> None:
-        if isinstance(node, Call) and op_name(node) == "relax.astype" and str(node.ty.dtype) == SINGLE:
+        if (
+            isinstance(node, Call)
+            and op_name(node) == "relax.astype"
+            and str(node.ty.dtype) == SINGLE
+        ):
             value = constant(node.args[0])
             found.extend([node] if value is not None and value.dtype == np.float16 else [])
 
@@ -56,7 +60,10 @@ def has_fp16_weights(module: tvm.IRModule) -> bool:
 
 
 def as_half(value: Array) -> Array | None:
-    """Return a float32 constant as float16; None if it is small or float16 cannot hold it exactly."""
+    """Return a float32 constant as float16.
+
+    None if it is small or float16 cannot hold it exactly.
+    """
     if value.dtype != np.float32 or value.nbytes < LEAST_BYTES:
         return None
     flat = np.ascontiguousarray(value).reshape(-1)
@@ -74,7 +81,11 @@ def may_be_read(value: Array, core: CpuModel) -> bool:
 
     The fastest configuration for float16 may differ from that for float32.
     """
-    return core.fp16_convert_cycles is not None and value.nbytes > core.l1_bytes and as_half(value) is not None
+    return (
+        core.fp16_convert_cycles is not None
+        and value.nbytes > core.l1_bytes
+        and as_half(value) is not None
+    )
 
 
 def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
@@ -87,15 +98,23 @@ def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
         for binding in block.bindings:
             if op_name(binding.value) == "relax.call_tir" and len(binding.value.args) == 2:
                 calls[binding.value.args[0]].append(binding.value.args[1].fields)
-    found = {kernel: places for kernel, given in calls.items() if (places := _places(module[kernel], given, core))}
+    found = {
+        kernel: places
+        for kernel, given in calls.items()
+        if (places := _places(module[kernel], given, core))
+    }
     if found:
-        fuse = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])
+        fuse = tvm.transform.Sequential(
+            [relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+        )
         module = fuse(_Narrower(module, found).narrowed())
         for kernel in module.get_global_vars():
             if kernel.name_hint.endswith(_AS_HALF):
                 module.update_func(kernel, _inlined(module[kernel]))
     main = module["main"]
-    steps = {_renamed(str(step), found): layer for step, layer in main.attrs.get(ATTRIBUTE, {}).items()}
+    steps = {
+        _renamed(str(step), found): layer for step, layer in main.attrs.get(ATTRIBUTE, {}).items()
+    }
     module["main"] = main.with_attr(KEEPS_FP16, True).with_attr(ATTRIBUTE, steps)
     return module
 
@@ -103,7 +122,9 @@ def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
 def _renamed(step: str, found: Mapping[GlobalVar, set[int]]) -> str:
     """Return the key of a kernel's call after the kernel may have been renamed."""
     name, _, number = step.rpartition(" ")
-    return f"{name}{_AS_HALF} {number}" if any(kernel.name_hint == name for kernel in found) else step
+    return (
+        f"{name}{_AS_HALF} {number}" if any(kernel.name_hint == name for kernel in found) else step
+    )
 
 
 def _places(kernel: tirx.PrimFunc, given: Sequence[Sequence[Any]], core: CpuModel) -> set[int]:
@@ -116,7 +137,10 @@ def _places(kernel: tirx.PrimFunc, given: Sequence[Sequence[Any]], core: CpuMode
     found = set()
     for place, argument in enumerate(given[0]):
         if isinstance(argument, GenericConst) and _gains(kernel, view(argument.value), core):
-            values = [view(arguments[place].value) if isinstance(arguments[place], GenericConst) else None for arguments in given]
+            values = [
+                view(arguments[place].value) if isinstance(arguments[place], GenericConst) else None
+                for arguments in given
+            ]
             if all(value is not None and as_half(value) is not None for value in values):
                 found.add(place)
     return found
@@ -130,17 +154,25 @@ def _gains(kernel: tirx.PrimFunc, value: Array, core: CpuModel) -> bool:
     if value.dtype != np.float32 or value.nbytes <= core.l1_bytes:
         return False
     uses = operations(kernel) / (2 * value.size)
-    passes = uses / _pixels(kernel)  # over each number; all but the first find it in the nearest cache
-    speed = core.l2_bytes_per_cycle if value.nbytes <= core.l2_bytes // 2 else core.dram_bytes_per_cycle
+    passes = uses / _pixels(
+        kernel
+    )  # over each number; all but the first find it in the nearest cache
+    speed = (
+        core.l2_bytes_per_cycle if value.nbytes <= core.l2_bytes // 2 else core.dram_bytes_per_cycle
+    )
     memory, arithmetic = 4 * core.lanes / speed, uses / core.fmas_per_cycle
-    return max(memory / 2, arithmetic + passes * (core.fp16_convert_cycles or 0)) < _GAIN * max(memory, arithmetic)
+    return max(memory / 2, arithmetic + passes * (core.fp16_convert_cycles or 0)) < _GAIN * max(
+        memory, arithmetic
+    )
 
 
 def _pixels(kernel: tirx.PrimFunc) -> int:
     """Return the number of pixels in the kernel's tile: how often it uses each converted weight."""
     sch = Schedule(tvm.IRModule({"main": kernel}))
     blocks = (sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root")))
-    return next((int(block.annotations[TILE][0]) for block in blocks if TILE in block.annotations), 1)
+    return next(
+        (int(block.annotations[TILE][0]) for block in blocks if TILE in block.annotations), 1
+    )
 
 
 @mutator
@@ -163,26 +195,40 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
         if kernel not in self._places:
             return self.visit_expr_post_order(call)
         arguments = [
-            relax.const(as_half(view(one.value)), HALF) if place in self._places[kernel] else self.visit_expr(one)
+            relax.const(as_half(view(one.value)), HALF)
+            if place in self._places[kernel]
+            else self.visit_expr(one)
             for place, one in enumerate(call.args[1].fields)
         ]
         if kernel not in self._made:
             self._made[kernel] = self._converting_first(kernel, call, arguments)
         return relax.Call(self._made[kernel], arguments)
 
-    def _converting_first(self, kernel: GlobalVar, call: Call, arguments: Sequence[relax.Expr]) -> GlobalVar:
-        parameters = [relax.Var(f"argument_{index}", argument.ty) for index, argument in enumerate(arguments)]
+    def _converting_first(
+        self, kernel: GlobalVar, call: Call, arguments: Sequence[relax.Expr]
+    ) -> GlobalVar:
+        parameters = [
+            relax.Var(f"argument_{index}", argument.ty) for index, argument in enumerate(arguments)
+        ]
         fields, given = call.args[1].fields, list(parameters)
         builder = relax.BlockBuilder()
         with builder.function(kernel.name_hint, parameters, attrs={"Primitive": True}):
             with builder.dataflow():
                 for place in self._places[kernel]:
-                    convert = self.builder_.add_func(_converting([int(extent) for extent in fields[place].ty.shape]), _KERNEL)
-                    given[place] = builder.emit(relax.call_tir(convert, [parameters[place]], fields[place].ty))
-                output = builder.emit_output(relax.Call(call.op, [kernel, relax.Tuple(given)], call.attrs, call.ty_args))
+                    convert = self.builder_.add_func(
+                        _converting([int(extent) for extent in fields[place].ty.shape]), _KERNEL
+                    )
+                    given[place] = builder.emit(
+                        relax.call_tir(convert, [parameters[place]], fields[place].ty)
+                    )
+                output = builder.emit_output(
+                    relax.Call(call.op, [kernel, relax.Tuple(given)], call.attrs, call.ty_args)
+                )
             builder.emit_func_output(output)
         function = relax.utils.copy_with_new_vars(builder.get()[kernel.name_hint])
-        return self.builder_.add_func(function.without_attr("global_symbol"), f"{kernel.name_hint}{_AS_HALF}")
+        return self.builder_.add_func(
+            function.without_attr("global_symbol"), f"{kernel.name_hint}{_AS_HALF}"
+        )
 
 
 def _inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -197,7 +243,9 @@ def _inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 def _converting(shape: Sequence[int]) -> tirx.PrimFunc:
     extents = [tirx.const(extent, "int64") for extent in shape]  # as Relax has them
     half = te.placeholder(extents, HALF, "half")
-    made = te.create_prim_func([half, te.compute(extents, lambda *at: half(*at).astype(SINGLE), name=_KERNEL)])
+    made = te.create_prim_func(
+        [half, te.compute(extents, lambda *at: half(*at).astype(SINGLE), name=_KERNEL)]
+    )
     return made.without_attr("global_symbol")  # for it to go when it is in other kernels
 
 
@@ -209,7 +257,11 @@ def stored(module: tvm.IRModule, parameters: Sequence[Array]) -> tuple[tvm.IRMod
     """
     if KEEPS_FP16 not in module["main"].attrs:
         return module, list(parameters)
-    halves = {index: half for index, value in enumerate(parameters) if (half := as_half(value)) is not None}
+    halves = {
+        index: half
+        for index, value in enumerate(parameters)
+        if (half := as_half(value)) is not None
+    }
     if halves:
         module = _with_widening(module, {index: value.shape for index, value in halves.items()})
     return module, [halves.get(index, value) for index, value in enumerate(parameters)]
@@ -220,7 +272,10 @@ def parameters_as_called(module: tvm.IRModule, parameters: Sequence[Array]) -> l
     if not parameters:
         return []
     types = module["main"].params[-1].ty.fields
-    return [value.astype(SINGLE) if _is_widened(value, type_) else value for value, type_ in zip(parameters, types, strict=True)]
+    return [
+        value.astype(SINGLE) if _is_widened(value, type_) else value
+        for value, type_ in zip(parameters, types, strict=True)
+    ]
 
 
 def widening_sites(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[str, str]:
@@ -258,11 +313,26 @@ def _with_widening(module: tvm.IRModule, shapes: dict[int, tuple[int, ...]]) -> 
         made = []
         for index, shape in shapes.items():
             name, size = tvm.ir.StringImm(f"{PREFIX}_{index}"), int(np.prod(shape))
-            half = builder.emit(_runtime("tensor_cache.get", relax.TensorType(list(shape), HALF), name))
-            flat = builder.emit(_runtime("reshape", relax.TensorType([size], HALF), half, relax.ShapeExpr([size])))
+            half = builder.emit(
+                _runtime("tensor_cache.get", relax.TensorType(list(shape), HALF), name)
+            )
+            flat = builder.emit(
+                _runtime("reshape", relax.TensorType([size], HALF), half, relax.ShapeExpr([size]))
+            )
             wide = builder.emit(relax.call_tir(kernel, [flat], relax.TensorType([size], SINGLE)))
-            whole = builder.emit(_runtime("reshape", relax.TensorType(list(shape), SINGLE), wide, relax.ShapeExpr(list(shape))))
-            builder.emit(_runtime("tensor_cache.update", relax.ObjectType(), name, whole, tirx.const(1, "int64")))
+            whole = builder.emit(
+                _runtime(
+                    "reshape",
+                    relax.TensorType(list(shape), SINGLE),
+                    wide,
+                    relax.ShapeExpr(list(shape)),
+                )
+            )
+            builder.emit(
+                _runtime(
+                    "tensor_cache.update", relax.ObjectType(), name, whole, tirx.const(1, "int64")
+                )
+            )
             made.append(whole)
         builder.emit_func_output(relax.Tuple(made))
     return builder.get()
@@ -279,15 +349,21 @@ def _widening() -> tirx.PrimFunc:
     """
     count = te.var("count", "int64")
     half = te.placeholder((count,), HALF, "half")
-    return te.create_prim_func([half, te.compute((count,), lambda i: _widened(half[i]), name=_KERNEL)])
+    return te.create_prim_func(
+        [half, te.compute((count,), lambda i: _widened(half[i]), name=_KERNEL)]
+    )
 
 
 def _widened(half: tirx.Expr) -> tirx.Expr:
     bits = tirx.reinterpret("uint16", half).astype("uint32")
     magnitude, sign = bits & _u32(_MAGNITUDE), (bits & _u32(_SIGN)) << _u32(16)
     normal = (magnitude << _u32(_MORE_DIGITS)) + _u32(_HIGHER_EXPONENT)
-    subnormal = tirx.reinterpret("uint32", magnitude.astype("int32").astype(SINGLE) * tirx.const(_SUBNORMAL_UNIT, SINGLE))
-    return tirx.reinterpret(SINGLE, tirx.Select(magnitude < _u32(_LEAST_NORMAL), subnormal, normal) | sign)
+    subnormal = tirx.reinterpret(
+        "uint32", magnitude.astype("int32").astype(SINGLE) * tirx.const(_SUBNORMAL_UNIT, SINGLE)
+    )
+    return tirx.reinterpret(
+        SINGLE, tirx.Select(magnitude < _u32(_LEAST_NORMAL), subnormal, normal) | sign
+    )
 
 
 def _u32(value: int) -> tirx.Expr:

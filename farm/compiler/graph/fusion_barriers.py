@@ -1,8 +1,8 @@
 """Keep kernels from being fused with a transpose, if the order of its loops would make them slow.
 
-A reshape after a transpose stays a kernel of its own, which costs nothing: the virtual machine turns
-it into a view. A resize before a transpose writes vectors of channels, which would become single
-numbers at transposed places.
+A reshape after a transpose stays a kernel of its own, which costs nothing: the virtual machine
+turns it into a view. A resize before a transpose writes vectors of channels, which would become
+single numbers at transposed places.
 """
 
 from __future__ import annotations
@@ -37,11 +37,18 @@ class Views:
 def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
     """Return the kernels to mark.
 
-    They are transposes of resized images, and reshapes of transposes that a kernel reads which is not
-    element-wise.
+    They are transposes of resized images, and reshapes of transposes that a kernel reads which is
+    not element-wise.
     """
-    calls = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings if _is_kernel(binding)}
-    names = {kernel: block_names(module[kernel]) for kernel in {call.args[0] for call in calls.values()}}
+    calls = {
+        binding.var: binding.value
+        for block in module["main"].body.blocks
+        for binding in block.bindings
+        if _is_kernel(binding)
+    }
+    names = {
+        kernel: block_names(module[kernel]) for kernel in {call.args[0] for call in calls.values()}
+    }
     users: dict[relax.Var, list[relax.Var]] = defaultdict(list)
     turned: set[relax.Var] = set()
     for variable, call in calls.items():
@@ -50,9 +57,15 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             users[argument].append(variable)
         if not more and (name == _TRANSPOSE or (name in _VIEWS and given[0] in turned)):
             turned.add(variable)
-    ending: set[relax.Var] = set()  # views that are not fused with what follows, nor what follows with them
+    ending: set[relax.Var] = (
+        set()
+    )  # views that are not fused with what follows, nor what follows with them
     for variable, call in reversed(calls.items()):
-        after = (user in ending or int(module[calls[user].args[0]].attrs.get(_PATTERN, _OPAQUE)) > _INJECTIVE for user in users[variable])
+        after = (
+            user in ending
+            or int(module[calls[user].args[0]].attrs.get(_PATTERN, _OPAQUE)) > _INJECTIVE
+            for user in users[variable]
+        )
         if variable in turned and names[call.args[0]] != [_TRANSPOSE] and any(after):
             ending.add(variable)
     transposes = (variable for variable in turned if names[calls[variable].args[0]] == [_TRANSPOSE])
@@ -60,7 +73,9 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
     return {calls[variable].args[0] for variable in ending}
 
 
-def _source(calls: dict[relax.Var, Call], variable: relax.Var, names: dict[tvm.ir.GlobalVar, list[str]]) -> list[str]:
+def _source(
+    calls: dict[relax.Var, Call], variable: relax.Var, names: dict[tvm.ir.GlobalVar, list[str]]
+) -> list[str]:
     """Return the block names of the kernel that computes a kernel's first argument.
 
     The list is empty if the argument is an input or a constant.
@@ -71,4 +86,8 @@ def _source(calls: dict[relax.Var, Call], variable: relax.Var, names: dict[tvm.i
 
 def _is_kernel(binding: Any) -> bool:
     value = getattr(binding, "value", None)
-    return isinstance(value, Call) and op_name(value) == "relax.call_tir" and isinstance(value.args[1], relax.Tuple)
+    return (
+        isinstance(value, Call)
+        and op_name(value) == "relax.call_tir"
+        and isinstance(value.args[1], relax.Tuple)
+    )

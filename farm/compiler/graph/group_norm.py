@@ -1,9 +1,9 @@
 """Rewrite group norms as sums over the pixels of each channel, which need no other layout.
 
-ONNX exports a group norm as an instance norm of the tensor reshaped to [N, groups, rest], with scale 1
-and bias 0, and a reshape back (Wu and He, "Group Normalization"; an instance norm is a group norm
-with one channel per group). TVM's lowering of that transposes a channels-last image, reads it four
-times, and adds up one number at a time.
+ONNX exports a group norm as an instance norm of the tensor reshaped to [N, groups, rest], with
+scale 1 and bias 0, and a reshape back (Wu and He, "Group Normalization"; an instance norm is a
+group norm with one channel per group). TVM's lowering of that transposes a channels-last image,
+reads it four times, and adds up one number at a time.
 """
 
 from __future__ import annotations
@@ -37,29 +37,56 @@ class GroupNorms(Rewriter):
         }
 
     def _normalized(self, call: Call) -> relax.Expr | None:
-        centred, root = self.called(call.args[0], "relax.subtract"), self.called(call.args[1], "relax.sqrt")
+        centred, root = (
+            self.called(call.args[0], "relax.subtract"),
+            self.called(call.args[1], "relax.sqrt"),
+        )
         added = None if root is None else self.called(root.args[0], "relax.add")
         if centred is None or added is None:
             return None
-        mean, variance = self.called(centred.args[1], "relax.mean"), self.called(added.args[0], "relax.variance")
+        mean, variance = (
+            self.called(centred.args[1], "relax.mean"),
+            self.called(added.args[0], "relax.variance"),
+        )
         epsilon, groups, shape = constant(added.args[1]), centred.args[0], shape_of(centred.args[0])
-        if mean is None or variance is None or epsilon is None or epsilon.size != 1 or shape is None:
+        if (
+            mean is None
+            or variance is None
+            or epsilon is None
+            or epsilon.size != 1
+            or shape is None
+        ):
             return None
-        if not all(_over_pixels(each, len(shape)) and each.args[0].same_as(groups) for each in (mean, variance)):
+        if not all(
+            _over_pixels(each, len(shape)) and each.args[0].same_as(groups)
+            for each in (mean, variance)
+        ):
             return None
         data = self._images_of(groups, shape)
         if data is None:
             return None
-        return relax.op.reshape(self._of_images(data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)), call.ty.shape)
+        return relax.op.reshape(
+            self._of_images(data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)),
+            call.ty.shape,
+        )
 
     def _images_of(self, groups: relax.Expr, shape: list[Extent]) -> relax.Expr | None:
         """Return the images whose channels form these groups; `groups` if each is one channel."""
         reshaped = self.called(groups, "relax.reshape")
         for data in (groups,) if reshaped is None else (reshaped.args[0], groups):
             image = shape_of(data)
-            if image is None or len(image) not in _IMAGES or any(map(is_open, image[1:])) or not same(image[:1], shape[:1]):
+            if (
+                image is None
+                or len(image) not in _IMAGES
+                or any(map(is_open, image[1:]))
+                or not same(image[:1], shape[:1])
+            ):
                 continue
-            if not is_open(shape[1]) and image[1] % shape[1] == 0 and str(data.ty.dtype) == "float32":
+            if (
+                not is_open(shape[1])
+                and image[1] % shape[1] == 0
+                and str(data.ty.dtype) == "float32"
+            ):
                 return data
         return None
 
@@ -68,10 +95,16 @@ class GroupNorms(Rewriter):
         pixels = list(range(2, len(data.ty.shape.values)))
         mean = self._of_groups(emit(op.mean(data, pixels, keepdims=True)), groups)
         centred = emit(op.subtract(data, mean))
-        squares = self._of_groups(emit(op.mean(emit(op.multiply(centred, centred)), pixels, keepdims=True)), groups)
-        factor = emit(op.divide(relax.const(1.0, "float32"), emit(op.sqrt(emit(op.add(squares, epsilon))))))
+        squares = self._of_groups(
+            emit(op.mean(emit(op.multiply(centred, centred)), pixels, keepdims=True)), groups
+        )
+        factor = emit(
+            op.divide(relax.const(1.0, "float32"), emit(op.sqrt(emit(op.add(squares, epsilon)))))
+        )
         summand = emit(op.negative(emit(op.multiply(mean, factor))))
-        return emit(op.add(emit(op.multiply(data, factor)), summand))  # of data: `centred` need not be stored
+        return emit(
+            op.add(emit(op.multiply(data, factor)), summand)
+        )  # of data: `centred` need not be stored
 
     def _of_groups(self, means: relax.Expr, groups: int) -> relax.Expr:
         """Return the mean of each group for each of its channels; of all channels if one group."""
@@ -83,7 +116,11 @@ class GroupNorms(Rewriter):
             return emit(relax.op.mean(means, [1], keepdims=True))
         apart = emit(relax.op.reshape(means, [count, groups, channels // groups]))
         mean = emit(relax.op.mean(apart, [2], keepdims=True))
-        return emit(relax.op.reshape(emit(relax.op.broadcast_to(mean, [count, groups, channels // groups])), shape))
+        return emit(
+            relax.op.reshape(
+                emit(relax.op.broadcast_to(mean, [count, groups, channels // groups])), shape
+            )
+        )
 
     def _without(self, call: Call, neutral: int) -> relax.Expr | None:
         """Return the other operand if one is the neutral constant and the result has its shape.
@@ -101,7 +138,11 @@ class GroupNorms(Rewriter):
             if 0 < value.ndim < len(shape):
                 axes = (1,) * (len(shape) - value.ndim)
                 full = relax.const(value.reshape(*axes, *value.shape), value.dtype.name)
-                return Call(call.op, [full if argument.same_as(other) else argument for argument in call.args], call.attrs)
+                return Call(
+                    call.op,
+                    [full if argument.same_as(other) else argument for argument in call.args],
+                    call.attrs,
+                )
         return None
 
     def _reshaped_back(self, call: Call) -> relax.Expr | None:
@@ -114,4 +155,8 @@ class GroupNorms(Rewriter):
 def _over_pixels(call: Call, axes: int) -> bool:
     """Return whether a mean or variance reduces all but the first two axes, with keepdims."""
     given = call.attrs.axis
-    return bool(call.attrs.keepdims) and given is not None and [int(axis) % axes for axis in given] == list(range(2, axes))
+    return (
+        bool(call.attrs.keepdims)
+        and given is not None
+        and [int(axis) % axes for axis in given] == list(range(2, axes))
+    )

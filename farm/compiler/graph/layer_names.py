@@ -55,7 +55,9 @@ def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
         table.add(binding)
         if kernel is not None:
             key = keys.next(kernel)
-            if layers := list(dict.fromkeys(table.layers[value] for value in table.met if value in table.layers)):
+            if layers := list(
+                dict.fromkeys(table.layers[value] for value in table.met if value in table.layers)
+            ):
                 found[key] = ", ".join(layers)
     fused["main"] = main.with_attr(ATTRIBUTE, found)
     return fused
@@ -110,7 +112,9 @@ class _Values:
             self.met.append(number)
             return number
         if isinstance(value, GenericConst):
-            return self._number(("constant", value))  # the same object: to compare weights takes time
+            return self._number(
+                ("constant", value)
+            )  # the same object: to compare weights takes time
         return self._number(("other", str(value)))
 
     def _within(self, function: relax.Function, arguments: list[int]) -> int:
@@ -121,4 +125,9 @@ class _Values:
 
 
 def _bindings(function: relax.Function) -> list[Any]:
-    return [binding for block in function.body.blocks for binding in block.bindings if isinstance(binding, relax.VarBinding)]
+    return [
+        binding
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding)
+    ]

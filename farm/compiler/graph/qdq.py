@@ -30,9 +30,18 @@ class QdqRewriter(Rewriter):
     """Rewriter of quantized graphs: reads scales and zero points of quantize and dequantize."""
 
     def numbers(self, call: Call) -> tuple[Array, Array] | None:
-        """Return scale and zero point of a quantize or dequantize; None if they are not constant."""
+        """Return scale and zero point of a quantize or dequantize.
+
+        None if they are not constant.
+        """
         scale, zero = self.value(call.args[1]), self.value(call.args[2])
-        known = scale is not None and zero is not None and scale.dtype == np.float32 and np.isfinite(scale).all() and (scale > 0).all()
+        known = (
+            scale is not None
+            and zero is not None
+            and scale.dtype == np.float32
+            and np.isfinite(scale).all()
+            and (scale > 0).all()
+        )
         return (scale, zero) if known else None  # type: ignore[return-value]
 
     def scale(self, call: Call, dtype: str) -> Scale | None:
@@ -64,12 +73,17 @@ class DequantizeBiases(QdqRewriter):
         if value is None or numbers is None or value.ndim > 1 or str(call.ty.dtype) != "float32":
             return None
         scale, zero = numbers
-        return relax.const(((value.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)).astype(np.float32), "float32")
+        return relax.const(
+            ((value.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)).astype(
+                np.float32
+            ),
+            "float32",
+        )
 
 
 @mutator
 class LowerRemainingQdq(QdqRewriter):
-    """Rewrites the remaining quantize and dequantize as arithmetic, which TVM's layout pass handles."""
+    """Rewrites remaining quantize and dequantize as arithmetic, which TVM's layout pass handles."""
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
@@ -88,7 +102,9 @@ class LowerRemainingQdq(QdqRewriter):
         if str(call.args[0].ty.dtype) not in (*BYTES, "int16", "uint16"):
             return None
         rank = int(call.args[0].ty.ndim)
-        scale, zero = (_along(number.astype(np.float32), int(call.attrs.axis), rank) for number in numbers)
+        scale, zero = (
+            _along(number.astype(np.float32), int(call.attrs.axis), rank) for number in numbers
+        )
         value = self.builder_.emit(relax.op.astype(call.args[0], "float32"))
         if zero.any():
             value = self.builder_.emit(relax.op.subtract(value, relax.const(zero, "float32")))
@@ -96,5 +112,9 @@ class LowerRemainingQdq(QdqRewriter):
 
 
 def _along(value: Array, axis: int, rank: int) -> Array:
-    """Reshape a scalar, or a vector along an axis, so that it broadcasts with a tensor of a rank."""
-    return value.reshape(()) if value.size == 1 else value.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
+    """Reshape a scalar, or a vector along an axis, to broadcast with a tensor of a rank."""
+    return (
+        value.reshape(())
+        if value.size == 1
+        else value.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
+    )

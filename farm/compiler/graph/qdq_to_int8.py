@@ -1,11 +1,13 @@
-"""Compute quantized models in integers: int32 sums and one rescaling between dequantize and quantize.
+"""Compute quantized models in integers.
+
+Int32 sums and one rescaling between dequantize and quantize.
 
     dequantize -> conv2d, matmul, mean, average pool, add, multiply, concat, clamp -> quantize
 
-All quantizers' models have this one form (QDQ) here. Convolutions and products with constant weights
-become int8 ones with int32 sums, zero points and biases become a constant that is added to the sums,
-and clamps become the bounds of the result. If a result is not quantized again, the sums become
-float32. All other operators in between stay float32.
+All quantizers' models have this one form (QDQ) here. Convolutions and products with constant
+weights become int8 ones with int32 sums, zero points and biases become a constant that is added to
+the sums, and clamps become the bounds of the result. If a result is not quantized again, the sums
+become float32. All other operators in between stay float32.
 """
 
 from __future__ import annotations
@@ -22,22 +24,39 @@ from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph import requantize
 from farm.compiler.graph.constant_folding import FoldConstants
-from farm.compiler.graph.qdq import DEQUANTIZE, QUANTIZE, DequantizeBiases, LowerRemainingQdq, QdqRewriter, is_quantized
+from farm.compiler.graph.qdq import (
+    DEQUANTIZE,
+    QUANTIZE,
+    DequantizeBiases,
+    LowerRemainingQdq,
+    QdqRewriter,
+    is_quantized,
+)
 from farm.compiler.graph.requantize import BYTES, MOST_PRODUCTS, Quantized, Scale, Sums
 from farm.compiler.ir.relax_rewriter import Rule, op_name, rewriting
 
 Array = np.ndarray[Any, Any]
 _MOVES = (  # they take a tensor of any type, and give elements of it
-    *("relax.reshape", "relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.strided_slice"),
+    *(
+        "relax.reshape",
+        "relax.permute_dims",
+        "relax.flatten",
+        "relax.squeeze",
+        "relax.expand_dims",
+        "relax.strided_slice",
+    ),
     *("relax.nn.max_pool2d", "relax.broadcast_to"),
 )
 
-_KERNELS = {"NCHW": ("OIHW",), "NHWC": ("HWIO", "HWOI")}  # layouts of weights, by the data's; the first is what they become
+_KERNELS = {
+    "NCHW": ("OIHW",),
+    "NHWC": ("HWIO", "HWOI"),
+}  # layouts of weights, by the data's; the first is what they become
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Integers")
 class Integers:
-    """Rewrites quantized operators in integers, and the remaining quantize and dequantize as arithmetic."""
+    """Rewrites quantized operators in integers, remaining quantize and dequantize as arithmetic."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the module after this pass."""
@@ -46,8 +65,16 @@ class Integers:
         transform = relax.transform
         stages = [
             one
-            for name, rewriter in (("Biases", DequantizeBiases), ("Sums", _Folder), ("Rest", LowerRemainingQdq))
-            for one in (rewriting(f"farm.{name}", rewriter), FoldConstants(), transform.DeadCodeElimination())
+            for name, rewriter in (
+                ("Biases", DequantizeBiases),
+                ("Sums", _Folder),
+                ("Rest", LowerRemainingQdq),
+            )
+            for one in (
+                rewriting(f"farm.{name}", rewriter),
+                FoldConstants(),
+                transform.DeadCodeElimination(),
+            )
         ]
         return tvm.transform.Sequential(stages)(module)
 
@@ -58,7 +85,9 @@ class _Folder(QdqRewriter):
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._sums: dict[relax.Expr, Sums] = {}  # by the sums as float32, before they are multiplied
+        self._sums: dict[
+            relax.Expr, Sums
+        ] = {}  # by the sums as float32, before they are multiplied
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
@@ -73,24 +102,57 @@ class _Folder(QdqRewriter):
         }
 
     def _convolution(self, call: Call) -> relax.Expr | None:
-        given, data, layout, kernel = call.attrs, self.quantized(call.args[0]), call.attrs.data_layout, call.attrs.kernel_layout
-        weight = self._weight(call.args[1], kernel.index("O")) if kernel in _KERNELS.get(layout, ()) else None
-        if data is None or weight is None or given.out_layout not in ("", layout) or str(call.ty.dtype) != "float32":
+        given, data, layout, kernel = (
+            call.attrs,
+            self.quantized(call.args[0]),
+            call.attrs.data_layout,
+            call.attrs.kernel_layout,
+        )
+        weight = (
+            self._weight(call.args[1], kernel.index("O"))
+            if kernel in _KERNELS.get(layout, ())
+            else None
+        )
+        if (
+            data is None
+            or weight is None
+            or given.out_layout not in ("", layout)
+            or str(call.ty.dtype) != "float32"
+        ):
             return None
         values, scale = weight
-        value, padding, zero = data.value, [int(extent) for extent in given.padding], data.scale.zero
+        value, padding, zero = (
+            data.value,
+            [int(extent) for extent in given.padding],
+            data.scale.zero,
+        )
         if zero and any(padding):
             around = {"H": padding[::2], "W": padding[1::2]}
             widths = [width for axis in layout for width in around.get(axis, (0, 0))]
-            value, padding = self.builder_.emit(relax.op.nn.pad(value, widths, "constant", zero)), [0] * 4
+            value, padding = (
+                self.builder_.emit(relax.op.nn.pad(value, widths, "constant", zero)),
+                [0] * 4,
+            )
         usual = _KERNELS[layout][0]
         values = np.ascontiguousarray(values.transpose([kernel.index(axis) for axis in usual]))
         sums = relax.op.nn.conv2d(
-            value, relax.const(values, "int8"), given.strides, padding, given.dilation, given.groups, layout, usual, out_dtype="int32"
+            value,
+            relax.const(values, "int8"),
+            given.strides,
+            padding,
+            given.dilation,
+            given.groups,
+            layout,
+            usual,
+            out_dtype="int32",
         )
-        offset = -zero * values.astype(np.int64).sum(tuple(place for place, axis in enumerate(usual) if axis != "O"))
+        offset = -zero * values.astype(np.int64).sum(
+            tuple(place for place, axis in enumerate(usual) if axis != "O")
+        )
         channels = [-1 if axis == "C" else 1 for axis in layout]
-        return self._noted(sums, offset.reshape(channels), data.scale.scale * scale.reshape(channels))
+        return self._noted(
+            sums, offset.reshape(channels), data.scale.scale * scale.reshape(channels)
+        )
 
     def _product(self, call: Call) -> relax.Expr | None:
         data, weight = self.quantized(call.args[0]), self._weight(call.args[1], 1)
@@ -98,7 +160,11 @@ class _Folder(QdqRewriter):
             return None
         values, scale = weight
         sums = relax.op.matmul(data.value, relax.const(values, "int8"), out_dtype="int32")
-        return self._noted(sums, -data.scale.zero * values.astype(np.int64).sum(0), data.scale.scale * scale.reshape(-1))
+        return self._noted(
+            sums,
+            -data.scale.zero * values.astype(np.int64).sum(0),
+            data.scale.scale * scale.reshape(-1),
+        )
 
     def _weight(self, expression: relax.Expr, axis: int) -> tuple[Array, Array] | None:
         """Return a constant weight as int8 and its scales: one, or one per index of the axis.
@@ -108,7 +174,13 @@ class _Folder(QdqRewriter):
         call = self.called(expression, DEQUANTIZE)
         values = self.value(call.args[0]) if call is not None else None
         numbers = self.numbers(call) if values is not None else None
-        if call is None or values is None or numbers is None or str(values.dtype) not in BYTES or values.ndim < 2:
+        if (
+            call is None
+            or values is None
+            or numbers is None
+            or str(values.dtype) not in BYTES
+            or values.ndim < 2
+        ):
             return None
         scale, zero = numbers[0].astype(np.float64), numbers[1].astype(np.int64)
         if values.dtype == np.uint8:
@@ -119,26 +191,44 @@ class _Folder(QdqRewriter):
 
     def _mean(self, call: Call) -> relax.Expr | None:
         axes = call.attrs.axis
-        return None if axes is None else self._averaged(call, [int(axis) for axis in axes], bool(call.attrs.keepdims))
+        return (
+            None
+            if axes is None
+            else self._averaged(call, [int(axis) for axis in axes], bool(call.attrs.keepdims))
+        )
 
     def _global_pool(self, call: Call) -> relax.Expr | None:
-        one = call.attrs.layout == "NCHW" and [int(extent) for extent in call.attrs.output_size or ()] == [1, 1]
+        one = call.attrs.layout == "NCHW" and [
+            int(extent) for extent in call.attrs.output_size or ()
+        ] == [1, 1]
         return self._averaged(call, [2, 3], True) if one else None
 
     def _averaged(self, call: Call, axes: list[int], keep: bool) -> relax.Expr | None:
         data, shape = self.quantized(call.args[0]), getattr(call.args[0].ty, "shape", None)
-        if data is None or shape is None or not all(isinstance(shape[axis], tvm.tirx.IntImm) for axis in axes):
+        if (
+            data is None
+            or shape is None
+            or not all(isinstance(shape[axis], tvm.tirx.IntImm) for axis in axes)
+        ):
             return None
         count = int(np.prod([int(shape[axis]) for axis in axes]))
         if count >= MOST_PRODUCTS:
             return None
         wide = self.builder_.emit(relax.op.astype(data.value, "int32"))
         return self._noted(
-            relax.op.sum(wide, axes, keep), np.asarray(-count * data.scale.zero), np.asarray(data.scale.scale / count, np.float64)
+            relax.op.sum(wide, axes, keep),
+            np.asarray(-count * data.scale.zero),
+            np.asarray(data.scale.scale / count, np.float64),
         )
 
     def _noted(self, sums: relax.Expr, offset: Array, factor: Array) -> relax.Expr:
-        return self._real(Sums(self.builder_.emit(sums), np.asarray(offset, np.int32), np.asarray(factor, np.float64)))
+        return self._real(
+            Sums(
+                self.builder_.emit(sums),
+                np.asarray(offset, np.int32),
+                np.asarray(factor, np.float64),
+            )
+        )
 
     def _real(self, sums: Sums) -> relax.Expr:
         result = requantize.dequantize_sums(self.builder_, sums)
@@ -152,10 +242,22 @@ class _Folder(QdqRewriter):
     def _bias(self, call: Call) -> relax.Expr | None:
         for one, other in (call.args, reversed(call.args)):
             sums, summand = self._sums_of(one), self.value(other)
-            if sums is None or summand is None or summand.dtype != np.float32 or not np.isfinite(summand).all():
+            if (
+                sums is None
+                or summand is None
+                or summand.dtype != np.float32
+                or not np.isfinite(summand).all()
+            ):
                 continue
-            by_channel = np.broadcast_shapes(summand.shape, sums.offset.shape) in (sums.offset.shape, summand.shape)
-            if by_channel and summand.size in (1, sums.offset.size) and (total := sums.plus(summand.astype(np.float64))) is not None:
+            by_channel = np.broadcast_shapes(summand.shape, sums.offset.shape) in (
+                sums.offset.shape,
+                summand.shape,
+            )
+            if (
+                by_channel
+                and summand.size in (1, sums.offset.size)
+                and (total := sums.plus(summand.astype(np.float64))) is not None
+            ):
                 return self._real(total)
         return None
 
@@ -173,18 +275,31 @@ class _Folder(QdqRewriter):
         before = int(inner.attrs.axis) % values.ndim
         axis: int | None = None
         if call.op.name == "relax.permute_dims":
-            axes = [*range(values.ndim)][::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+            axes = (
+                [*range(values.ndim)][::-1]
+                if call.attrs.axes is None
+                else [int(axis) for axis in call.attrs.axes]
+            )
             values, axis = values.transpose(axes), axes.index(before)
         elif call.op.name == "relax.reshape" and isinstance(call.ty.shape, relax.ShapeExpr):
             shape = [int(extent) for extent in call.ty.shape]
             values, axis = values.reshape(shape), _same_axis(values.shape, shape, before)
         if axis is None:
             return None
-        return relax.op.dequantize(relax.const(np.ascontiguousarray(values), str(values.dtype)), inner.args[1], inner.args[2], axis)
+        return relax.op.dequantize(
+            relax.const(np.ascontiguousarray(values), str(values.dtype)),
+            inner.args[1],
+            inner.args[2],
+            axis,
+        )
 
     def _quantize(self, call: Call) -> relax.Expr | None:
         to = self.scale(call, str(call.ty.dtype))
-        return None if to is None or str(call.args[0].ty.dtype) != "float32" else self._as(call.args[0], to)
+        return (
+            None
+            if to is None or str(call.args[0].ty.dtype) != "float32"
+            else self._as(call.args[0], to)
+        )
 
     def _as(self, expression: relax.Expr, to: Scale) -> relax.Expr:
         """Return a float32 tensor as integers of a scale, computed from integers if possible."""
@@ -201,12 +316,26 @@ class _Folder(QdqRewriter):
             if left is not None and right is not None:
                 if name == "relax.multiply":
                     return requantize.requantize_product(self.builder_, left, right, *arguments)
-                return requantize.requantize_terms(self.builder_, [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)], *arguments)
-        if call is not None and name == "relax.nn.avg_pool2d" and (data := self.quantized(call.args[0])) is not None:
+                return requantize.requantize_terms(
+                    self.builder_,
+                    [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)],
+                    *arguments,
+                )
+        if (
+            call is not None
+            and name == "relax.nn.avg_pool2d"
+            and (data := self.quantized(call.args[0])) is not None
+        ):
             # Sums of whole numbers are exact in float32.
-            pooled = self.builder_.emit(_with_data(call, requantize.without_zero_point(self.builder_, data)))
+            pooled = self.builder_.emit(
+                _with_data(call, requantize.without_zero_point(self.builder_, data))
+            )
             return requantize.requantize_scaled(self.builder_, pooled, data.scale.scale, *arguments)
-        if (low, high) == (-np.inf, np.inf) and call is not None and name in (*_MOVES, "relax.concat"):
+        if (
+            (low, high) == (-np.inf, np.inf)
+            and call is not None
+            and name in (*_MOVES, "relax.concat")
+        ):
             return self._moved(call, to)
         return requantize.quantize_real(self.builder_, expression, to)
 
@@ -253,7 +382,11 @@ class _Folder(QdqRewriter):
 def _same_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
     """Return the index of an axis after a reshape; None if the reshape splits or merges it."""
     in_front = math.prod(before[:axis])
-    places = [place for place, extent in enumerate(after) if extent == before[axis] and math.prod(after[:place]) == in_front]
+    places = [
+        place
+        for place, extent in enumerate(after)
+        if extent == before[axis] and math.prod(after[:place]) == in_front
+    ]
     return places[0] if places else None
 
 
@@ -262,4 +395,6 @@ def _with_data(call: Call, data: relax.Expr) -> Call:
 
 
 def _dequantized(value: relax.Expr, scale: Scale) -> relax.Expr:
-    return relax.op.dequantize(value, relax.const(scale.scale, "float32"), relax.const(scale.zero, scale.dtype))
+    return relax.op.dequantize(
+        value, relax.const(scale.scale, "float32"), relax.const(scale.zero, scale.dtype)
+    )

@@ -43,7 +43,9 @@ class Scale:
         """Return the integers that bound a tensor which was clamped to [low, high]."""
         first, last = self.limits
         return tuple(  # type: ignore[return-value]
-            int(np.clip(np.rint(bound / self.scale) + self.zero, first, last)) if np.isfinite(bound) else limit
+            int(np.clip(np.rint(bound / self.scale) + self.zero, first, last))
+            if np.isfinite(bound)
+            else limit
             for bound, limit in ((low, first), (high, last))
         )
 
@@ -68,12 +70,18 @@ class Sums:
     factor: Array
 
     def plus(self, summand: Array) -> Sums | None:
-        """Add a constant, rounded to a whole number of steps; return None if it is too large for that.
+        """Add a constant, rounded to a whole number of steps.
+
+        Return None if it is too large for that.
 
         The error is at most half a step; a step of the result has thousands of these steps.
         """
         steps = np.rint(summand / self.factor) + self.offset
-        return Sums(self.value, steps.astype(np.int32), self.factor) if (np.abs(steps) < _LARGEST / 2).all() else None
+        return (
+            Sums(self.value, steps.astype(np.int32), self.factor)
+            if (np.abs(steps) < _LARGEST / 2).all()
+            else None
+        )
 
 
 def dequantize_sums(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
@@ -81,19 +89,28 @@ def dequantize_sums(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
     return relax.op.multiply(_whole(builder, sums), _floats(sums.factor))
 
 
-def requantize_sums(builder: relax.BlockBuilder, sums: Sums, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_sums(
+    builder: relax.BlockBuilder, sums: Sums, to: Scale, low: float, high: float
+) -> relax.Expr:
     """Return sums as integers of another scale, clamped to [low, high]."""
     steps = builder.emit(relax.op.multiply(_whole(builder, sums), _floats(sums.factor / to.scale)))
     return round_and_clamp(builder, steps, to, low, high)
 
 
 def requantize_terms(
-    builder: relax.BlockBuilder, terms: Sequence[tuple[Quantized, float]], to: Scale, low: float, high: float
+    builder: relax.BlockBuilder,
+    terms: Sequence[tuple[Quantized, float]],
+    to: Scale,
+    low: float,
+    high: float,
 ) -> relax.Expr:
-    """Return the sum of one or two quantized tensors, each times a sign, as integers of another scale."""
+    """Return the signed sum of one or two quantized tensors as integers of another scale."""
     products = [
         builder.emit(
-            relax.op.multiply(without_zero_point(builder, one), relax.const(round_mantissa(sign * one.scale.scale / to.scale), "float32"))
+            relax.op.multiply(
+                without_zero_point(builder, one),
+                relax.const(round_mantissa(sign * one.scale.scale / to.scale), "float32"),
+            )
         )
         for one, sign in terms
     ]
@@ -101,18 +118,42 @@ def requantize_terms(
     return round_and_clamp(builder, total, to, low, high)
 
 
-def requantize_product(builder: relax.BlockBuilder, left: Quantized, right: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_product(
+    builder: relax.BlockBuilder,
+    left: Quantized,
+    right: Quantized,
+    to: Scale,
+    low: float,
+    high: float,
+) -> relax.Expr:
     """Multiply two quantized tensors elementwise. Only the last factor rounds."""
-    product = builder.emit(relax.op.multiply(without_zero_point(builder, left), without_zero_point(builder, right)))
+    product = builder.emit(
+        relax.op.multiply(without_zero_point(builder, left), without_zero_point(builder, right))
+    )
     return requantize_scaled(builder, product, left.scale.scale * right.scale.scale, to, low, high)
 
 
-def requantize_scaled(builder: relax.BlockBuilder, whole: relax.Expr, factor: float, to: Scale, low: float, high: float) -> relax.Expr:
+def requantize_scaled(
+    builder: relax.BlockBuilder,
+    whole: relax.Expr,
+    factor: float,
+    to: Scale,
+    low: float,
+    high: float,
+) -> relax.Expr:
     """Return numbers times a factor as integers of a scale, clamped to [low, high]."""
-    return round_and_clamp(builder, builder.emit(relax.op.multiply(whole, relax.const(factor / to.scale, "float32"))), to, low, high)
+    return round_and_clamp(
+        builder,
+        builder.emit(relax.op.multiply(whole, relax.const(factor / to.scale, "float32"))),
+        to,
+        low,
+        high,
+    )
 
 
-def round_and_clamp(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float) -> relax.Expr:
+def round_and_clamp(
+    builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float
+) -> relax.Expr:
     """Round numbers, in steps of a scale, to integers of that scale, clamped to [low, high]."""
     first, last = (relax.const(float(bound), "float32") for bound in to.bounds(low, high))
     value = _with_zero(builder, builder.emit(relax.op.round(steps)), to)
@@ -121,15 +162,28 @@ def round_and_clamp(builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, l
 
 
 def quantize_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
-    """Quantize float32 numbers. The result for NaN is undefined, because no integer represents it."""
-    return round_and_clamp(builder, builder.emit(relax.op.divide(value, relax.const(to.scale, "float32"))), to, -np.inf, np.inf)
+    """Quantize float32 numbers.
+
+    The result for NaN is undefined, because no integer represents it.
+    """
+    return round_and_clamp(
+        builder,
+        builder.emit(relax.op.divide(value, relax.const(to.scale, "float32"))),
+        to,
+        -np.inf,
+        np.inf,
+    )
 
 
 def without_zero_point(builder: relax.BlockBuilder, quantized: Quantized) -> relax.Expr:
     """Return q - zero as float32, which is exact."""
     value = builder.emit(relax.op.astype(quantized.value, "float32"))
     zero = quantized.scale.zero
-    return builder.emit(relax.op.subtract(value, relax.const(float(zero), "float32"))) if zero else value
+    return (
+        builder.emit(relax.op.subtract(value, relax.const(float(zero), "float32")))
+        if zero
+        else value
+    )
 
 
 def round_mantissa(factor: float) -> float:
@@ -146,7 +200,11 @@ def _whole(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
 
 
 def _with_zero(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
-    return builder.emit(relax.op.add(value, relax.const(float(to.zero), "float32"))) if to.zero else value
+    return (
+        builder.emit(relax.op.add(value, relax.const(float(to.zero), "float32")))
+        if to.zero
+        else value
+    )
 
 
 def _floats(factor: Array) -> relax.Expr:

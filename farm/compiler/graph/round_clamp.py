@@ -1,10 +1,10 @@
 """Round to integers within bounds in few instructions, with the same result on all CPUs.
 
 Quantized models do this after each operator. The pattern is minimum(high, maximum(low, round(x) +
-zero)), with or without a cast to an integer. Integer bounds can be applied first. The bounded value is
-small and is rounded, half to even, by adding 1.5 * 2^23: float32 holds only integers there. On CPUs
-with FMA, LLVM would contract that addition with a multiplication before it, and round once instead of
-twice; the bounds in between prevent that.
+zero)), with or without a cast to an integer. Integer bounds can be applied first. The bounded value
+is small and is rounded, half to even, by adding 1.5 * 2^23: float32 holds only integers there. On
+CPUs with FMA, LLVM would contract that addition with a multiplication before it, and round once
+instead of twice; the bounds in between prevent that.
 """
 
 from __future__ import annotations
@@ -30,19 +30,25 @@ _BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 Expr = Any
 
 
-def rounded(core: CpuModel, low: float, high: float, zero: float, dtype: str, data: te.Tensor) -> te.Tensor:
+def rounded(
+    core: CpuModel, low: float, high: float, zero: float, dtype: str, data: te.Tensor
+) -> te.Tensor:
     """Return round(x) + zero within integer bounds.
 
     The result is float32, or an 8-bit integer whose range contains the bounds.
     """
 
     def value(*at: te.Var) -> Expr:
-        within = _extremum(core, "minimum", high - zero, _extremum(core, "maximum", low - zero, data[at]))
+        within = _extremum(
+            core, "minimum", high - zero, _extremum(core, "maximum", low - zero, data[at])
+        )
         shifted = within + tirx.const(_MAGIC, "float32")
         if dtype == "float32":
             whole = shifted - tirx.const(_MAGIC, "float32")
             return whole + tirx.const(zero, "float32") if zero else whole
-        bits = tirx.reinterpret("int32", shifted)  # the last byte of the sum's bits is that of the number
+        bits = tirx.reinterpret(
+            "int32", shifted
+        )  # the last byte of the sum's bits is that of the number
         return tirx.Cast(dtype, bits + tirx.const(int(zero), "int32") if zero else bits)
 
     return te.compute(data.shape, value, name="rounded")
@@ -70,11 +76,22 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
 
     def _note(self, node: Any) -> None:
         if isinstance(node, relax.SeqExpr):
-            self._given.update({one.var: one.value for block in node.blocks for one in block.bindings if isinstance(one, relax.VarBinding)})
+            self._given.update(
+                {
+                    one.var: one.value
+                    for block in node.blocks
+                    for one in block.bindings
+                    if isinstance(one, relax.VarBinding)
+                }
+            )
 
     def visit_call_(self, call: Call) -> relax.Expr:
         dtype = str(getattr(call.ty, "dtype", ""))
-        bounded = self._bound(call.args[0]) if op_name(call) == "relax.astype" and dtype in BYTES else call
+        bounded = (
+            self._bound(call.args[0])
+            if op_name(call) == "relax.astype" and dtype in BYTES
+            else call
+        )
         found = self._rounded(bounded) if dtype in ("float32", *BYTES) else None
         if found is None or (dtype in BYTES and not _fits(found, dtype)):
             return super().visit_call_(call)
@@ -91,11 +108,15 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         source, zero = self._with_number(lower[0], "relax.add") or (lower[0], 0.0)
         source = self._bound(source)
         numbers = (lower[1], upper[1], zero)
-        if op_name(source) != "relax.round" or not all(number.is_integer() and abs(number) < _LIMIT / 2 for number in numbers):
+        if op_name(source) != "relax.round" or not all(
+            number.is_integer() and abs(number) < _LIMIT / 2 for number in numbers
+        ):
             return None
         return source.args[0], *numbers
 
-    def _with_number(self, expression: relax.Expr, operator: str) -> tuple[relax.Expr, float] | None:
+    def _with_number(
+        self, expression: relax.Expr, operator: str
+    ) -> tuple[relax.Expr, float] | None:
         """Match an operator on a tensor and a number: return both, or None."""
         call = self._bound(expression)
         if op_name(call) != operator or str(call.ty.dtype) != "float32":
@@ -107,7 +128,11 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         return None
 
     def _bound(self, expression: relax.Expr) -> relax.Expr:
-        return self._given.get(expression, expression) if isinstance(expression, relax.Var) else expression
+        return (
+            self._given.get(expression, expression)
+            if isinstance(expression, relax.Var)
+            else expression
+        )
 
 
 def _fits(found: tuple[relax.Expr, float, float, float], dtype: str) -> bool:

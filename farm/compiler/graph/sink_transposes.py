@@ -39,9 +39,17 @@ class TransposeSinker(Rewriter):
 
     def _shuffle(self, call: Call) -> relax.Expr | None:
         turned = self.called(call.args[0], "relax.permute_dims")
-        grouped = self.called(turned.args[0], "relax.reshape") if turned is not None and axes_of(turned) == _SHUFFLED else None
+        grouped = (
+            self.called(turned.args[0], "relax.reshape")
+            if turned is not None and axes_of(turned) == _SHUFFLED
+            else None
+        )
         source = None if grouped is None else self._last(grouped.args[0])
-        shapes = [shape for one in (source, grouped, call) if one is not None and (shape := shape_of(one)) is not None]
+        shapes = [
+            shape
+            for one in (source, grouped, call)
+            if one is not None and (shape := shape_of(one)) is not None
+        ]
         if len(shapes) < 3:
             return None
         (count, height, width, channels), (_, groups, each, *image), result = shapes
@@ -57,7 +65,9 @@ class TransposeSinker(Rewriter):
         if source is None:
             return None
         axes, *bounds = ([int(number.value) for number in argument] for argument in call.args[1:])
-        return self._first(relax.op.strided_slice(source, [_last_axis(axis) for axis in axes], *bounds))
+        return self._first(
+            relax.op.strided_slice(source, [_last_axis(axis) for axis in axes], *bounds)
+        )
 
     def _pad(self, call: Call) -> relax.Expr | None:
         source = self._last(call.args[0])
@@ -65,7 +75,9 @@ class TransposeSinker(Rewriter):
             return None
         widths = [int(width) for width in call.attrs.pad_width]
         turned = [width for axis in NHWC for width in widths[2 * axis : 2 * axis + 2]]
-        return self._first(relax.op.nn.pad(source, turned, call.attrs.pad_mode, call.attrs.pad_value))
+        return self._first(
+            relax.op.nn.pad(source, turned, call.attrs.pad_mode, call.attrs.pad_value)
+        )
 
     def _concat(self, call: Call) -> relax.Expr | None:
         parts = self.bound(call.args[0])
@@ -78,8 +90,15 @@ class TransposeSinker(Rewriter):
 
     def _elementwise(self, call: Call) -> relax.Expr | None:
         tensors = [isinstance(argument.ty, relax.TensorType) for argument in call.args]
-        sources = [self._last(argument) if tensor else argument for argument, tensor in zip(call.args, tensors, strict=True)]
-        return None if any(source is None for source in sources) else self._first(Call(call.op, sources, call.attrs))
+        sources = [
+            self._last(argument) if tensor else argument
+            for argument, tensor in zip(call.args, tensors, strict=True)
+        ]
+        return (
+            None
+            if any(source is None for source in sources)
+            else self._first(Call(call.op, sources, call.attrs))
+        )
 
     def _first(self, expression: relax.Expr) -> relax.Expr:
         return relax.op.permute_dims(self.builder_.emit(expression), NCHW)

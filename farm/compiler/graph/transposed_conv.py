@@ -31,7 +31,9 @@ from farm.compiler.ir.dynamic_extents import is_open
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriting, shape_of
 from farm.types.layers import layer_of
 
-INTERLEAVED = "interleaved"  # the block that puts phases where they belong, named as its kernel and rule
+INTERLEAVED = (
+    "interleaved"  # the block that puts phases where they belong, named as its kernel and rule
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -78,26 +80,41 @@ class TransposedAxis:
         return (at + self.crop) % self.phases, (at + self.crop) // self.phases
 
 
-def phases_separately(kernel: int, stride: int, dilation: int, padding: int, extent: int) -> TransposedAxis:
+def phases_separately(
+    kernel: int, stride: int, dilation: int, padding: int, extent: int
+) -> TransposedAxis:
     """Return the axis with each phase computed separately."""
     parts = []
     for phase in range(stride):
-        rows = [row for row in reversed(range(kernel)) if (phase + padding - row * dilation) % stride == 0]
+        rows = [
+            row
+            for row in reversed(range(kernel))
+            if (phase + padding - row * dilation) % stride == 0
+        ]
         first = (phase + padding - rows[0] * dilation) // stride if rows else 0
         parts.append(PhaseGroup((tuple(rows) or (kernel,),), first))
-    return TransposedAxis(tuple(parts), -(-extent // stride), dilation // math.gcd(dilation, stride), 0, extent)
+    return TransposedAxis(
+        tuple(parts), -(-extent // stride), dilation // math.gcd(dilation, stride), 0, extent
+    )
 
 
 def phases_as_channels(kernel: int, stride: int, padding: int, extent: int) -> TransposedAxis:
-    """Return the axis with all phases as channels of one convolution. The kernel must not be dilated."""
+    """Return the axis with all phases as channels of one convolution.
+
+    The kernel must not be dilated.
+    """
     taps, skipped = -(-kernel // stride), padding // stride
     rows = [[phase + tap * stride for tap in reversed(range(taps))] for phase in range(stride)]
     phases = tuple(tuple(min(row, kernel) for row in each) for each in rows)
     count = (padding + extent - 1) // stride + 1 - skipped
-    return TransposedAxis((PhaseGroup(phases, skipped - taps + 1),), count, 1, padding % stride, extent)
+    return TransposedAxis(
+        (PhaseGroup(phases, skipped - taps + 1),), count, 1, padding % stride, extent
+    )
 
 
-def best(given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int) -> tuple[TransposedAxis, TransposedAxis]:
+def best(
+    given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int
+) -> tuple[TransposedAxis, TransposedAxis]:
     """Return the two axes of a transposed convolution whose result is [H, W, C].
 
     They need the fewest vectors of products and, among those, the fewest convolutions.
@@ -105,14 +122,18 @@ def best(given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int) -
     *image, channels = result
     ways: list[list[TransposedAxis]] = []
     for axis in (0, 1):
-        stride, dilation, padding = (int(values[axis]) for values in (given.strides, given.dilation, given.padding))
+        stride, dilation, padding = (
+            int(values[axis]) for values in (given.strides, given.dilation, given.padding)
+        )
         ways.append([phases_separately(kernel[axis], stride, dilation, padding, image[axis])])
         if dilation == 1 < stride and int(given.groups) == 1:
             ways[axis].append(phases_as_channels(kernel[axis], stride, padding, image[axis]))
 
     def cost(axes: tuple[TransposedAxis, ...]) -> tuple[int, int]:
         side_by_side = channels * math.prod(len(axis.parts[0].phases) for axis in axes)
-        return math.prod(axis.products for axis in axes) * -(-side_by_side // lanes), math.prod(len(axis.parts) for axis in axes)
+        return math.prod(axis.products for axis in axes) * -(-side_by_side // lanes), math.prod(
+            len(axis.parts) for axis in axes
+        )
 
     high, wide = min(product(*ways), key=cost)
     return high, wide
@@ -134,7 +155,9 @@ def channels_first(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
         return loops
     data = builder.emit(relax.op.permute_dims(call.args[0], NCHW))
     geometry = given.strides, given.padding, given.output_padding, given.dilation, given.groups
-    result = relax.op.nn.conv2d_transpose(data, call.args[1], *geometry, "NCHW", given.kernel_layout)
+    result = relax.op.nn.conv2d_transpose(
+        data, call.args[1], *geometry, "NCHW", given.kernel_layout
+    )
     return relax.op.permute_dims(builder.emit(result), NHWC)
 
 
@@ -152,71 +175,130 @@ class _Phases(Rewriter):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Remember the layer's name of the binding that is rewritten next."""
-        self._layer = binding.var.name if layer_of(binding.var.name) else self._layers.get(binding.var, "")
+        self._layer = (
+            binding.var.name if layer_of(binding.var.name) else self._layers.get(binding.var, "")
+        )
         super().visit_var_binding_(binding)
 
     def _transposed(self, call: Call) -> relax.Expr | None:
-        given, weight, data, shape = call.attrs, constant(call.args[1]), shape_of(call.args[0]), shape_of(call)
-        if (given.data_layout, given.kernel_layout) != ("NHWC", "IOHW") or given.out_layout not in ("", "NHWC"):
+        given, weight, data, shape = (
+            call.attrs,
+            constant(call.args[1]),
+            shape_of(call.args[0]),
+            shape_of(call),
+        )
+        if (given.data_layout, given.kernel_layout) != ("NHWC", "IOHW") or given.out_layout not in (
+            "",
+            "NHWC",
+        ):
             return None
-        if weight is None or data is None or shape is None or any(map(is_open, (*data[1:], *shape[1:]))):
+        if (
+            weight is None
+            or data is None
+            or shape is None
+            or any(map(is_open, (*data[1:], *shape[1:])))
+        ):
             return None
         groups, result = int(given.groups), [int(extent) for extent in shape[1:]]
         axes = best(given, weight.shape[2:], result, self._lanes)
-        kernel = np.pad(weight, [(0, 0), (0, 0), (0, 1), (0, 1)])  # with the row and the column of zeros
+        kernel = np.pad(
+            weight, [(0, 0), (0, 0), (0, 1), (0, 1)]
+        )  # with the row and the column of zeros
         parts = []
         for high, wide in product(axes[0].parts, axes[1].parts):
-            windows = [window(axis, part, int(size)) for axis, part, size in zip(axes, (high, wide), data[1:3], strict=True)]
+            windows = [
+                window(axis, part, int(size))
+                for axis, part, size in zip(axes, (high, wide), data[1:3], strict=True)
+            ]
             if any(begin >= end for begin, end, _, _ in windows):
                 return None  # a phase that meets no input
-            parts.append(self._part(call, windows, sub_kernel(kernel, high, wide, groups), [axis.step for axis in axes]))
+            parts.append(
+                self._part(
+                    call,
+                    windows,
+                    sub_kernel(kernel, high, wide, groups),
+                    [axis.step for axis in axes],
+                )
+            )
         if all(axis.phases == 1 for axis in axes):
             return parts[0]
-        return self.builder_.call_te(partial(interleaved, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED)
+        return self.builder_.call_te(
+            partial(interleaved, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED
+        )
 
-    def _part(self, call: Call, windows: list[tuple[int, int, int, int]], kernel: Array, step: list[int]) -> relax.Var:
+    def _part(
+        self, call: Call, windows: list[tuple[int, int, int, int]], kernel: Array, step: list[int]
+    ) -> relax.Var:
         """Return one convolution of the part of the image that its windows cover.
 
-        `windows` has, for each axis, where the part begins and ends, and its padding before and after.
+        `windows` has, for each axis, where the part begins and ends, and its padding before and
+        after.
         """
         data, emit = call.args[0], partial(self.builder_.emit, name_hint=self._layer)
         begins, ends, before, after = (list(values) for values in zip(*windows, strict=True))
         if [*begins, *ends] != [0, 0, *(int(data.ty.shape[axis]) for axis in (1, 2))]:
             data = emit(relax.op.strided_slice(data, [1, 2], begins, ends))
-        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": call.attrs.out_dtype}
+        layouts = {
+            "data_layout": "NHWC",
+            "kernel_layout": "HWIO",
+            "out_dtype": call.attrs.out_dtype,
+        }
         weight, groups = relax.const(kernel, str(kernel.dtype)), int(call.attrs.groups)
         return emit(relax.op.nn.conv2d(data, weight, 1, [*before, *after], step, groups, **layouts))
 
 
 def _named_by_users(function: relax.Function) -> dict[relax.Var, str]:
-    """Return, for values between the operators of a layer, the variable that is named after the layer."""
+    """Map values between the operators of a layer to the variable named after the layer."""
     names: dict[relax.Var, str] = {}
-    bindings = [binding for block in function.body.blocks for binding in block.bindings if isinstance(binding.value, Call)]
+    bindings = [
+        binding
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, Call)
+    ]
     for binding in reversed(bindings):
         name = binding.var.name if layer_of(binding.var.name) else names.get(binding.var, "")
-        names.update((argument, name) for argument in binding.value.args if isinstance(argument, relax.Var))
+        names.update(
+            (argument, name) for argument in binding.value.args if isinstance(argument, relax.Var)
+        )
     return names
 
 
 def window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[int, int, int, int]:
-    """Return the range of the input that a part uses, and its padding: (begin, end, before, after)."""
+    """Return the range of the input that a part uses, and its padding.
+
+    (begin, end, before, after).
+    """
     last = part.first + (len(part.phases[0]) - 1) * axis.step + axis.count - 1
     return max(0, part.first), min(extent, last + 1), max(0, -part.first), max(0, last + 1 - extent)
 
 
 def sub_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -> Array:
-    """Return the kernel of a part: [rows, columns, CI / groups, groups * phases of both axes * CO / groups].
+    """Return the kernel of a part.
+
+    [rows, columns, CI / groups, groups * phases of both axes * CO / groups].
 
     `kernel` is [CI, CO / groups, KH + 1, KW + 1].
     """
-    taken = kernel[:, :, np.array(high.phases)][..., np.array(wide.phases)]  # [CI, CO, phases, rows, phases, columns]
+    taken = kernel[:, :, np.array(high.phases)][
+        ..., np.array(wide.phases)
+    ]  # [CI, CO, phases, rows, phases, columns]
     inputs, channels, phases_high, rows, phases_wide, columns = taken.shape
-    apart = taken.reshape(groups, inputs // groups, channels, phases_high, rows, phases_wide, columns)
-    return np.ascontiguousarray(apart.transpose(4, 6, 1, 0, 3, 5, 2)).reshape(rows, columns, inputs // groups, -1)
+    apart = taken.reshape(
+        groups, inputs // groups, channels, phases_high, rows, phases_wide, columns
+    )
+    return np.ascontiguousarray(apart.transpose(4, 6, 1, 0, 3, 5, 2)).reshape(
+        rows, columns, inputs // groups, -1
+    )
 
 
-def interleaved(axes: tuple[TransposedAxis, TransposedAxis], channels: int, *parts: te.Tensor) -> te.Tensor:
-    """Interleave the phases of all parts: [N, rows, columns, phases * channels] to [N, H, W, channels]."""
+def interleaved(
+    axes: tuple[TransposedAxis, TransposedAxis], channels: int, *parts: te.Tensor
+) -> te.Tensor:
+    """Interleave the phases of all parts.
+
+    [N, rows, columns, phases * channels] to [N, H, W, channels].
+    """
     high, wide = axes
     inside_high, inside_wide = len(high.parts[0].phases), len(wide.parts[0].phases)
 
@@ -230,5 +312,8 @@ def interleaved(axes: tuple[TransposedAxis, TransposedAxis], channels: int, *par
         return last
 
     return te.compute(
-        (parts[0].shape[0], high.extent, wide.extent, channels), value, name=INTERLEAVED, attrs={PHASES: (high.phases, wide.phases)}
+        (parts[0].shape[0], high.extent, wide.extent, channels),
+        value,
+        name=INTERLEAVED,
+        attrs={PHASES: (high.phases, wide.phases)},
     )

@@ -1,8 +1,8 @@
 """Give each group of a grouped convolution as many output channels as fill vectors.
 
 A vector of results must not span two groups, because its lanes would read different inputs: 34
-channels a group, as in ShuffleNet (Zhang et al., 2018), have no tile. With zero channels after those
-of each group they have one. The zero channels are dropped again in the kernel that follows.
+channels a group, as in ShuffleNet (Zhang et al., 2018), have no tile. With zero channels after
+those of each group they have one. The zero channels are dropped again in the kernel that follows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class _WholeGroups(Rewriter):
         groups = int(given.groups)
         if weight is None or shape is None or groups == 1 or weight.dtype != np.float32:
             return None
-        if (given.data_layout, given.kernel_layout, given.out_layout) not in (("NHWC", "HWIO", "NHWC"), ("NHWC", "HWIO", "")):
+        if (given.data_layout, given.kernel_layout, given.out_layout) not in (
+            ("NHWC", "HWIO", "NHWC"),
+            ("NHWC", "HWIO", ""),
+        ):
             return None
         *kernel, outputs = weight.shape
         each = outputs // groups
@@ -76,7 +79,9 @@ class _WholeGroups(Rewriter):
             out_dtype=given.out_dtype,
         )
         batch, height, width, _ = shape
-        apart = self._emit(relax.op.reshape(self._emit(made), (batch, height, width, groups, whole)))
+        apart = self._emit(
+            relax.op.reshape(self._emit(made), (batch, height, width, groups, whole))
+        )
         kept = self._emit(relax.op.strided_slice(apart, [4], [0], [each]))
         return relax.op.reshape(kept, (batch, height, width, outputs))
 

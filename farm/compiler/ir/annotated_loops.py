@@ -17,12 +17,25 @@ def rewrite_loops(function: tirx.PrimFunc, annotation: str, change: Change) -> t
     return function if body is None else function.with_body(body)
 
 
-def loop_with(loop: tirx.For, body: Sequence[tirx.Stmt], annotations: dict[str, object]) -> tirx.For:
+def loop_with(
+    loop: tirx.For, body: Sequence[tirx.Stmt], annotations: dict[str, object]
+) -> tirx.For:
     """Return a copy of the loop with another body and other annotations."""
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.stmt_seq(*body), loop.thread_binding, annotations, loop.step)
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        tirx.stmt_seq(*body),
+        loop.thread_binding,
+        annotations,
+        loop.step,
+    )
 
 
-def _visited(statement: tirx.Stmt, around: Sequence[tirx.For], annotation: str, change: Change) -> tirx.Stmt | None:
+def _visited(
+    statement: tirx.Stmt, around: Sequence[tirx.For], annotation: str, change: Change
+) -> tirx.Stmt | None:
     """Return the statement with its annotated loops replaced; None if there is none."""
     if isinstance(statement, tirx.For):
         if annotation in statement.annotations:
@@ -31,11 +44,19 @@ def _visited(statement: tirx.Stmt, around: Sequence[tirx.For], annotation: str, 
         return None if body is None else loop_with(statement, [body], dict(statement.annotations))
     if isinstance(statement, tirx.SeqStmt):
         parts = [_visited(part, around, annotation, change) for part in statement.seq]
-        return tirx.SeqStmt([new or old for new, old in zip(parts, statement.seq, strict=True)]) if any(parts) else None
+        return (
+            tirx.SeqStmt([new or old for new, old in zip(parts, statement.seq, strict=True)])
+            if any(parts)
+            else None
+        )
     if isinstance(statement, SBlockRealize) and not statement.block.iter_vars:  # the root
         block = statement.block
         body = _visited(block.body, around, annotation, change)
-        return None if body is None else SBlockRealize(statement.iter_values, statement.predicate, _block(block, body))
+        return (
+            None
+            if body is None
+            else SBlockRealize(statement.iter_values, statement.predicate, _block(block, body))
+        )
     return None
 
 

@@ -87,8 +87,8 @@ OUTPUT_ROWS = "output_rows"  # around sums and around results: the rows of outpu
 INPUT_ROWS = "input_rows"  # around a copy of inputs: the rows of input
 
 # Named by the parameter `x` of the `te.compute` of a depthwise convolution's inputs in
-# cpu.depthwise_pool, read by cpu.tir_passes.load_fences. It is no annotation: TVM names the axis of a
-# block after that parameter.
+# cpu.depthwise_pool, read by cpu.tir_passes.load_fences. It is no annotation: TVM names the axis of
+# a block after that parameter.
 COLUMN_AXIS = "v_x"  # the axis over columns
 
 # Written by cpu.general_schedule.hint_loop_partition, read by cpu.tir_passes.loop_partition and
@@ -111,7 +111,7 @@ def fence_kind(loop: tirx.For) -> FenceKind:
 
 
 def name_loop(sch: Schedule, loop: LoopRV, name: str) -> None:
-    """Give a loop a name by which `named_loop` finds it after other primitives have changed the nest."""
+    """Name a loop, so that `named_loop` finds it after other primitives changed the nest."""
     sch.annotate(loop, LOOP_NAME, name)
 
 

@@ -50,7 +50,10 @@ def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:
     blocks = [sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
     buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
     static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
-    if not static or any(str(buffer.dtype) == "int64" or math.prod(map(int, buffer.shape)) >= 2**31 for buffer in buffers):
+    if not static or any(
+        str(buffer.dtype) == "int64" or math.prod(map(int, buffer.shape)) >= 2**31
+        for buffer in buffers
+    ):
         return function
     return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": function}))["main"]
 

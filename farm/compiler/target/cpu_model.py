@@ -36,7 +36,9 @@ class CpuModel:
     in_order: bool = False  # in-order core: the cycles of loads and of multiply-adds add up
     # A multiply-add can read an input from memory, broadcast; else each input occupies a register
     has_memory_operands: bool = True
-    has_nan_propagating_minmax: bool = False  # NaN-propagating maximum and minimum are one instruction
+    has_nan_propagating_minmax: bool = (
+        False  # NaN-propagating maximum and minimum are one instruction
+    )
     l1_bytes: int = 32 * _KIB
     l2_bytes: int = 512 * _KIB
     l2_bytes_per_cycle: float = math.inf  # bytes per cycle from the L2 cache
@@ -77,7 +79,11 @@ class CpuModel:
         """
         if self.in_order:
             return self.registers // 2
-        return self.registers * 7 // 8 if self.has_memory_operands and self.registers >= 32 else self.registers * 3 // 4
+        return (
+            self.registers * 7 // 8
+            if self.has_memory_operands and self.registers >= 32
+            else self.registers * 3 // 4
+        )
 
 
 # -mcpu: multiply-adds per cycle, loads per cycle, latency in cycles, in order, KiB of L1, KiB of L2
@@ -93,7 +99,12 @@ _ARM: dict[str, tuple[float, int, int, bool, int, int]] = {
     "cortex-a76": (2, 2, 4, False, 64, 256),
     "cortex-a78": (2, 2, 4, False, 64, 256),
 }
-_LIKE = {"cortex-a8": "cortex-a7", "cortex-a35": "cortex-a53", "cortex-a76ae": "cortex-a76", "cortex-a77": "cortex-a76"}
+_LIKE = {
+    "cortex-a8": "cortex-a7",
+    "cortex-a35": "cortex-a53",
+    "cortex-a76ae": "cortex-a76",
+    "cortex-a77": "cortex-a76",
+}
 _LIKE |= {"cortex-a78ae": "cortex-a78", "cortex-a78c": "cortex-a78", "carmel": "cortex-a75"}
 
 
@@ -105,12 +116,16 @@ def cpu_model_of(target: tvm.target.Target) -> CpuModel:
     triple, cpu = str(target.attrs.get("mtriple", "")), str(target.attrs.get("mcpu", ""))
 
     def has(*features: str) -> bool:
-        return all(tvm.target.codegen.target_has_features([feature], target) for feature in features)
+        return all(
+            tvm.target.codegen.target_has_features([feature], target) for feature in features
+        )
 
     if triple.startswith(("aarch64", "arm")):
         wide = triple.startswith("aarch64")
         dot = ("sdot" if has("dotprod") else "smlal") if wide else "vmlal"
-        return replace(_arm(cpu, registers=32 if wide else 16), dot_product=dot, has_widening_multiply=not wide)
+        return replace(
+            _arm(cpu, registers=32 if wide else 16), dot_product=dot, has_widening_multiply=not wide
+        )
     if triple.startswith("riscv"):
         return CpuModel("scalar", 4, 32, has_memory_operands=False)
     fp16_convert_cycles = 1 if has("f16c") else None
@@ -174,4 +189,16 @@ def _arm(cpu: str, registers: int) -> CpuModel:
     name = cpu if cpu in _ARM else "neon"
     multiply_adds, loads, latency, in_order, l1, l2 = _ARM.get(cpu, _ARM["cortex-a72"])
     name += "" if registers == 32 else "-32bit"
-    return CpuModel(name, 4, registers, multiply_adds, loads, latency, in_order, False, True, l1 * _KIB, l2 * _KIB)
+    return CpuModel(
+        name,
+        4,
+        registers,
+        multiply_adds,
+        loads,
+        latency,
+        in_order,
+        False,
+        True,
+        l1 * _KIB,
+        l2 * _KIB,
+    )

@@ -35,24 +35,34 @@ class BatchCode:
     objects: tuple[str, ...]
 
 
-def find_tasks(context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]) -> list[Task]:
+def find_tasks(
+    context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]
+) -> list[Task]:
     """Return the tuning tasks of a model; `records` are the recorded choices by CPU model."""
     from farm.compiler.tuning import batch_code
 
     return batch_code.find_tasks(context, prepared, profile, records)
 
 
-def generate(context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path) -> BatchCode:
+def generate(
+    context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path
+) -> BatchCode:
     """Write the object files and the arrays of candidates into a folder."""
     from farm.compiler.tuning import batch_code
 
     workspace = folder / OBJECTS
     workspace.mkdir()
-    return BatchCode(*batch_code.generate(context, prepared, profile, wanted, workspace, folder / ARRAYS))
+    return BatchCode(
+        *batch_code.generate(context, prepared, profile, wanted, workspace, folder / ARRAYS)
+    )
 
 
 def tasks(
-    prepared: Prepared, profile: Profile, records: RecordStore, context: TaskContext | None = None, finder: Finder = find_tasks
+    prepared: Prepared,
+    profile: Profile,
+    records: RecordStore,
+    context: TaskContext | None = None,
+    finder: Finder = find_tasks,
 ) -> tuple[str, list[Task]]:
     """Return the key of a profile's CPU model, and the tuning tasks of a model.
 
@@ -67,7 +77,12 @@ def tasks(
 
 
 def build_batch(
-    context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path, generator: Generator = generate
+    context: TaskContext,
+    prepared: Prepared,
+    profile: Profile,
+    wanted: Wanted,
+    folder: Path,
+    generator: Generator = generate,
 ) -> Batch:
     """Build candidates of workloads into a new folder.
 
@@ -81,7 +96,9 @@ def build_batch(
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
     batch = Batch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
-    linker(profile)(str(batch.library), [str(path) for path in object_files(what, made, code.objects)])
+    linker(profile)(
+        str(batch.library), [str(path) for path in object_files(what, made, code.objects)]
+    )
     plain_file(what, made / ARRAYS).rename(batch.arrays)
     return batch
 
@@ -89,6 +106,12 @@ def build_batch(
 def _check(what: str, code: BatchCode, wanted: set[str]) -> None:
     """Raise BuildError if a batch has other workloads than the `wanted`, or other functions."""
     functions = [variant.function for variant in code.variants]
-    told = {variant.workload for variant in code.variants} | {workload for workload, _, _ in code.failed}
+    told = {variant.workload for variant in code.variants} | {
+        workload for workload, _, _ in code.failed
+    }
     if not told <= wanted or functions != [f"variant_{index}" for index in range(len(functions))]:
-        raise BuildError(f"{what} answered with other variants than it was asked for", "", "run the command again")
+        raise BuildError(
+            f"{what} answered with other variants than it was asked for",
+            "",
+            "run the command again",
+        )

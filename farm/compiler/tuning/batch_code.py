@@ -46,7 +46,9 @@ def core_of(profile: Profile) -> str:
     return str(target_key(resolve_target(profile)))
 
 
-def find_tasks(context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]) -> list[Task]:
+def find_tasks(
+    context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]
+) -> list[Task]:
     """Return the tuning tasks of a model; `records` are the recorded choices by CPU model.
 
     The tasks are the workloads with several candidates, and those for which MetaSchedule can
@@ -59,7 +61,12 @@ def find_tasks(context: TaskContext, prepared: Prepared, profile: Profile, recor
 
 
 def generate(
-    _: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, workspace: Path, arrays_file: Path
+    _: TaskContext,
+    prepared: Prepared,
+    profile: Profile,
+    wanted: Wanted,
+    workspace: Path,
+    arrays_file: Path,
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
     """Write the object files of candidates into a folder, and their arrays into a file.
 
@@ -72,24 +79,43 @@ def generate(
     variants: list[Variant] = []
     failed: list[tuple[str, str, str]] = []
     generator = np.random.default_rng(0)
-    inputs = {key: [_drawn(generator, parameter.ty, found[key]) for parameter in found[key].module["main"].params] for key in dict(wanted)}
+    inputs = {
+        key: [
+            _drawn(generator, parameter.ty, found[key])
+            for parameter in found[key].module["main"].params
+        ]
+        for key in dict(wanted)
+    }
     with target:
         for key, candidate in _candidates(found, wanted, target):
-            if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES and sum(one.workload == key for one in variants) > 1:
+            if (
+                sum(array.nbytes for array in arrays.values()) > _MOST_BYTES
+                and sum(one.workload == key for one in variants) > 1
+            ):
                 continue
             function = f"variant_{len(variants)}"
             try:
                 module, values = found[key].built(key, candidate, cpu_model_of(target))
                 merged.update(_renamed(module, function))
             except Exception as exc:  # TVM's passes may raise any exception
-                failed.append((key, str(candidate.words), f"it does not compile: {type(exc).__name__}"))
+                failed.append(
+                    (key, str(candidate.words), f"it does not compile: {type(exc).__name__}")
+                )
                 continue
-            names = [digest_of(str(value.dtype), str(value.shape), value.tobytes()) for value in (*inputs[key], *values)]
+            names = [
+                digest_of(str(value.dtype), str(value.shape), value.tobytes())
+                for value in (*inputs[key], *values)
+            ]
             arrays.update(zip(names, (*inputs[key], *values), strict=True))
             variants.append(Variant(key, _plain(candidate), function, tuple(names)))
         executable = compiled(merged, target)
     objects: list[str] = []
-    export(executable, workspace / "library.so", lambda _, files, **__: objects.extend(Path(file).name for file in files), workspace)
+    export(
+        executable,
+        workspace / "library.so",
+        lambda _, files, **__: objects.extend(Path(file).name for file in files),
+        workspace,
+    )
     np.savez(arrays_file, **arrays)  # type: ignore[arg-type]
     return tuple(variants), tuple(failed), tuple(objects)
 
@@ -111,7 +137,9 @@ def _plain(candidate: Candidate) -> Candidate:
 
 
 def _candidates(
-    found: Mapping[str, Piece], wanted: Sequence[tuple[str, Candidate | Proposals]], target: tvm.target.Target
+    found: Mapping[str, Piece],
+    wanted: Sequence[tuple[str, Candidate | Proposals]],
+    target: tvm.target.Target,
 ) -> Iterator[tuple[str, Candidate]]:
     """Yield the wanted candidates with their workloads.
 
@@ -122,7 +150,9 @@ def _candidates(
         if isinstance(one, Candidate):
             yield key, one
         elif isinstance(piece, General):
-            yield from ((key, candidate) for candidate in piece.proposed(one, target, cpu_model_of(target)))
+            yield from (
+                (key, candidate) for candidate in piece.proposed(one, target, cpu_model_of(target))
+            )
 
 
 @lru_cache(maxsize=1)  # a worker builds several batches of one model, if without a sandbox
@@ -135,7 +165,9 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     target = resolve_target(profile.profile)
     core = cpu_model_of(target)
     with target:
-        bound = pipeline.bind(tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory))
+        bound = pipeline.bind(
+            tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory)
+        )
         halved = fp16_weights.has_fp16_weights(bound)
         known = pipeline.bind_batch_to_one(bound)
         simple = pipeline.simplified(known)
@@ -159,11 +191,17 @@ def _renamed(module: tvm.IRModule, name: str) -> tvm.IRModule:
     """Return the module with `main` renamed to `name`, and its kernels with names unique to it."""
     names = {}
     for variable in module.get_global_vars():
-        names[variable] = tvm.ir.GlobalVar(name if variable.name_hint == "main" else f"{name}_{variable.name_hint}")
+        names[variable] = tvm.ir.GlobalVar(
+            name if variable.name_hint == "main" else f"{name}_{variable.name_hint}"
+        )
         _update_type(names[variable], variable.ty)
     functions = {}
     for variable, function in module.functions_items():
-        function = _Renamer(names).visit_expr(function) if isinstance(function, relax.Function) else function
+        function = (
+            _Renamer(names).visit_expr(function)
+            if isinstance(function, relax.Function)
+            else function
+        )
         functions[names[variable]] = function.with_attr("global_symbol", names[variable].name_hint)
     return tvm.IRModule(functions)
 

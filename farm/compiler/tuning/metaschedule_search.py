@@ -42,24 +42,35 @@ _ATTEMPTS = 5  # attempts per candidate: many traces do not apply or are already
 class Space:
     """The search space of MetaSchedule's rules for a kernel and a CPU model."""
 
-    def __init__(self, function: tirx.PrimFunc, target: tvm.target.Target, core: CpuModel, seed: int) -> None:
+    def __init__(
+        self, function: tirx.PrimFunc, target: tvm.target.Target, core: CpuModel, seed: int
+    ) -> None:
         self._module = tvm.IRModule({"main": function})
         self._random = random.Random(seed)
-        self._generator = ms.space_generator.PostOrderApply(sch_rules=_rules(core), postprocs="llvm", mutator_probs="llvm")
+        self._generator = ms.space_generator.PostOrderApply(
+            sch_rules=_rules(core), postprocs="llvm", mutator_probs="llvm"
+        )
         cores = {"num-cores": int(target.attrs.get("num-cores", _CORES))}
         described = tvm.target.Target({**target.export(), **cores})
         # Not by the class TuneContext: it imports TVM's tensor intrinsics, which takes more than a
         # minute, for rules that are not used here.
-        self._context = _ffi_api.TuneContext(self._module, described, self._generator, None, "main", 1, self._seed(), _silent)
+        self._context = _ffi_api.TuneContext(
+            self._module, described, self._generator, None, "main", 1, self._seed(), _silent
+        )
         _ffi_api.TuneContextInitialize(self._context)
         self._spaces = [schedule.trace for schedule in self._context.generate_design_space()]
         self._extractor = ms.feature_extractor.PerStoreFeature()
         self._arguments = ms.arg_info.ArgInfo.from_prim_func(function)
         self._known: dict[ScheduleTrace, Array] = {}
         chances = self._generator.mutator_probs
-        self._mutators, self._chances = list(chances), [float(chance) for chance in chances.values()]
+        self._mutators, self._chances = (
+            list(chances),
+            [float(chance) for chance in chances.values()],
+        )
 
-    def proposed(self, count: int, tried: Sequence[tuple[ScheduleTrace, float]], taken: Container[str]) -> list[ScheduleTrace]:
+    def proposed(
+        self, count: int, tried: Sequence[tuple[ScheduleTrace, float]], taken: Container[str]
+    ) -> list[ScheduleTrace]:
         """Return up to `count` new schedule traces whose text is not in `taken`.
 
         `tried` holds measured traces with their times relative to the default's. With enough of
@@ -73,10 +84,16 @@ class Space:
         if not enough or len(pool) <= count:
             return list(pool)[:count]
         known = np.stack([self._features(steps) for steps, _ in tried])
-        expected = predicted(known, np.log([ratio for _, ratio in tried]), np.stack([self._features(*one) for one in pool.items()]))
+        expected = predicted(
+            known,
+            np.log([ratio for _, ratio in tried]),
+            np.stack([self._features(*one) for one in pool.items()]),
+        )
         return [list(pool)[index] for index in np.argsort(expected)[:count]]
 
-    def _pool(self, count: int, parents: Sequence[Trace], taken: Container[str]) -> dict[ScheduleTrace, Schedule]:
+    def _pool(
+        self, count: int, parents: Sequence[Trace], taken: Container[str]
+    ) -> dict[ScheduleTrace, Schedule]:
         found: dict[ScheduleTrace, Schedule] = {}
         for _ in range(count * _ATTEMPTS):
             if len(found) == count:
@@ -107,7 +124,9 @@ class Space:
                 return None
         except Exception:  # an instruction that does not apply may raise any exception
             return None
-        return ScheduleTrace(json.dumps(sch.trace.as_json(), separators=(",", ":"), default=_number)), sch
+        return ScheduleTrace(
+            json.dumps(sch.trace.as_json(), separators=(",", ":"), default=_number)
+        ), sch
 
     def _features(self, steps: ScheduleTrace, sch: Schedule | None = None) -> Array:
         """Return the features of a trace: sum and maximum over stores of TVM's features per store.
@@ -157,7 +176,9 @@ def _rules(core: CpuModel) -> list[ms.ScheduleRule]:
     """
     rule = ms.schedule_rule
     vectors = rule.ParallelizeVectorizeUnroll(_JOBS, _VECTORS * core.lanes, _UNROLLED)
-    usual = [one for one in rule.ScheduleRule.create("llvm") if not isinstance(one, rule.ApplyCustomRule)]
+    usual = [
+        one for one in rule.ScheduleRule.create("llvm") if not isinstance(one, rule.ApplyCustomRule)
+    ]
     return [vectors if isinstance(one, rule.ParallelizeVectorizeUnroll) else one for one in usual]
 
 

@@ -18,7 +18,13 @@ from tvm import relax, tirx
 
 from farm.compiler import pipeline
 from farm.compiler.cpu import metaschedule_traces, schedule
-from farm.compiler.cpu.kernel_config import ConfigSelector, Decision, KernelConfig, Records, ScheduleTrace
+from farm.compiler.cpu.kernel_config import (
+    ConfigSelector,
+    Decision,
+    KernelConfig,
+    Records,
+    ScheduleTrace,
+)
 from farm.compiler.ir.blocks import with_narrow_indices
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
@@ -27,7 +33,21 @@ from farm.types import Candidate, Proposals, Task
 
 Array = np.ndarray[Any, Any]
 _HEAVY = {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.nn.max_pool2d", "relax.matmul"}
-_FOLLOWS = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "sigmoid", "tanh", "exp", "erf")}
+_FOLLOWS = {
+    f"relax.{name}"
+    for name in (
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "erf",
+    )
+}
 _FOLLOWS |= {"relax.nn.relu", "relax.nn.silu", "relax.nn.gelu", "relax.astype", "relax.round"}
 _HOPELESS = 4.0  # candidates predicted to take this many times the fewest cycles are not measured
 _GENERAL = Candidate({"method": schedule.GENERAL}, schedule.GENERAL, 0.0)
@@ -39,8 +59,9 @@ Built = tuple[tvm.IRModule, list[Array]]
 class Operator:
     """A tuning task: an operator with the operators fused to it, as a module of its own.
 
-    `decision` has the candidates and the default, which has the fewest predicted cycles. `fp16_weights`
-    is True if weights may be float16. `calls` is how often the model calls the operator.
+    `decision` has the candidates and the default, which has the fewest predicted cycles.
+    `fp16_weights` is True if weights may be float16. `calls` is how often the model calls the
+    operator.
     """
 
     module: tvm.IRModule
@@ -55,15 +76,30 @@ class Operator:
         """
         made, recorded = self.decision, records.get(key)
         cycles = min(cost for _, cost in made.candidates)
-        found = {choice: Candidate(choice.to_json(), str(choice), cost) for choice, cost in sorted(made.candidates, key=lambda one: one[1])}
+        found = {
+            choice: Candidate(choice.to_json(), str(choice), cost)
+            for choice, cost in sorted(made.candidates, key=lambda one: one[1])
+        }
         default = found[made.config]
-        likely = tuple(candidate for candidate in found.values() if candidate.predicted <= _HOPELESS * cycles)
-        return Task(key, self.calls, likely, default, found.get(recorded, default) if isinstance(recorded, KernelConfig) else default)
+        likely = tuple(
+            candidate for candidate in found.values() if candidate.predicted <= _HOPELESS * cycles
+        )
+        return Task(
+            key,
+            self.calls,
+            likely,
+            default,
+            found.get(recorded, default) if isinstance(recorded, KernelConfig) else default,
+        )
 
     def built(self, key: str, candidate: Candidate, core: CpuModel) -> Built:
         """Return the module scheduled by a candidate, and its constants."""
-        selector = ConfigSelector(core, {key: KernelConfig.from_json(candidate.choice)}, self.fp16_weights)
-        scheduled, _ = schedule.schedule(pipeline.loop_nests(self.module, selector), schedule.scheduler_for(selector))
+        selector = ConfigSelector(
+            core, {key: KernelConfig.from_json(candidate.choice)}, self.fp16_weights
+        )
+        scheduled, _ = schedule.schedule(
+            pipeline.loop_nests(self.module, selector), schedule.scheduler_for(selector)
+        )
         return pipeline.lifted(scheduled)
 
 
@@ -94,17 +130,32 @@ class General:
         Raises ValueError if the candidate's trace does not apply.
         """
         records = {} if candidate == _GENERAL else {key: ScheduleTrace.from_json(candidate.choice)}
-        scheduled, (kernel,) = schedule.schedule(self.module.clone(), schedule.scheduler_for(ConfigSelector(core, records)))
+        scheduled, (kernel,) = schedule.schedule(
+            self.module.clone(), schedule.scheduler_for(ConfigSelector(core, records))
+        )
         if records and not kernel.recorded:
             raise ValueError(kernel.note)
         return pipeline.lifted(scheduled)
 
-    def proposed(self, asked: Proposals, target: tvm.target.Target, core: CpuModel) -> list[Candidate]:
+    def proposed(
+        self, asked: Proposals, target: tvm.target.Target, core: CpuModel
+    ) -> list[Candidate]:
         """Return candidates that MetaSchedule proposes."""
         if self.space is None:
-            self.space = Space(metaschedule_traces.number_blocks(with_narrow_indices(self.kernel)), target, core, asked.seed)
-        tried = [(ScheduleTrace.from_json(one.choice), ratio) for one, ratio in asked.tried if one != _GENERAL]
-        return [_candidate(steps) for steps in self.space.proposed(asked.count, tried, asked.skipped)]
+            self.space = Space(
+                metaschedule_traces.number_blocks(with_narrow_indices(self.kernel)),
+                target,
+                core,
+                asked.seed,
+            )
+        tried = [
+            (ScheduleTrace.from_json(one.choice), ratio)
+            for one, ratio in asked.tried
+            if one != _GENERAL
+        ]
+        return [
+            _candidate(steps) for steps in self.space.proposed(asked.count, tried, asked.skipped)
+        ]
 
 
 Piece = Operator | General
@@ -132,7 +183,12 @@ def kernels(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[st
     """
     selector = ConfigSelector(core, fp16_weights=fp16_weights)
     module = pipeline.loop_nests(module, selector)
-    called = [binding for block in module["main"].body.blocks for binding in block.bindings if _name(binding) == "relax.call_tir"]
+    called = [
+        binding
+        for block in module["main"].body.blocks
+        for binding in block.bindings
+        if _name(binding) == "relax.call_tir"
+    ]
     calls = Counter(binding.value.args[0] for binding in called)
     found: dict[str, General] = {}
     for binding in {binding.value.args[0]: binding for binding in called}.values():
@@ -140,7 +196,9 @@ def kernels(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[st
         selector.searched.clear()
         schedule.scheduler_for(selector)(variable.name_hint, module[variable])
         for key in selector.searched:
-            piece = found.setdefault(key, General(_calling(binding, module[variable]), module[variable], 0))
+            piece = found.setdefault(
+                key, General(_calling(binding, module[variable]), module[variable], 0)
+            )
             piece.calls += calls[variable]
     return found
 
@@ -150,7 +208,12 @@ def _cut(main: relax.Function) -> Iterator[tvm.IRModule]:
 
     Each operator of the chain is the only user of the one before.
     """
-    bindings = [binding for block in main.body.blocks for binding in block.bindings if isinstance(binding, relax.VarBinding)]
+    bindings = [
+        binding
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding)
+    ]
     users: dict[relax.Var, list[relax.VarBinding]] = {}
     for binding in bindings:
         for variable in relax.analysis.free_vars(binding.value):
@@ -177,14 +240,29 @@ def _module(chain: Sequence[relax.VarBinding]) -> tvm.IRModule:
     The inputs of `main` are the variables that the chain uses and does not bind.
     """
     own = {binding.var for binding in chain}
-    outside = dict.fromkeys(variable for binding in chain for variable in relax.analysis.free_vars(binding.value) if variable not in own)
-    known: dict[Any, Any] = {variable: relax.Var(f"input_{number}", variable.ty) for number, variable in enumerate(outside)}
+    outside = dict.fromkeys(
+        variable
+        for binding in chain
+        for variable in relax.analysis.free_vars(binding.value)
+        if variable not in own
+    )
+    known: dict[Any, Any] = {
+        variable: relax.Var(f"input_{number}", variable.ty)
+        for number, variable in enumerate(outside)
+    }
     builder = relax.BlockBuilder()
     with builder.function("main", list(known.values()), attrs={"num_input": len(known)}):
         with builder.dataflow():
             for binding in chain:
                 call = binding.value
-                known[binding.var] = builder.emit(relax.Call(call.op, [known.get(one, one) for one in call.args], call.attrs, call.ty_args))
+                known[binding.var] = builder.emit(
+                    relax.Call(
+                        call.op,
+                        [known.get(one, one) for one in call.args],
+                        call.attrs,
+                        call.ty_args,
+                    )
+                )
             output = builder.emit_output(known[chain[-1].var])
         builder.emit_func_output(output)
     return builder.get()
@@ -193,11 +271,16 @@ def _module(chain: Sequence[relax.VarBinding]) -> tvm.IRModule:
 def _calling(binding: relax.VarBinding, kernel: tirx.PrimFunc) -> tvm.IRModule:
     """Return a module with a kernel, and with a `main` that calls it like `binding` does."""
     call, builder = binding.value, relax.BlockBuilder()
-    inputs = {one: relax.Var(f"input_{number}", one.ty) for number, one in enumerate(dict.fromkeys(relax.analysis.free_vars(call)))}
+    inputs = {
+        one: relax.Var(f"input_{number}", one.ty)
+        for number, one in enumerate(dict.fromkeys(relax.analysis.free_vars(call)))
+    }
     variable = builder.add_func(kernel, "kernel")
     with builder.function("main", list(inputs.values()), attrs={"num_input": len(inputs)}):
         with builder.dataflow():
             given = relax.Tuple([inputs.get(one, one) for one in call.args[1].fields])
-            output = builder.emit_output(relax.Call(call.op, [variable, given], call.attrs, call.ty_args))
+            output = builder.emit_output(
+                relax.Call(call.op, [variable, given], call.attrs, call.ty_args)
+            )
         builder.emit_func_output(output)
     return builder.get()

@@ -14,7 +14,12 @@ from farm.importers.onnx.input_shapes import Axis, axes_in_words, input_axes, us
 from farm.types import Value
 
 Array = np.ndarray[Any, Any]
-_KINDS = {"b": "true or false", "i": "whole numbers", "u": "whole numbers of at least 0", "f": "numbers"}
+_KINDS = {
+    "b": "true or false",
+    "i": "whole numbers",
+    "u": "whole numbers of at least 0",
+    "f": "numbers",
+}
 _FIX = "correct --value, or `values` in devices.toml"
 
 
@@ -29,9 +34,15 @@ def constants(graph: onnx.GraphProto, values: Mapping[str, Value], what: str) ->
     inputs = {value.name: value for value in user_inputs(graph)}
     if unknown := sorted(set(values) - set(inputs)):
         listed = f"its inputs are {', '.join(inputs)}"
-        raise ModelError(f"{what} has no input {unknown[0]!r}", listed, did_you_mean(unknown[0], list(inputs)) or _FIX)
+        raise ModelError(
+            f"{what} has no input {unknown[0]!r}",
+            listed,
+            did_you_mean(unknown[0], list(inputs)) or _FIX,
+        )
     if set(values) == set(inputs):
-        raise ModelError(f"{what} has no input left", "--value states all of them", "leave one --value out")
+        raise ModelError(
+            f"{what} has no input left", "--value states all of them", "leave one --value out"
+        )
     return {name: _array(inputs[name], value, what) for name, value in values.items()}
 
 
@@ -44,7 +55,9 @@ def with_constants(model: onnx.ModelProto, known: Mapping[str, Array]) -> onnx.M
     left = [value for value in result.graph.input if value.name not in known]
     del result.graph.input[:]
     result.graph.input.extend(left)
-    result.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in known.items())
+    result.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in known.items()
+    )
     return result
 
 
@@ -55,11 +68,25 @@ def _array(declared: onnx.ValueInfoProto, value: Value, what: str) -> Array:
     try:
         given: Array = np.asarray(value)
     except ValueError as exc:
-        raise ModelError(f"{what}: the value of input {name} is no tensor", "its rows have different lengths", _FIX) from exc
+        raise ModelError(
+            f"{what}: the value of input {name} is no tensor",
+            "its rows have different lengths",
+            _FIX,
+        ) from exc
     if not _fits(given, kind):
-        raise ModelError(f"{what}: the value of input {name} is of another type", f"it is {dtype}, which takes {_KINDS[kind]}", _FIX)
-    if kind in "iu" and given.size and not (np.iinfo(dtype).min <= given.min() and given.max() <= np.iinfo(dtype).max):
-        raise ModelError(f"{what}: the value of input {name} is out of range", f"it is {dtype}", _FIX)
+        raise ModelError(
+            f"{what}: the value of input {name} is of another type",
+            f"it is {dtype}, which takes {_KINDS[kind]}",
+            _FIX,
+        )
+    if (
+        kind in "iu"
+        and given.size
+        and not (np.iinfo(dtype).min <= given.min() and given.max() <= np.iinfo(dtype).max)
+    ):
+        raise ModelError(
+            f"{what}: the value of input {name} is out of range", f"it is {dtype}", _FIX
+        )
     array: Array = np.ascontiguousarray(given, dtype).reshape(given.shape)
     if axes is None:
         return array
@@ -73,7 +100,9 @@ def _array(declared: onnx.ValueInfoProto, value: Value, what: str) -> Array:
 
 def _is_shape(shape: Sequence[int], axes: Sequence[Axis]) -> bool:
     """Return whether a shape has these extents; a symbol stands for any."""
-    same = (isinstance(axis, str) or axis == extent for axis, extent in zip(axes, shape, strict=False))
+    same = (
+        isinstance(axis, str) or axis == extent for axis, extent in zip(axes, shape, strict=False)
+    )
     return len(axes) == len(shape) and all(same)
 
 

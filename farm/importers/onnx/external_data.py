@@ -56,12 +56,19 @@ def _locations(content: memoryview) -> Iterator[str]:
     while waiting:
         kind, begin, end = waiting.pop()
         if kind == _ENTRY:
-            texts = {number: bytes(content[first:last]) for number, first, last in _fields(content, begin, end)}
+            texts = {
+                number: bytes(content[first:last])
+                for number, first, last in _fields(content, begin, end)
+            }
             if texts.get(_KEY) == b"location":
                 yield texts.get(_VALUE, b"").decode()
             continue
         inner = _MESSAGES[kind]
-        waiting += [(inner[number], first, last) for number, first, last in _fields(content, begin, end) if number in inner]
+        waiting += [
+            (inner[number], first, last)
+            for number, first, last in _fields(content, begin, end)
+            if number in inner
+        ]
 
 
 def _fields(content: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:

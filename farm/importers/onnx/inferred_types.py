@@ -32,13 +32,20 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     _copy_fields(model.graph, light.graph, but="initializer")
     for tensor in model.graph.initializer:
         if tensor.data_type in _KINDS and tensor.ByteSize() > _MOST_BYTES:
-            light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            light.graph.initializer.add(
+                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+            )
         else:
             light.graph.initializer.append(tensor)
     return light
 
 
-def _copy_fields(source: onnx.ModelProto | onnx.GraphProto, target: onnx.ModelProto | onnx.GraphProto, *, but: str) -> None:
+def _copy_fields(
+    source: onnx.ModelProto | onnx.GraphProto,
+    target: onnx.ModelProto | onnx.GraphProto,
+    *,
+    but: str,
+) -> None:
     for field, value in source.ListFields():
         if field.name == but:
             continue

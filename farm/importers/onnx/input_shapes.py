@@ -17,12 +17,26 @@ from farm.types import TensorSpec
 
 Axis = int | str  # an extent, or the symbol of an open axis
 
-# What exporters call axes whose extents they do not know: many axes of one file, of different extents.
+# What exporters call axes whose extents they do not know: many axes of one file, of different
+# extents.
 _NAMELESS = frozenset(("", "*", "-1", "none", "null", "unknown"))
 _OWN = "?"  # begins the symbol of such an axis
 _NUMBERED = re.compile(r"unk__\d+|DynamicDimension\.\d+")  # ONNX Runtime and tf2onnx; paddle2onnx
 
-_DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +56,15 @@ def user_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
     Old files list the initializers among the inputs too; those are weights.
     """
-    weights = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    weights = {tensor.name for tensor in graph.initializer} | {
+        tensor.values.name for tensor in graph.sparse_initializer
+    }
     return [value for value in graph.input if value.name not in weights]
 
 
-def input_specs(graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]], what: str) -> tuple[TensorSpec, ...]:
+def input_specs(
+    graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]], what: str
+) -> tuple[TensorSpec, ...]:
     """Return name, shape and dtype of each input, in order.
 
     An open axis gets its extent from the override, or from an override of another input with the
@@ -57,21 +75,34 @@ def input_specs(graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]]
     inputs = [_read(value, what) for value in user_inputs(graph)]
     if unknown := sorted(set(overrides) - {one.name for one in inputs}):
         near = did_you_mean(unknown[0], [one.name for one in inputs])
-        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(map(str, inputs))}", near)
+        raise ModelError(
+            f"{what} has no input {unknown[0]!r}",
+            f"its inputs are {', '.join(map(str, inputs))}",
+            near,
+        )
     lengths: dict[str, int] = {}
     batches: dict[str, str] = {}  # the symbol of the open first axis, by input name
     for one in inputs:
         if one.name in overrides:
             _bind(one, overrides[one.name], lengths, what)
     for one in inputs:
-        if one.name not in overrides and (first := _open_batch(one, lengths, set(batches.values()))):
+        if one.name not in overrides and (
+            first := _open_batch(one, lengths, set(batches.values()))
+        ):
             batches[one.name] = first
     lengths |= dict.fromkeys(batches.values(), 1)
     shapes = {one.name: overrides.get(one.name) or _fill(one, lengths) for one in inputs}
     if missing := [one for one in inputs if shapes[one.name] is None]:
         raise _unknown_shapes(missing, lengths, what)
-    stays = len(set(batches.values())) == 1 and not any(set(batches.values()) & set((one.axes or ())[1:]) for one in inputs)
-    return tuple(TensorSpec(one.name, tuple(shapes[one.name] or ()), one.dtype, stays and one.name in batches) for one in inputs)
+    stays = len(set(batches.values())) == 1 and not any(
+        set(batches.values()) & set((one.axes or ())[1:]) for one in inputs
+    )
+    return tuple(
+        TensorSpec(
+            one.name, tuple(shapes[one.name] or ()), one.dtype, stays and one.name in batches
+        )
+        for one in inputs
+    )
 
 
 def input_axes(value: onnx.ValueInfoProto, what: str) -> tuple[tuple[Axis, ...] | None, str]:
@@ -90,12 +121,17 @@ def axes_in_words(axes: Iterable[Axis]) -> str:
 
 def output_axes(value: onnx.ValueInfoProto) -> tuple[Axis, ...]:
     """Return the axes of an output as the file declares them; none if the rank is unknown."""
-    return tuple(_axis(value.name, index, axis) for index, axis in enumerate(value.type.tensor_type.shape.dim))
+    return tuple(
+        _axis(value.name, index, axis)
+        for index, axis in enumerate(value.type.tensor_type.shape.dim)
+    )
 
 
 def _says_nothing(axis: Axis) -> bool:
     """Return whether an axis is open and has no name, or one that a program counted up."""
-    return isinstance(axis, str) and (axis.startswith(_OWN) or _NUMBERED.fullmatch(axis) is not None)
+    return isinstance(axis, str) and (
+        axis.startswith(_OWN) or _NUMBERED.fullmatch(axis) is not None
+    )
 
 
 def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
@@ -148,23 +184,35 @@ def _bind(one: _Input, shape: tuple[int, ...], lengths: dict[str, int], what: st
     if one.axes is None:
         return
     if len(shape) != len(one.axes):
-        raise _wrong(one, shape, f"the model has {len(one.axes)} axes there, the override {len(shape)}", what)
+        raise _wrong(
+            one, shape, f"the model has {len(one.axes)} axes there, the override {len(shape)}", what
+        )
     for index, (axis, length) in enumerate(zip(one.axes, shape, strict=True)):
         if isinstance(axis, int) and axis != length:
             raise _wrong(one, shape, f"the model fixes axis {index} to {axis}", what)
         if isinstance(axis, str) and lengths.setdefault(axis, length) != length:
-            named = f"axis {index}, which it shares," if _says_nothing(axis) else f"the axis {axis!r}"
+            named = (
+                f"axis {index}, which it shares," if _says_nothing(axis) else f"the axis {axis!r}"
+            )
             raise _wrong(one, shape, f"another extent sets {named} to {lengths[axis]}", what)
 
 
 def _wrong(one: _Input, shape: tuple[int, ...], why: str, what: str) -> ModelError:
     """Return the ModelError for an override that does not fit."""
-    return ModelError(f"{what}: the shape {list(shape)} does not fit input {one}", why, "change the override in devices.toml or --shape")
+    return ModelError(
+        f"{what}: the shape {list(shape)} does not fit input {one}",
+        why,
+        "change the override in devices.toml or --shape",
+    )
 
 
 def _open_axes(one: _Input, lengths: Mapping[str, int]) -> list[tuple[int, str]]:
     """Return index and symbol of each axis whose extent is unknown."""
-    return [(index, axis) for index, axis in enumerate(one.axes or ()) if isinstance(axis, str) and axis not in lengths]
+    return [
+        (index, axis)
+        for index, axis in enumerate(one.axes or ())
+        if isinstance(axis, str) and axis not in lengths
+    ]
 
 
 def _open_batch(one: _Input, lengths: Mapping[str, int], batches: set[str]) -> str | None:
@@ -172,7 +220,11 @@ def _open_batch(one: _Input, lengths: Mapping[str, int], batches: set[str]) -> s
 
     Axes with the batch symbol of an earlier input are not counted.
     """
-    opened = [(index, axis) for index, axis in _open_axes(one, lengths) if index == 0 or axis not in batches]
+    opened = [
+        (index, axis)
+        for index, axis in _open_axes(one, lengths)
+        if index == 0 or axis not in batches
+    ]
     return opened[0][1] if len(opened) == 1 and opened[0][0] == 0 else None
 
 
@@ -189,19 +241,29 @@ def _unknown_shapes(missing: list[_Input], lengths: Mapping[str, int], what: str
     def example(one: _Input) -> list[int]:
         if one.axes is None:
             return [1, 3, 224, 224]
-        return [axis if isinstance(axis, int) else lengths.get(axis, 1 if index == 0 else 224) for index, axis in enumerate(one.axes)]
+        return [
+            axis if isinstance(axis, int) else lengths.get(axis, 1 if index == 0 else 224)
+            for index, axis in enumerate(one.axes)
+        ]
 
     def unknown(one: _Input) -> str:
         if one.axes is None:
             return f"{one.name}: even the number of axes"
-        return f"{one.name}: " + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths)) + f" of {axes_in_words(one.axes)}"
+        return (
+            f"{one.name}: "
+            + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths))
+            + f" of {axes_in_words(one.axes)}"
+        )
 
     table = ", ".join(f"{_key(one.name)} = {example(one)}" for one in missing)
     options = " ".join(f"--shape {one.name}:{','.join(map(str, example(one)))}" for one in missing)
     return ModelError(
         f"{what} leaves the shape of {', '.join(one.name for one in missing)} open",
         "; ".join(unknown(one) for one in missing),
-        f"say it, in devices.toml with `shapes = {{ {table} }}` or with `{options}` (with your own numbers)",
+        (
+            f"say it, in devices.toml with `shapes = {{ {table} }}` or with `{options}` (with "
+            "your own numbers)"
+        ),
     )
 
 

@@ -13,7 +13,9 @@ from farm.importers.onnx.runtime import session
 _AT_ONCE = 32  # tensors that are computed in one run, which bounds the memory
 
 
-def onnx_layers(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
+def onnx_layers(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield the name, operator and first output of each node, in order, without subgraphs.
 
     The model is modified.

@@ -63,7 +63,10 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
     except ModelError as error:
         if not any(spec.open for spec in inputs):
             raise
-        return replace(load_with(with_fixed_shapes(source, inputs), session_of), fixed=f"{error.what}: {error.why}")
+        return replace(
+            load_with(with_fixed_shapes(source, inputs), session_of),
+            fixed=f"{error.what}: {error.why}",
+        )
     return Imported(
         module=module,
         weights=weights,
@@ -91,7 +94,11 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
-            raise ModelError(what, "farm reads tensors only", "export the model with its tensors as outputs of their own")
+            raise ModelError(
+                what,
+                "farm reads tensors only",
+                "export the model with its tensors as outputs of their own",
+            )
     return model, folded(qlinear_to_qdq(fed), inputs, has_converter), inputs
 
 
@@ -102,16 +109,26 @@ def _read(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception as exc:  # protobuf's DecodeError, whose import path depends on the version
-        raise ModelError(f"{path} is not a whole ONNX file", f"{one_line(exc)}; it has {path.stat().st_size} bytes", again) from exc
+        raise ModelError(
+            f"{path} is not a whole ONNX file",
+            f"{one_line(exc)}; it has {path.stat().st_size} bytes",
+            again,
+        ) from exc
     if not model.graph.node and not model.graph.output:
-        raise ModelError(f"{path} is not an ONNX model", "it holds no graph: it may be cut off, or of another format", again)
+        raise ModelError(
+            f"{path} is not an ONNX model",
+            "it holds no graph: it may be cut off, or of another format",
+            again,
+        )
     for tensor in model.graph.initializer:
         check_size(path.name, f"the weight {tensor.name!r}", tensor.dims, _item_bytes(tensor))
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as exc:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
-        raise ModelError(f"{path.name}: its external weights cannot be read", one_line(exc), fix) from exc
+        raise ModelError(
+            f"{path.name}: its external weights cannot be read", one_line(exc), fix
+        ) from exc
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as exc:
@@ -136,7 +153,9 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
     if "No Op registered" in str(error) or "No opset import" in str(error):
         return
     raise ModelError(
-        f"{path.name} is not a valid ONNX model", one_line(error), "export it again; onnx.checker.check_model says the same"
+        f"{path.name} is not a valid ONNX model",
+        one_line(error),
+        "export it again; onnx.checker.check_model says the same",
     ) from error
 
 
@@ -147,7 +166,9 @@ def _session(path: Path) -> Any:
     except Exception as exc:
         fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
         raise ModelError(
-            f"{path.name}: ONNX Runtime, which is the reference, refuses the model", _SIGNATURE.sub("", one_line(exc)), fix
+            f"{path.name}: ONNX Runtime, which is the reference, refuses the model",
+            _SIGNATURE.sub("", one_line(exc)),
+            fix,
         ) from exc
 
 
@@ -163,14 +184,23 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
         with suppress_output(), installed(), layer_names.of_onnx() as names:
-            return custom_kernels.compiled(as_dataflow(layer_names.named(from_onnx(model, shape_dict=shapes), names)))
+            return custom_kernels.compiled(
+                as_dataflow(layer_names.named(from_onnx(model, shape_dict=shapes), names))
+            )
     except Exception as exc:
         node = _failing_node(exc)
-        where = f"operator {node.op_type} (node {node.name or node.output[0]!r})" if node is not None else "the model"
+        where = (
+            f"operator {node.op_type} (node {node.name or node.output[0]!r})"
+            if node is not None
+            else "the model"
+        )
         raise ModelError(
             f"{what}: TVM cannot import {where}",
             one_line(exc),
-            "export the model with another opset_version, with fixed shapes, or without this operator",
+            (
+                "export the model with another opset_version, with fixed shapes, or without this "
+                "operator"
+            ),
         ) from exc
 
 
@@ -180,14 +210,20 @@ def _failing_node(error: Exception) -> onnx.NodeProto | None:
     return next((node for node in reversed(nodes) if isinstance(node, onnx.NodeProto)), None)
 
 
-def _reference(session: Any, outputs: list[str], known: Mapping[str, np.ndarray], what: str) -> Reference:
-    """Return the function that runs the ONNX Runtime `session` on inputs by name, and the `known` ones."""
+def _reference(
+    session: Any, outputs: list[str], known: Mapping[str, np.ndarray], what: str
+) -> Reference:
+    """Return a function that runs `session` on inputs by name, and the `known` ones."""
 
     def run(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
             return [np.asarray(output) for output in session.run(outputs, {**inputs, **known})]
         except Exception as exc:
             fix = "check the shapes and values of the inputs"
-            raise ModelError(f"{what}: ONNX Runtime, which is the reference, cannot run the model", one_line(exc), fix) from exc
+            raise ModelError(
+                f"{what}: ONNX Runtime, which is the reference, cannot run the model",
+                one_line(exc),
+                fix,
+            ) from exc
 
     return run

@@ -26,7 +26,10 @@ _MICROSOFT_ONLY = (
 _MICROSOFT = (*_MICROSOFT_ONLY, "Gelu")
 _BUILT_IN = ("If",)  # converted by the importer itself, not by a converter of its table
 _NAMES_SHOWN = 3
-_FIX = "export the model without them (another opset_version may decompose them into simpler operators), or end it before them"
+_FIX = (
+    "export the model without them (another opset_version may decompose them into simpler "
+    "operators), or end it before them"
+)
 
 
 def problems(model: onnx.ModelProto) -> list[Problem]:
@@ -37,7 +40,10 @@ def problems(model: onnx.ModelProto) -> list[Problem]:
         what = refusal(node, known)
         if what or not has_converter(node):
             found[operator, what].append(node.name or f"-> {node.output[0]}")
-    return [Problem(operator, what, tuple(names), _FIX) for (operator, what), names in sorted(found.items())]
+    return [
+        Problem(operator, what, tuple(names), _FIX)
+        for (operator, what), names in sorted(found.items())
+    ]
 
 
 def check_operators(model: onnx.ModelProto, what: str) -> None:
@@ -49,13 +55,19 @@ def check_operators(model: onnx.ModelProto, what: str) -> None:
     if lacking := [problem for problem in found if not problem.what]:
         names = [problem.operator for problem in lacking]
         raise ModelError(
-            f"{what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that TVM cannot import: {', '.join(names)}",
+            (
+                f"{what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that TVM "
+                f"cannot import: {', '.join(names)}"
+            ),
             f"TVM's ONNX importer has no converter for {'; '.join(map(_listed, found))}",
             _FIX,
         )
     if found:
         raise ModelError(
-            f"{what} uses what farm does not support: {', '.join(f'{problem.operator}: {problem.what}' for problem in found)}",
+            (
+                f"{what} uses what farm does not support: "
+                f"{', '.join(f'{problem.operator}: {problem.what}' for problem in found)}"
+            ),
             "; ".join(map(_listed, found)),
             _FIX,
         )

@@ -78,11 +78,19 @@ class _Writer:
         inputs = _given([value, self._single(node.input[first]), zero])
         self.nodes.append(helper.make_node("QuantizeLinear", inputs, node.output, node.name))
 
-    def compute(self, operator: str, inputs: Sequence[str], node: onnx.NodeProto, without: Sequence[str] = ()) -> str:
+    def compute(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        node: onnx.NodeProto,
+        without: Sequence[str] = (),
+    ) -> str:
         """Add an operator with the attributes of a node, except `without`; return its output."""
         output = self._name(operator)
         made = helper.make_node(operator, inputs, [output], f"{node.name}_{operator}")
-        made.attribute.extend(attribute for attribute in node.attribute if attribute.name not in without)
+        made.attribute.extend(
+            attribute for attribute in node.attribute if attribute.name not in without
+        )
         self.nodes.append(made)
         return output
 
@@ -91,7 +99,11 @@ class _Writer:
         output = self._name(operator)
         scale, (value, factor, zero) = self.constant(inputs[1]), inputs
         along = {} if scale is None or scale.size == 1 else {"axis": axis}
-        self.nodes.append(helper.make_node(operator, _given([value, self._single(factor), zero]), [output], **along))
+        self.nodes.append(
+            helper.make_node(
+                operator, _given([value, self._single(factor), zero]), [output], **along
+            )
+        )
         return output
 
     def _single(self, name: str) -> str:
@@ -146,19 +158,31 @@ def _product(writer: _Writer, node: onnx.NodeProto) -> bool:
         scale = writer.constant(node.input[first])
         if scale is None or (scale.size > 1 and (first == 1 or scale.ndim != 1)):
             return False
-    writer.quantize(writer.compute("MatMul", [writer.real(node, 0), writer.real(node, 3, axis=1)], node), node, 6)
+    writer.quantize(
+        writer.compute("MatMul", [writer.real(node, 0), writer.real(node, 3, axis=1)], node),
+        node,
+        6,
+    )
     return True
 
 
 def _gemm(writer: _Writer, node: onnx.NodeProto) -> bool:
     """Rewrite QGemm; return False if a scale is not constant."""
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    attributes = {
+        attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
     data, weight = writer.constant(node.input[1]), writer.constant(node.input[4])
     if data is None or weight is None:
         return False
     inputs = [writer.real(node, 0), writer.real(node, 3, axis=0 if attributes.get("transB") else 1)]
     if len(node.input) > 6 and node.input[6]:
-        inputs.append(writer.real_of(node.input[6], attributes.get("alpha", 1.0) * data.reshape(()) * _plain(weight), axis=0))
+        inputs.append(
+            writer.real_of(
+                node.input[6],
+                attributes.get("alpha", 1.0) * data.reshape(()) * _plain(weight),
+                axis=0,
+            )
+        )
     result = writer.compute("Gemm", inputs, node)
     if len(node.input) > 7 and node.input[7]:
         writer.quantize(result, node, 7)
@@ -169,7 +193,13 @@ def _gemm(writer: _Writer, node: onnx.NodeProto) -> bool:
 
 def _elementwise(writer: _Writer, node: onnx.NodeProto) -> bool:
     """Rewrite QLinearAdd or QLinearMul."""
-    writer.quantize(writer.compute(_ELEMENTWISE[node.op_type], [writer.real(node, 0), writer.real(node, 3)], node), node, 6)
+    writer.quantize(
+        writer.compute(
+            _ELEMENTWISE[node.op_type], [writer.real(node, 0), writer.real(node, 3)], node
+        ),
+        node,
+        6,
+    )
     return True
 
 
@@ -177,7 +207,11 @@ def _of_one(writer: _Writer, node: onnx.NodeProto) -> bool:
     """Rewrite an operator of one tensor; return False if its channels are last."""
     if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
         return False
-    writer.quantize(writer.compute(_OF_ONE[node.op_type], [writer.real(node, 0)], node, ["channels_last"]), node, 3)
+    writer.quantize(
+        writer.compute(_OF_ONE[node.op_type], [writer.real(node, 0)], node, ["channels_last"]),
+        node,
+        3,
+    )
     return True
 
 

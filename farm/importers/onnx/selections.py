@@ -1,7 +1,8 @@
 """Make a selection of an `If` whose branches are computed, and one dataflow block of the graph.
 
-TVM's importer computes both branches before an `If` that only chooses a result. A graph with an `If`
-has no dataflow block, and passes that fuse operators and choose layouts work on these blocks alone.
+TVM's importer computes both branches before an `If` that only chooses a result. A graph with an
+`If` has no dataflow block, and passes that fuse operators and choose layouts work on these blocks
+alone.
 """
 
 from __future__ import annotations
@@ -37,15 +38,28 @@ class _Selecting(relax.PyExprMutator):  # type: ignore[misc]
 
     def _selected(self, condition: Any, yes: Any, no: Any) -> Any:
         """Return the selection of two tensors or tuples; None if their types differ."""
-        if isinstance(yes, relax.Tuple) and isinstance(no, relax.Tuple) and len(yes.fields) == len(no.fields):
-            parts = [self._selected(condition, one, other) for one, other in zip(yes.fields, no.fields, strict=True)]
-            return None if any(part is None for part in parts) else relax.Tuple([self.builder_.emit(part) for part in parts])
+        if (
+            isinstance(yes, relax.Tuple)
+            and isinstance(no, relax.Tuple)
+            and len(yes.fields) == len(no.fields)
+        ):
+            parts = [
+                self._selected(condition, one, other)
+                for one, other in zip(yes.fields, no.fields, strict=True)
+            ]
+            return (
+                None
+                if any(part is None for part in parts)
+                else relax.Tuple([self.builder_.emit(part) for part in parts])
+            )
         kinds = [one.ty for one in (condition, yes, no)]
         if not all(isinstance(kind, relax.TensorType) and kind.shape is not None for kind in kinds):
             return None
         if kinds[1].dtype != kinds[2].dtype or not _same(kinds[1].shape, kinds[2].shape):
             return None
-        scalar = condition if kinds[0].ndim == 0 else self.builder_.emit(relax.op.reshape(condition, ()))
+        scalar = (
+            condition if kinds[0].ndim == 0 else self.builder_.emit(relax.op.reshape(condition, ()))
+        )
         return relax.op.where(scalar, yes, no)
 
 
@@ -53,7 +67,8 @@ def _same(shape: Any, other: Any) -> bool:
     """Return whether two shapes are the same, with fixed extents or the same symbols."""
     extents, others = list(shape), list(other)
     return len(extents) == len(others) and all(
-        one.same_as(two) or (hasattr(one, "value") and hasattr(two, "value") and one.value == two.value)
+        one.same_as(two)
+        or (hasattr(one, "value") and hasattr(two, "value") and one.value == two.value)
         for one, two in zip(extents, others, strict=True)
     )
 
@@ -72,7 +87,10 @@ def _chosen(branch: Any) -> Any:
 
     for block in branch.blocks:
         for binding in block.bindings:
-            if not isinstance(binding, relax.VarBinding) or (value := resolved(binding.value)) is None:
+            if (
+                not isinstance(binding, relax.VarBinding)
+                or (value := resolved(binding.value)) is None
+            ):
                 return None
             renamed[binding.var] = value
     return resolved(branch.body)

@@ -21,7 +21,15 @@ from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
 _MOST_ELEMENTS = 4096  # the size limit of a constant that is computed here
-_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+_RANDOM = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+)
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _MISCONVERTED = ("RMSNormalization",)  # TVM's converters of these fail
 # TVM's converters of these return made-up values for the outputs after the first.
@@ -29,7 +37,11 @@ _FIRST_OUTPUT_ONLY = ("LayerNormalization",)
 Array = np.ndarray[Any, Any]
 
 
-def folded(model: onnx.ModelProto, inputs: Sequence[TensorSpec], has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+def folded(
+    model: onnx.ModelProto,
+    inputs: Sequence[TensorSpec],
+    has_converter: Callable[[onnx.NodeProto], bool],
+) -> onnx.ModelProto:
     """Return the model with its inputs' shapes, functions inlined and constants computed.
 
     Only functions that have no converter are inlined.
@@ -51,20 +63,30 @@ def _with_shapes(model: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.M
     return result
 
 
-def _inline_function_ops(model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+def _inline_function_ops(
+    model: onnx.ModelProto, has_converter: Callable[[onnx.NodeProto], bool]
+) -> onnx.ModelProto:
     """Inline ONNX's function operators that have no converter.
 
     An operator is inlined only if its body adds no operator without a converter.
     """
-    version = next((opset.version for opset in model.opset_import if opset.domain in _DEFAULT_DOMAINS), 1)
+    version = next(
+        (opset.version for opset in model.opset_import if opset.domain in _DEFAULT_DOMAINS), 1
+    )
 
     def lacking(one: onnx.ModelProto) -> set[str]:
-        return {node.op_type for node in one.graph.node if node.domain in _DEFAULT_DOMAINS and not _converts(node, has_converter)}
+        return {
+            node.op_type
+            for node in one.graph.node
+            if node.domain in _DEFAULT_DOMAINS and not _converts(node, has_converter)
+        }
 
     for name in sorted(lacking(model)):
         if _is_function(name, version):
             try:
-                opened = onnx.inliner.inline_selected_functions(_typed(model), [("", name)], exclude=False, inline_schema_functions=True)
+                opened = onnx.inliner.inline_selected_functions(
+                    _typed(model), [("", name)], exclude=False, inline_schema_functions=True
+                )
             except RuntimeError:  # ONNX cannot resolve optional inputs of some functions
                 continue
             if lacking(opened) <= lacking(model) - {name}:
@@ -81,13 +103,17 @@ def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     listed = {value.name for value in (*result.graph.input, *result.graph.value_info)}
     for tensor in result.graph.initializer:
         if tensor.name not in listed:
-            result.graph.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            result.graph.value_info.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
     return result
 
 
 def _converts(node: onnx.NodeProto, has_converter: Callable[[onnx.NodeProto], bool]) -> bool:
     """Return whether a node has a correct converter."""
-    if node.op_type in _MISCONVERTED or (node.op_type in _FIRST_OUTPUT_ONLY and any(node.output[1:])):
+    if node.op_type in _MISCONVERTED or (
+        node.op_type in _FIRST_OUTPUT_ONLY and any(node.output[1:])
+    ):
         return False
     return has_converter(node)
 
@@ -114,7 +140,11 @@ class _Folder:
         self._types = _inferred(model)
         # Shapes that Shape nodes return, by the names of their results.
         self._shapes: dict[str, Sequence[int | None]] = {}
-        self._values = {tensor.name: tensor for tensor in model.graph.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
+        self._values = {
+            tensor.name: tensor
+            for tensor in model.graph.initializer
+            if _count(tensor.dims) <= _MOST_ELEMENTS
+        }
         self._added: dict[str, onnx.TensorProto] = {}
 
     def run(self) -> onnx.ModelProto:
@@ -138,7 +168,9 @@ class _Folder:
                 for name, value in zip(node.output, values, strict=False):
                     place = f"{name}/constant" if name in outputs else name
                     self._values[name] = self._added[place] = numpy_helper.from_array(value, place)
-                    self._types[name] = onnx.helper.make_tensor_type_proto(self._values[name].data_type, value.shape)
+                    self._types[name] = onnx.helper.make_tensor_type_proto(
+                        self._values[name].data_type, value.shape
+                    )
                     if name in outputs:
                         kept.append(onnx.helper.make_node("Identity", [place], [name]))
             else:
@@ -152,9 +184,21 @@ class _Folder:
     def _fold_branch(self, branch: onnx.GraphProto) -> None:
         """Fold the constants of a branch that may be taken; its names are known only within it."""
         outer = self._values, self._types, self._shapes, self._added
-        own = {tensor.name: tensor for tensor in branch.initializer if _count(tensor.dims) <= _MOST_ELEMENTS}
-        stated = {tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in branch.initializer}
-        self._values, self._types, self._shapes, self._added = {**self._values, **own}, {**self._types, **stated}, dict(self._shapes), {}
+        own = {
+            tensor.name: tensor
+            for tensor in branch.initializer
+            if _count(tensor.dims) <= _MOST_ELEMENTS
+        }
+        stated = {
+            tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            for tensor in branch.initializer
+        }
+        self._values, self._types, self._shapes, self._added = (
+            {**self._values, **own},
+            {**self._types, **stated},
+            dict(self._shapes),
+            {},
+        )
         outputs = {value.name for value in branch.output}
         kept = self._nodes(branch.node, outputs)
         used = {name for node in kept for name in _read(node)} | outputs
@@ -165,13 +209,19 @@ class _Folder:
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""
-        if node.domain not in _DEFAULT_DOMAINS or all(_known(self._types.get(name)) for name in node.output if name):
+        if node.domain not in _DEFAULT_DOMAINS or all(
+            _known(self._types.get(name)) for name in node.output if name
+        ):
             return
         types = {name: self._types[name] for name in node.input if name in self._types}
         values = {name: self._values[name] for name in node.input if name in self._values}
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(node.domain, 1), node.domain)
-            made = onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=list(self._model.opset_import))
+            schema = onnx.defs.get_schema(
+                node.op_type, self._opsets.get(node.domain, 1), node.domain
+            )
+            made = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, values, opset_imports=list(self._model.opset_import)
+            )
         except Exception:  # ONNX's inference can raise; the types stay unknown
             return
         self._types.update(made)
@@ -180,7 +230,11 @@ class _Folder:
         """Return the branch that a constant condition selects; None if it is not constant."""
         if (condition := self._values.get(node.input[0])) is None:
             return None
-        chosen = "then_branch" if bool(numpy_helper.to_array(condition).reshape(-1)[0]) else "else_branch"
+        chosen = (
+            "then_branch"
+            if bool(numpy_helper.to_array(condition).reshape(-1)[0])
+            else "else_branch"
+        )
         branch = next(attribute.g for attribute in node.attribute if attribute.name == chosen)
         for tensor in branch.initializer:
             self._values[tensor.name] = self._added[tensor.name] = tensor
@@ -188,14 +242,20 @@ class _Folder:
 
     def _computed(self, node: onnx.NodeProto) -> list[Array] | None:
         """Return the constant outputs of a node; None if they are not known."""
-        if node.domain not in _DEFAULT_DOMAINS or node.op_type in _RANDOM or any(attribute.HasField("g") for attribute in node.attribute):
+        if (
+            node.domain not in _DEFAULT_DOMAINS
+            or node.op_type in _RANDOM
+            or any(attribute.HasField("g") for attribute in node.attribute)
+        ):
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
         if node.op_type == "Gather" and node.input[0] in self._shapes:
             return self._gathered(node)
         inputs = [self._values.get(name) for name in node.input if name]
-        if any(value is None for value in inputs) or (not node.input and node.op_type != "Constant"):
+        if any(value is None for value in inputs) or (
+            not node.input and node.op_type != "Constant"
+        ):
             return None
         return self._evaluated(node)
 
@@ -218,7 +278,9 @@ class _Folder:
             return None
         found = self._shapes[node.input[0]]
         where = numpy_helper.to_array(places)
-        if any(not -len(found) <= place < len(found) or found[place] is None for place in where.flat):
+        if any(
+            not -len(found) <= place < len(found) or found[place] is None for place in where.flat
+        ):
             return None
         return [np.array([found[place] for place in where.flat], np.int64).reshape(where.shape)]
 
@@ -226,16 +288,24 @@ class _Folder:
         """Return a node's outputs from ONNX's reference evaluator; None if they are too large."""
         names = [name for name in dict.fromkeys(node.input) if name]
         values = {name: numpy_helper.to_array(self._values[name]) for name in names}
-        inputs = [onnx.helper.make_tensor_value_info(name, self._values[name].data_type, value.shape) for name, value in values.items()]
+        inputs = [
+            onnx.helper.make_tensor_value_info(name, self._values[name].data_type, value.shape)
+            for name, value in values.items()
+        ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         body = onnx.helper.make_graph([node], "one", inputs, outputs)
-        model = onnx.helper.make_model(body, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
+        model = onnx.helper.make_model(
+            body, opset_imports=self._model.opset_import, ir_version=self._model.ir_version
+        )
         try:
             with np.errstate(all="ignore"):
                 made = ReferenceEvaluator(model).run(None, values)
         except Exception:  # nodes that the reference evaluator does not support are left to TVM
             return None
-        if not all(isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS for value in made):
+        if not all(
+            isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS
+            for value in made
+        ):
             return None
         return [np.asarray(value) for value in made]
 
@@ -246,8 +316,13 @@ def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         graph = inferred(model, data_prop=True)
     except Exception:  # ONNX's inference can raise on models that TVM imports
         graph = model.graph
-    known = {tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
-    return known | {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {
+        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    return known | {
+        value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)
+    }
 
 
 def _known(type_: onnx.TypeProto | None) -> bool:
@@ -260,13 +335,18 @@ def _extents(type_: onnx.TypeProto | None) -> list[int | None] | None:
     """Return the extents of a tensor of known rank, with None for open ones; else None."""
     if type_ is None or not type_.tensor_type.HasField("shape"):
         return None
-    return [axis.dim_value if axis.HasField("dim_value") else None for axis in type_.tensor_type.shape.dim]
+    return [
+        axis.dim_value if axis.HasField("dim_value") else None
+        for axis in type_.tensor_type.shape.dim
+    ]
 
 
 def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Return the nodes of a branch, and Identity nodes that rename its results."""
     ends = [
-        onnx.helper.make_node("Identity", [inner.name], [outer]) for inner, outer in zip(branch.output, node.output, strict=True) if outer
+        onnx.helper.make_node("Identity", [inner.name], [outer])
+        for inner, outer in zip(branch.output, node.output, strict=True)
+        if outer
     ]
     return [*branch.node, *ends]
 
@@ -276,7 +356,9 @@ def _read(node: onnx.NodeProto) -> set[str]:
     names = set(node.input)
     for attribute in node.attribute:
         for subgraph in (attribute.g, *attribute.graphs):
-            names |= {name for inner in subgraph.node for name in _read(inner)} | {value.name for value in subgraph.output}
+            names |= {name for inner in subgraph.node for name in _read(inner)} | {
+                value.name for value in subgraph.output
+            }
     return names
 
 

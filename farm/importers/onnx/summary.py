@@ -29,7 +29,9 @@ def outline(source: Model) -> Outline:
     as_written, model, inputs = opened(source)
     graph = _remaining(source, as_written, inputs) if source.values else as_written.graph
     weights = list(_weights(graph))
-    operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(graph))
+    operators = Counter(
+        f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(graph)
+    )
     return Outline(
         inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in inputs),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
@@ -41,7 +43,9 @@ def outline(source: Model) -> Outline:
     )
 
 
-def _remaining(source: Model, as_written: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.GraphProto:
+def _remaining(
+    source: Model, as_written: onnx.ModelProto, inputs: Sequence[TensorSpec]
+) -> onnx.GraphProto:
     """Return the graph that is left once the inputs with stated values are folded.
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
@@ -64,7 +68,11 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
                 yield from subgraph.initializer
-            constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and attribute.name == "value"
+            constant = (
+                node.op_type == "Constant"
+                and node.domain in ("", "ai.onnx")
+                and attribute.name == "value"
+            )
             if constant and attribute.t.data_type not in _NO_WEIGHTS:
                 yield attribute.t
 

@@ -16,7 +16,9 @@ from onnx import TensorProto, numpy_helper
 from farm.importers.onnx.inferred_types import inferred
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_INTEGERS = tuple(getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
+_INTEGERS = tuple(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+)
 _WHOLE_BYTES = (*_FLOATS, *_INTEGERS, TensorProto.BOOL)
 
 
@@ -40,9 +42,16 @@ def facts(model: onnx.ModelProto) -> Facts:
     values = (*typed.input, *typed.value_info, *typed.output)
     types = {tensor.name: int(tensor.data_type) for tensor in graph.initializer}
     types |= {value.name: value.type.tensor_type.elem_type for value in values}
-    shapes = {value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim) for value in values}
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    return Facts({tensor.name: tensor for tensor in graph.initializer}, types, shapes, frozenset(read))
+    shapes = {
+        value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
+        for value in values
+    }
+    read = {name for node in graph.node for name in node.input} | {
+        value.name for value in graph.output
+    }
+    return Facts(
+        {tensor.name: tensor for tensor in graph.initializer}, types, shapes, frozenset(read)
+    )
 
 
 def refusal(node: onnx.NodeProto, known: Facts) -> str:
@@ -53,7 +62,14 @@ def refusal(node: onnx.NodeProto, known: Facts) -> str:
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """Return the value of a node's attribute, or the default."""
-    return next((onnx.helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name == name), default)
+    return next(
+        (
+            onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+            if attribute.name == name
+        ),
+        default,
+    )
 
 
 def _used(node: onnx.NodeProto, output: int, known: Facts) -> bool:
@@ -63,7 +79,9 @@ def _used(node: onnx.NodeProto, output: int, known: Facts) -> bool:
 
 def _batch_normalization(node: onnx.NodeProto, known: Facts) -> str:
     """Refuse training mode."""
-    training = _attribute(node, "training_mode", 0) or any(_used(node, output, known) for output in range(1, len(node.output)))
+    training = _attribute(node, "training_mode", 0) or any(
+        _used(node, output, known) for output in range(1, len(node.output))
+    )
     return "training_mode=1; export the model in evaluation mode" if training else ""
 
 
@@ -96,7 +114,11 @@ def _cast(node: onnx.NodeProto, known: Facts) -> str:
 def _mod(node: onnx.NodeProto, known: Facts) -> str:
     """Refuse fmod=0 on floating point."""
     floating = known.types.get(node.input[0]) in _FLOATS
-    return "fmod=0 on floating point; use fmod=1" if floating and not _attribute(node, "fmod", 0) else ""
+    return (
+        "fmod=0 on floating point; use fmod=1"
+        if floating and not _attribute(node, "fmod", 0)
+        else ""
+    )
 
 
 def _roi_align(node: onnx.NodeProto, _: Facts) -> str:
@@ -117,19 +139,32 @@ def _resize(node: onnx.NodeProto, known: Facts) -> str:
     if _attribute(node, "antialias", 0):
         return "antialias=1"
     name = node.input[2] if len(node.input) > 2 else ""
-    if not name or name not in known.constants or _attribute(node, "mode", b"nearest") == b"nearest":
+    if (
+        not name
+        or name not in known.constants
+        or _attribute(node, "mode", b"nearest") == b"nearest"
+    ):
         return ""
-    scales, shape = numpy_helper.to_array(known.constants[name]), known.shapes.get(node.input[0], ())
+    scales, shape = (
+        numpy_helper.to_array(known.constants[name]),
+        known.shapes.get(node.input[0], ()),
+    )
     if _attribute(node, "axes") is None and len(scales) == len(shape):
         lengths = [length * float(scale) for length, scale in zip(shape, scales, strict=True)]
         if any(abs(length - round(length)) > 1e-4 for length in lengths):
-            return f"scales {[round(float(scale), 4) for scale in scales]} that give no whole lengths; give sizes"
+            return (
+                f"scales {[round(float(scale), 4) for scale in scales]} that give no whole "
+                "lengths; give sizes"
+            )
     return ""
 
 
 def _by_value(_: onnx.NodeProto, __: Facts) -> str:
     """Refuse operators whose output shape depends on values."""
-    return "the size of its result depends on the values of its inputs; end the model before it and do that step outside"
+    return (
+        "the size of its result depends on the values of its inputs; end the model before it and "
+        "do that step outside"
+    )
 
 
 def _loop(_: onnx.NodeProto, __: Facts) -> str:

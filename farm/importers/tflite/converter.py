@@ -23,17 +23,22 @@ from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Opened, Opera
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
 # stand for, if all tensors have one scale.
 _MOVES = (
-    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",
-    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",
-    "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",  # noqa: E501
+    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",  # noqa: E501
+    "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",  # noqa: E501
 )  # fmt: skip
 # Operators with states, subgraphs or random numbers. A build runs fixed steps and is compared with
 # a reference, so it supports none of them.
 _REFUSED = (
-    *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",
+    *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",  # noqa: E501
     "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
 )  # fmt: skip
-_BOUNDS = {"NONE": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+_BOUNDS = {
+    "NONE": (-np.inf, np.inf),
+    "RELU": (0.0, np.inf),
+    "RELU6": (0.0, 6.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+}
 _FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"
 
 
@@ -63,7 +68,9 @@ def problems(opened: Opened) -> list[Problem]:
             found[operator.name, ""].append(operator.place)
         elif why := _refusal(known, operator):
             found[operator.name, why].append(operator.place)
-    return [Problem(name, why, tuple(places), _FIX) for (name, why), places in sorted(found.items())]
+    return [
+        Problem(name, why, tuple(places), _FIX) for (name, why), places in sorted(found.items())
+    ]
 
 
 def _refusal(known: _Converter, operator: Operator) -> str:
@@ -81,10 +88,15 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
     with such graphs.
     """
 
-    def __init__(self, conversion: Conversion, model: Any, subgraph: Any, table: Any, builder: Any) -> None:
+    def __init__(
+        self, conversion: Conversion, model: Any, subgraph: Any, table: Any, builder: Any
+    ) -> None:
         super().__init__(model, subgraph, table, builder)
         self.conversion, self.opened = conversion, conversion.opened
-        self.convert_map |= {"AVERAGE_POOL_2D": self._average_pool, "EXPAND_DIMS": self._expand_dims}
+        self.convert_map |= {
+            "AVERAGE_POOL_2D": self._average_pool,
+            "EXPAND_DIMS": self._expand_dims,
+        }
         # Quantized tensors that are floating point temporarily.
         self._as_floats: set[int] = set()
 
@@ -92,12 +104,20 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         """Return why an operator of quantized tensors cannot be converted; "" if it can."""
         given, made = self.get_tensors(operator.inputs), self.get_tensors(operator.outputs)
         quantized = [one for one in (*given, *made) if one.qnn_params is not None]
-        if not quantized or self._is_hybrid(operator) or operator.name in self._SUPPORTED_QUANTIZED_OPS:
+        if (
+            not quantized
+            or self._is_hybrid(operator)
+            or operator.name in self._SUPPORTED_QUANTIZED_OPS
+        ):
             return ""
         if operator.name not in _MOVES:
             return "of quantized tensors"
         numbers = {
-            (float(one.qnn_params["scale"].value.numpy().max()), int(one.qnn_params["zero_point"].value.numpy())) for one in quantized
+            (
+                float(one.qnn_params["scale"].value.numpy().max()),
+                int(one.qnn_params["zero_point"].value.numpy()),
+            )
+            for one in quantized
         }
         return "of tensors of several scales" if len(numbers) > 1 else ""
 
@@ -138,17 +158,27 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
 
         LiteRT then quantizes the data for each inference; farm computes in floating point.
         """
-        given, made = self.get_tensors([index for index in operator.inputs if index >= 0]), self.get_tensors(operator.outputs)
+        given, made = (
+            self.get_tensors([index for index in operator.inputs if index >= 0]),
+            self.get_tensors(operator.outputs),
+        )
         quantized = [one for one in given if one.qnn_params is not None]
         constant = all(self.opened.is_constant(one.tensor_idx) for one in quantized)
-        return bool(quantized) and constant and operator.name != "DEQUANTIZE" and all(one.qnn_params is None for one in made)
+        return (
+            bool(quantized)
+            and constant
+            and operator.name != "DEQUANTIZE"
+            and all(one.qnn_params is None for one in made)
+        )
 
     def _dequantize_weights(self, operator: Operator) -> None:
         """Dequantize the constant inputs of an operator."""
         for tensor in self.get_tensors([index for index in operator.inputs if index >= 0]):
             name = self.opened.tensor_name(tensor.tensor_idx)
             if tensor.qnn_params is not None and not self.exp_tab.has_expr(name):
-                value = relax.const(self.get_tensor_value(tensor), self.get_tensor_type_str(tensor.tensor.Type()))
+                value = relax.const(
+                    self.get_tensor_value(tensor), self.get_tensor_type_str(tensor.tensor.Type())
+                )
                 self.exp_tab.set_expr(name, self.bb.emit(self.dequantize(value, tensor)))
 
     def _average_pool(self, op: Any) -> Any:
@@ -161,7 +191,9 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
             return self.convert_pool2d(op, "average")
         name = self.opened.tensor_name(given.tensor_idx)
         steps = self.exp_tab.get_expr(name)
-        self.exp_tab.set_expr(name, self.bb.emit(self.dequantize(steps, given)), force_override=True)
+        self.exp_tab.set_expr(
+            name, self.bb.emit(self.dequantize(steps, given)), force_override=True
+        )
         self._as_floats = {given.tensor_idx, made.tensor_idx}
         pooled = self.convert_pool2d(op, "average")
         self._as_floats = set()
@@ -171,18 +203,26 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
     def _expand_dims(self, op: Any) -> Any:
         """Convert EXPAND_DIMS; TVM's converter calls its own operator incorrectly."""
         data, axis = self.get_input_tensors(op)
-        return relax.op.expand_dims(self.get_expr(data.tensor_idx), int(self.get_tensor_value(axis).item()))
+        return relax.op.expand_dims(
+            self.get_expr(data.tensor_idx), int(self.get_tensor_value(axis).item())
+        )
 
-    def convert_qnn_fused_activation_function(self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str) -> Any:
+    def convert_qnn_fused_activation_function(
+        self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+    ) -> Any:
         """Clamp to a fused activation's bounds, unless the type already implies them.
 
         The clamp uses operators that farm's graph passes recognise.
         """
         low, high = _BOUNDS[self.activation_fn_type[fused_activation_fn]]
         limits = np.iinfo(dtype)
-        if (first := round(low / scale) + zero_point if np.isfinite(low) else limits.min) > limits.min:
+        if (
+            first := round(low / scale) + zero_point if np.isfinite(low) else limits.min
+        ) > limits.min:
             expr = relax.op.maximum(relax.const(first, dtype), self.bb.normalize(expr))
-        if (last := round(high / scale) + zero_point if np.isfinite(high) else limits.max) < limits.max:
+        if (
+            last := round(high / scale) + zero_point if np.isfinite(high) else limits.max
+        ) < limits.max:
             expr = relax.op.minimum(relax.const(last, dtype), self.bb.normalize(expr))
         return expr
 

@@ -20,7 +20,23 @@ from farm.errors import ModelError
 from farm.importers.size_limits import check_size
 
 # Bytes per element by TensorType.
-_ITEM_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 15: 4, 16: 2, 18: 2}
+_ITEM_BYTES = {
+    0: 4,
+    1: 2,
+    2: 4,
+    3: 1,
+    4: 8,
+    6: 1,
+    7: 2,
+    8: 8,
+    9: 1,
+    10: 8,
+    11: 16,
+    12: 8,
+    15: 4,
+    16: 2,
+    18: 2,
+}
 _ITEM_BITS = {17: 4, 19: 2}  # of packed types
 _STRING, _RESOURCE, _VARIANT = 5, 13, 14
 _MOST_AXES = 8
@@ -59,7 +75,9 @@ def check_tflite(content: bytes, what: str) -> None:
     try:
         _Reader(content, what).check()
     except (_Damaged, struct.error, UnicodeDecodeError) as exc:
-        raise ModelError(f"{what} is not a whole TFLite file", f"{exc}; it has {len(content)} bytes", _FIX) from exc
+        raise ModelError(
+            f"{what} is not a whole TFLite file", f"{exc}; it has {len(content)} bytes", _FIX
+        ) from exc
 
 
 class _Reader:
@@ -90,33 +108,53 @@ class _Reader:
         inputs, outputs = self._integers(subgraph, 1), self._integers(subgraph, 2)
         for index in (*inputs, *outputs):
             _in_range(index, len(tensors), "input or output")
-        written = {index for index, tensor in enumerate(tensors) if tensor.constant or tensor.variable} | set(inputs)
+        written = {
+            index for index, tensor in enumerate(tensors) if tensor.constant or tensor.variable
+        } | set(inputs)
         for number, operator in enumerate(self._tables_of(subgraph, 3)):
             _in_range(self._scalar(operator, 0, "<I", 0), codes, f"kind of operator {number}")
             for index in self._integers(operator, 1):
                 if index != -1:
                     _in_range(index, len(tensors), f"input of operator {number}")
                     if index not in written:
-                        raise _Damaged(f"operator {number} reads {tensors[index].name!r}, which nothing has written before")
-            made = [*self._integers(operator, 2), *(index for index in self._integers(operator, 8) if index != -1)]
+                        raise _Damaged(
+                            f"operator {number} reads {tensors[index].name!r}, which nothing "
+                            "has written before"
+                        )
+            made = [
+                *self._integers(operator, 2),
+                *(index for index in self._integers(operator, 8) if index != -1),
+            ]
             for index in made:
                 _in_range(index, len(tensors), f"output of operator {number}")
                 if tensors[index].constant or index in inputs:
-                    raise _Damaged(f"operator {number} writes {tensors[index].name!r}, which is an input or a constant")
+                    raise _Damaged(
+                        f"operator {number} writes {tensors[index].name!r}, which is an input "
+                        "or a constant"
+                    )
             written.update(made)
         if missing := [tensors[index].name for index in outputs if index not in written]:
             raise _Damaged(f"nothing writes the output {missing[0]!r}")
 
     def _tensor(self, table: _Table, buffers: list[int]) -> _Tensor:
         """Return a tensor, checked for its shape, type, size and quantization."""
-        name, shape, kind = self._text(table, 3), tuple(self._integers(table, 0)), self._scalar(table, 1, "<b", 0)
+        name, shape, kind = (
+            self._text(table, 3),
+            tuple(self._integers(table, 0)),
+            self._scalar(table, 1, "<b", 0),
+        )
         buffer = self._scalar(table, 2, "<I", 0)
         _in_range(buffer, len(buffers), f"buffer of {name!r}")
         if len(shape) > _MOST_AXES or any(extent < -1 for extent in shape):
             raise _Damaged(f"{name!r} has the shape {list(shape)[: _MOST_AXES + 1]}")
         held = buffers[buffer]
         if kind in _ITEM_BYTES:
-            check_size(self._what, f"the tensor {name!r}", (1 if extent == -1 else extent for extent in shape), _ITEM_BYTES[kind])
+            check_size(
+                self._what,
+                f"the tensor {name!r}",
+                (1 if extent == -1 else extent for extent in shape),
+                _ITEM_BYTES[kind],
+            )
             if held and not self._field(table, 6) and held != prod(shape) * _ITEM_BYTES[kind]:
                 raise _Damaged(f"the constant {name!r} of the shape {list(shape)} has {held} bytes")
         elif kind in _ITEM_BITS:
@@ -135,13 +173,18 @@ class _Reader:
         if not at:
             return
         quantization = self._table(at + self._unsigned(at))
-        scales = [struct.unpack_from("<f", self._content, place)[0] for place in self._vector(quantization, 2, 4)]
+        scales = [
+            struct.unpack_from("<f", self._content, place)[0]
+            for place in self._vector(quantization, 2, 4)
+        ]
         zeros = len(self._vector(quantization, 3, 8))
         axis = self._scalar(quantization, 6, "<i", 0)
         if zeros not in (0, 1, len(scales)):
             raise _Damaged(f"{name!r} has {len(scales)} scales and {zeros} zero points")
         if len(scales) > 1 and (not 0 <= axis < len(shape) or shape[axis] != len(scales)):
-            raise _Damaged(f"{name!r} has {len(scales)} scales along axis {axis} of the shape {list(shape)}")
+            raise _Damaged(
+                f"{name!r} has {len(scales)} scales along axis {axis} of the shape {list(shape)}"
+            )
         if any(not math.isfinite(scale) or scale < 0 for scale in scales):
             raise _Damaged(f"{name!r} has a scale that is negative or not finite")
 

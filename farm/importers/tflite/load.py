@@ -50,16 +50,29 @@ def _check_operators(opened: Opened) -> None:
     """
     if found := problems(opened):
         names = [f"{one.operator} {one.what}".strip() for one in found]
-        listed = [f"{name} x{len(one.nodes)} ({', '.join(one.nodes[:_SHOWN])})" for name, one in zip(names, found, strict=True)]
-        what = f"{opened.what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that cannot be imported: {', '.join(names)}"
-        raise ModelError(what, f"neither TVM's importer of TFLite nor farm has a converter for {'; '.join(listed)}", found[0].fix)
+        listed = [
+            f"{name} x{len(one.nodes)} ({', '.join(one.nodes[:_SHOWN])})"
+            for name, one in zip(names, found, strict=True)
+        ]
+        what = (
+            f"{opened.what} uses {len(names)} operator{'s' if len(names) > 1 else ''} that cannot "
+            f"be imported: {', '.join(names)}"
+        )
+        raise ModelError(
+            what,
+            f"neither TVM's importer of TFLite nor farm has a converter for {'; '.join(listed)}",
+            found[0].fix,
+        )
 
 
 def _to_relax(opened: Opened) -> Any:
     """Return the Relax module of a file; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.tflite import from_tflite
 
-    shapes = {opened.tensor_name(int(index)): spec.shape for index, spec in zip(opened.graph.InputsAsNumpy(), opened.inputs, strict=True)}
+    shapes = {
+        opened.tensor_name(int(index)): spec.shape
+        for index, spec in zip(opened.graph.InputsAsNumpy(), opened.inputs, strict=True)
+    }
     conversion = Conversion(opened)
     try:
         with suppress_output():
@@ -71,7 +84,11 @@ def _to_relax(opened: Opened) -> Any:
         at = conversion.at
         where = f"operator {at.name} ({at.place})" if at is not None else "the model"
         why = one_line(exc)
-        raise ModelError(f"{opened.what}: TVM cannot import {where}", why, f"convert the model to ONNX: {TO_ONNX}") from exc
+        raise ModelError(
+            f"{opened.what}: TVM cannot import {where}",
+            why,
+            f"convert the model to ONNX: {TO_ONNX}",
+        ) from exc
 
 
 def _answer(opened: Opened, inputs: Mapping[str, Array]) -> list[Array]:

@@ -24,7 +24,12 @@ from farm.types import Model, TensorSpec
 _IDENTIFIER = b"TFL3"
 _OPEN = -1  # an open extent in a file
 _OF_SHAPES = ("SHAPE", "RANK")  # operators whose results depend on shapes alone
-OF_CHANCE = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
+OF_CHANCE = (
+    "RANDOM_UNIFORM",
+    "RANDOM_STANDARD_NORMAL",
+    "MULTINOMIAL",
+    "STABLEHLO_RNG_BIT_GENERATOR",
+)
 TO_ONNX = "python -m tf2onnx.convert --tflite model.tflite --output model.onnx"
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +68,11 @@ class Opened:
         self.content = self.path.read_bytes()
         again = "copy it again, or convert the model again"
         if self.content[4:8] != _IDENTIFIER:
-            raise ModelError(f"{self.path} is not a TFLite file", "it has no TFL3 from its fifth byte on: it is of another format", again)
+            raise ModelError(
+                f"{self.path} is not a TFLite file",
+                "it has no TFL3 from its fifth byte on: it is of another format",
+                again,
+            )
         tflite, runtime = _packages(self.what)
         check_tflite(self.content, self.what)
         try:
@@ -79,7 +88,9 @@ class Opened:
         # ValueError of LiteRT; struct.error and others of the package tflite.
         except Exception as exc:
             why = f"{one_line(exc)}; it has {len(self.content)} bytes"
-            raise ModelError(f"{self.path} is not a whole TFLite file, or is of a later version", why, again) from exc
+            raise ModelError(
+                f"{self.path} is not a whole TFLite file, or is of a later version", why, again
+            ) from exc
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.known: dict[int, Array] = {}
         self._check_names()
@@ -87,7 +98,11 @@ class Opened:
 
     def _operators(self, tflite: Any) -> Iterator[Operator]:
         """Yield the operators of the first subgraph."""
-        names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int)}
+        names = {
+            value: name
+            for name, value in vars(tflite.BuiltinOperator).items()
+            if isinstance(value, int)
+        }
         for number in range(self.graph.OperatorsLength()):
             given = self.graph.Operators(number)
             code = self.model.OperatorCodes(given.OpcodeIndex())
@@ -99,7 +114,12 @@ class Opened:
                 tuple(int(one) for one in found) if isinstance(found, np.ndarray) else ()
                 for found in (given.InputsAsNumpy(), given.OutputsAsNumpy())
             )
-            yield Operator(name, inputs, outputs, self.tensor_name(outputs[0]) if outputs else f"operator {number}")
+            yield Operator(
+                name,
+                inputs,
+                outputs,
+                self.tensor_name(outputs[0]) if outputs else f"operator {number}",
+            )
 
     def tensor_name(self, index: int) -> str:
         """Return the name of a tensor; "tensor" and its number if it has none."""
@@ -109,8 +129,16 @@ class Opened:
     def _check_names(self) -> None:
         """Raise ModelError if two tensors have the same name: TVM would take them as one."""
         names = [self.tensor_name(index) for index in range(self.graph.TensorsLength())]
-        if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
-            raise ModelError(f"{self.what}: two tensors have one name", ", ".join(sorted(twice)[:3]), f"convert it to ONNX: {TO_ONNX}")
+        if (
+            twice := {name for name in names if names.count(name) > 1}
+            if len(set(names)) < len(names)
+            else set()
+        ):
+            raise ModelError(
+                f"{self.what}: two tensors have one name",
+                ", ".join(sorted(twice)[:3]),
+                f"convert it to ONNX: {TO_ONNX}",
+            )
 
     def _inputs(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[TensorSpec, ...], str]:
         """Return the inputs with the requested shapes, and why an open batch was fixed."""
@@ -118,15 +146,28 @@ class Opened:
         names = self._names("Inputs", indices)
         if unknown := sorted(set(shapes) - set(names.values())):
             hint = did_you_mean(unknown[0], names.values())
-            raise ModelError(f"{self.what} has no input {unknown[0]!r}", f"its inputs are {', '.join(names.values())}", hint)
+            raise ModelError(
+                f"{self.what} has no input {unknown[0]!r}",
+                f"its inputs are {', '.join(names.values())}",
+                hint,
+            )
         details = {int(one["index"]): one for one in self.interpreter.get_input_details()}
         specs, fixed = [], ""
         for index, name in names.items():
-            signature, dtype = [int(extent) for extent in details[index]["shape_signature"]], np.dtype(details[index]["dtype"])
+            signature, dtype = (
+                [int(extent) for extent in details[index]["shape_signature"]],
+                np.dtype(details[index]["dtype"]),
+            )
             shape = shapes.get(name) or tuple(int(extent) for extent in details[index]["shape"])
-            if len(shape) != len(signature) or any(axis not in (_OPEN, extent) for axis, extent in zip(signature, shape, strict=True)):
+            if len(shape) != len(signature) or any(
+                axis not in (_OPEN, extent) for axis, extent in zip(signature, shape, strict=True)
+            ):
                 has = ["any" if axis == _OPEN else axis for axis in signature]
-                raise ModelError(f"{self.what}: the shape {list(shape)} does not fit input {name!r}", f"the model has {has} there", "")
+                raise ModelError(
+                    f"{self.what}: the shape {list(shape)} does not fit input {name!r}",
+                    f"the model has {has} there",
+                    "",
+                )
             if signature[:1] == [_OPEN] and name not in shapes:
                 fixed = "TVM's importer of TFLite takes the shapes that tensors have, not symbols"
             self.interpreter.resize_tensor_input(index, list(shape))
@@ -139,7 +180,10 @@ class Opened:
         names = {index: self.tensor_name(index) for index in indices}
         if self.model.SignatureDefsLength() == 1:
             signature = self.model.SignatureDefs(0)
-            given = [getattr(signature, side)(number) for number in range(getattr(signature, f"{side}Length")())]
+            given = [
+                getattr(signature, side)(number)
+                for number in range(getattr(signature, f"{side}Length")())
+            ]
             said = {int(one.TensorIndex()): one.Name().decode(errors="replace") for one in given}
             if set(said) == set(indices):
                 names = {index: said[index] for index in indices}
@@ -162,7 +206,11 @@ class Opened:
             self.interpreter.invoke()
         except Exception as exc:
             fix = f"check the shapes and values of the inputs; or convert it to ONNX: {TO_ONNX}"
-            raise ModelError(f"{self.what}: LiteRT, which is the reference, cannot run the model", one_line(exc), fix) from exc
+            raise ModelError(
+                f"{self.what}: LiteRT, which is the reference, cannot run the model",
+                one_line(exc),
+                fix,
+            ) from exc
 
     def value(self, index: int) -> Array:
         """Return the value of a tensor after the last run."""
@@ -180,7 +228,9 @@ class Opened:
         for index, spec in zip(self.graph.InputsAsNumpy(), self.inputs, strict=True):
             if self.is_quantized(int(index)):
                 limits = np.iinfo(spec.dtype)
-                made[spec.name] = numbers.integers(limits.min, limits.max, spec.shape, spec.dtype, endpoint=True)
+                made[spec.name] = numbers.integers(
+                    limits.min, limits.max, spec.shape, spec.dtype, endpoint=True
+                )
         return made
 
     def is_quantized(self, index: int) -> bool:
@@ -202,16 +252,23 @@ class Opened:
         constant = {index for index in range(self.graph.TensorsLength()) if self.is_constant(index)}
         made: list[int] = []
         for operator in self.operators:
-            settled = operator.inputs and all(index < 0 or index in constant for index in operator.inputs)
+            settled = operator.inputs and all(
+                index < 0 or index in constant for index in operator.inputs
+            )
             if operator.name not in OF_CHANCE and (settled or operator.name in _OF_SHAPES):
                 constant.update(operator.outputs)
                 made += operator.outputs
         self.run(self.example())
-        self.shapes = {int(one["index"]): tuple(int(extent) for extent in one["shape"]) for one in self.interpreter.get_tensor_details()}
+        self.shapes = {
+            int(one["index"]): tuple(int(extent) for extent in one["shape"])
+            for one in self.interpreter.get_tensor_details()
+        }
         self.known = {index: self.value(index) for index in made}
 
 
-def as_by_default(path: Path, inputs: Sequence[Array], threads: int) -> tuple[str, Callable[[], list[Array]]]:
+def as_by_default(
+    path: Path, inputs: Sequence[Array], threads: int
+) -> tuple[str, Callable[[], list[Array]]]:
     """Return LiteRT's version, and a function that runs a file on these inputs, in order.
 
     It runs with the delegates that LiteRT chooses, such as XNNPACK, where the reference has none.
@@ -245,5 +302,7 @@ def _packages(what: str) -> tuple[Any, Any]:
         from ai_edge_litert import interpreter
     except ImportError as exc:
         fix = f"pip install 'tvm-farm[tflite]'; or convert it to ONNX: {TO_ONNX}"
-        raise ModelError(f"{what}: TFLite files need packages that are not installed", str(exc), fix) from exc
+        raise ModelError(
+            f"{what}: TFLite files need packages that are not installed", str(exc), fix
+        ) from exc
     return tflite, interpreter

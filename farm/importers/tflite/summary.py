@@ -21,15 +21,25 @@ def outline(source: Model) -> Outline:
     opened = Opened(source)
     details = {int(one["index"]): one for one in opened.interpreter.get_output_details()}
     shown = (
-        f"{name} {details[index]['dtype'].__name__} {[int(extent) for extent in details[index]['shape']]}"
+        (
+            f"{name} {details[index]['dtype'].__name__} "
+            f"{[int(extent) for extent in details[index]['shape']]}"
+        )
         for index, name in opened.outputs.items()
     )
-    weights = [one for one in opened.interpreter.get_tensor_details() if opened.is_constant(int(one["index"]))]
+    weights = [
+        one
+        for one in opened.interpreter.get_tensor_details()
+        if opened.is_constant(int(one["index"]))
+    ]
     return Outline(
         inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in opened.inputs),
         outputs=tuple(shown),
         parameters=sum(prod(map(int, weight["shape"])) for weight in weights),
-        parameter_bytes=sum(prod(map(int, weight["shape"])) * np.dtype(weight["dtype"]).itemsize for weight in weights),
+        parameter_bytes=sum(
+            prod(map(int, weight["shape"])) * np.dtype(weight["dtype"]).itemsize
+            for weight in weights
+        ),
         operators=dict(Counter(operator.name for operator in opened.operators).most_common()),
         problems=tuple(problems(opened)),
         source=opened.what,

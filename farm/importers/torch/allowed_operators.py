@@ -12,7 +12,17 @@ _PART = r"[A-Za-z_][A-Za-z0-9_]*"
 _OVERLOADED = re.compile(rf"torch\.ops\.({_PART})\.({_PART})(?:\.({_PART}))?")
 
 # Namespaces whose operators take and return tensors and numbers. For aten and prim, see below.
-_NAMESPACES = frozenset(("prims", "quantized", "_quantized", "quantized_decomposed", "torchao", "sparse", "quantization"))
+_NAMESPACES = frozenset(
+    (
+        "prims",
+        "quantized",
+        "_quantized",
+        "quantized_decomposed",
+        "torchao",
+        "sparse",
+        "quantization",
+    )
+)
 # Deliberately not among them: c10d, _c10d_functional, symm_mem, rpc (processes and the network),
 # inductor, static_runtime, mkldnn, onednn, mkl (`data_ptr` and packed weights in memory), profiler,
 # debugprims (`load_tensor` reads files), _test, export.
@@ -136,13 +146,18 @@ def is_allowed_target(target: str) -> bool:
         namespace, name, overload = found.groups()
         if namespace == "higher_order":
             return overload is None and name in _HIGHER_ORDER
-        return overload is not None and is_allowed(namespace, name) and not overload.startswith("__")
+        return (
+            overload is not None and is_allowed(namespace, name) and not overload.startswith("__")
+        )
     module, _, name = target.rpartition(".")
     if module in ("_operator", "operator"):
         return name in _OF_PYTHON
     if module == "math":
         return name in _OF_MATH
-    return module in ("torch", "torch.fx.experimental.symbolic_shapes") and _OF_TORCH.fullmatch(name) is not None
+    return (
+        module in ("torch", "torch.fx.experimental.symbolic_shapes")
+        and _OF_TORCH.fullmatch(name) is not None
+    )
 
 
 def why_not(namespace: str, name: str) -> str:

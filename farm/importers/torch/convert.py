@@ -24,7 +24,9 @@ _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metada
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch.export.ExportedProgram:
+def export(
+    module: Callable[..., Any], arguments: Arguments, what: str
+) -> torch.export.ExportedProgram:
     """Return the module exported by `torch.export.export` for exactly these shapes.
 
     Raises ModelError if torch cannot export it.
@@ -34,8 +36,13 @@ def export(module: Callable[..., Any], arguments: Arguments, what: str) -> torch
         with suppress_output(), torch.no_grad():
             return torch.export.export(module, positional, named)
     except Exception as exc:
-        fix = "make the module exportable, see https://docs.pytorch.org/docs/stable/export.html, or export it to ONNX and name that file"
-        raise ModelError(f"{what}: torch.export cannot export the module", one_line(exc), fix) from exc
+        fix = (
+            "make the module exportable, see https://docs.pytorch.org/docs/stable/export.html, or "
+            "export it to ONNX and name that file"
+        )
+        raise ModelError(
+            f"{what}: torch.export cannot export the module", one_line(exc), fix
+        ) from exc
 
 
 def convert(
@@ -54,7 +61,8 @@ def convert(
     names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
     inputs = tuple(
-        replace(spec_of(name, value.shape, value.dtype, what), open=name in batched) for name, value in zip(names, values, strict=True)
+        replace(spec_of(name, value.shape, value.dtype, what), open=name in batched)
+        for name, value in zip(names, values, strict=True)
     )
     engine = f"torch {torch.__version__}"
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
@@ -63,7 +71,9 @@ def convert(
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     asked, made = reference(run, names, structure, what), output_specs(module, outputs)
     told = torch_layers(program, names, structure)
-    return Imported(module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told)
+    return Imported(
+        module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told
+    )
 
 
 def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
@@ -71,15 +81,29 @@ def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
 
     Raises ModelError if an input is not a tensor.
     """
-    arguments = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    if others := [argument.name for argument in arguments if not isinstance(argument, TensorArgument)]:
-        fix = "bind them in the module (functools.partial, or an attribute), so that only tensors are fed"
-        raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
+    arguments = [
+        spec.arg
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    if others := [
+        argument.name for argument in arguments if not isinstance(argument, TensorArgument)
+    ]:
+        fix = (
+            "bind them in the module (functools.partial, or an attribute), so that only tensors "
+            "are fed"
+        )
+        raise ModelError(
+            f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix
+        )
     return [argument.name for argument in arguments]
 
 
 def with_shapes(
-    arguments: Arguments, fixed: Mapping[str, Sequence[int | None]], shapes: Mapping[str, tuple[int, ...]], what: str
+    arguments: Arguments,
+    fixed: Mapping[str, Sequence[int | None]],
+    shapes: Mapping[str, tuple[int, ...]],
+    what: str,
 ) -> Arguments:
     """Return the arguments, with example values where `shapes` requests another shape.
 
@@ -87,41 +111,72 @@ def with_shapes(
     a shape that does not fit.
     """
     if unknown := sorted(set(shapes) - set(fixed)):
-        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(fixed)}", did_you_mean(unknown[0], fixed))
+        raise ModelError(
+            f"{what} has no input {unknown[0]!r}",
+            f"its inputs are {', '.join(fixed)}",
+            did_you_mean(unknown[0], fixed),
+        )
     for name, shape in shapes.items():
         axes = fixed[name]
-        fits = len(shape) == len(axes) and all(length > 0 and axis in (None, length) for length, axis in zip(shape, axes, strict=True))
+        fits = len(shape) == len(axes) and all(
+            length > 0 and axis in (None, length) for length, axis in zip(shape, axes, strict=True)
+        )
         if not fits:
             why = f"the model has {['any' if axis is None else axis for axis in axes]} there"
             raise ModelError(
-                f"{what}: the shape {list(shape)} does not fit input {name!r}", why, "change the override in devices.toml or --shape"
+                f"{what}: the shape {list(shape)} does not fit input {name!r}",
+                why,
+                "change the override in devices.toml or --shape",
             )
     values, structure = tree_flatten(arguments)
-    changed = [name in shapes and tuple(value.shape) != shapes[name] for name, value in zip(fixed, values, strict=True)]
-    specs = [spec_of(name, shapes.get(name, tuple(value.shape)), value.dtype, what) for name, value in zip(fixed, values, strict=True)]
+    changed = [
+        name in shapes and tuple(value.shape) != shapes[name]
+        for name, value in zip(fixed, values, strict=True)
+    ]
+    specs = [
+        spec_of(name, shapes.get(name, tuple(value.shape)), value.dtype, what)
+        for name, value in zip(fixed, values, strict=True)
+    ]
     made = example_inputs(specs)
-    mixed = [torch.from_numpy(made[spec.name]) if new else old for spec, new, old in zip(specs, changed, values, strict=True)]
+    mixed = [
+        torch.from_numpy(made[spec.name]) if new else old
+        for spec, new, old in zip(specs, changed, values, strict=True)
+    ]
     result: Arguments = tree_unflatten(mixed, structure)
     return result
 
 
-def with_dtypes(module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[str, str], what: str) -> tuple[torch.nn.Module, Arguments]:
+def with_dtypes(
+    module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[str, str], what: str
+) -> tuple[torch.nn.Module, Arguments]:
     """Return the module and the example in the floating-point type of `dtypes[""]`.
 
     Raises ModelError for a type that is not floating point, and for types of single inputs.
     """
     if named := [name for name in dtypes if name]:
         fix = "change the example inputs, or write --dtype float16 for the whole module"
-        raise ModelError(f"{what}: the type of input {named[0]!r} is that of the example", "a module comes with its example inputs", fix)
+        raise ModelError(
+            f"{what}: the type of input {named[0]!r} is that of the example",
+            "a module comes with its example inputs",
+            fix,
+        )
     if "" not in dtypes:
         return module, arguments
     dtype = getattr(torch, dtypes[""], None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or not is_numpys(dtype):
         why = "it stands for all floating-point numbers of the module"
-        raise ModelError(f"{what}: the type {dtypes['']} is asked for", why, "name float16, float32 or float64: --dtype float16")
+        raise ModelError(
+            f"{what}: the type {dtypes['']} is asked for",
+            why,
+            "name float16, float32 or float64: --dtype float16",
+        )
 
     def cast(value: Any) -> Any:
-        return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        return (
+            value.to(dtype)
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else value
+        )
 
     values, structure = tree_flatten(arguments)
     return module.to(dtype), tree_unflatten([cast(value) for value in values], structure)
@@ -134,7 +189,9 @@ def output_names(returned: Any, what: str) -> list[str]:
     """
     values = tree_flatten(returned)[0]
     names = [f"output{index}" for index in range(len(values))]
-    if isinstance(returned, Mapping) and all(isinstance(value, torch.Tensor) for value in returned.values()):
+    if isinstance(returned, Mapping) and all(
+        isinstance(value, torch.Tensor) for value in returned.values()
+    ):
         names = [str(name) for name in returned]
     for name, value in zip(names, values, strict=True):
         if isinstance(value, torch.Tensor):
@@ -154,15 +211,28 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             table.update(operators.decompositions())
             program = program.run_decompositions(table)
             _drop_checks(program.graph)
-            ours = {**pt2e.converters(), **operators.converters(), **indexing.converters(), **recurrent.converters(program)}
+            ours = {
+                **pt2e.converters(),
+                **operators.converters(),
+                **indexing.converters(),
+                **recurrent.converters(program),
+            }
             _check_operators(program, ours, what)
             with layer_names.of_torch() as names:
-                module = from_exported_program(program, unwrap_unit_return_tuple=True, custom_convert_map=ours, run_ep_decomposition=False)
+                module = from_exported_program(
+                    program,
+                    unwrap_unit_return_tuple=True,
+                    custom_convert_map=ours,
+                    run_ep_decomposition=False,
+                )
             return custom_kernels.compiled(layer_names.named(module, names))
     except ModelError:
         raise
     except Exception as exc:
-        fix = "avoid the operator, or export the module to ONNX (torch.onnx.export) and name that file"
+        fix = (
+            "avoid the operator, or export the module to ONNX (torch.onnx.export) and name that "
+            "file"
+        )
         raise ModelError(f"{what}: TVM cannot import the module", one_line(exc), fix) from exc
 
 
@@ -174,7 +244,9 @@ def _drop_checks(graph: torch.fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str], what: str) -> None:
+def _check_operators(
+    program: torch.export.ExportedProgram, ours: Collection[str], what: str
+) -> None:
     """Raise ModelError if operators have neither a converter of TVM's nor one of farm's.
 
     The error names each of them, how often it occurs, and some of its nodes.
@@ -187,11 +259,20 @@ def _check_operators(program: torch.export.ExportedProgram, ours: Collection[str
         if node.op == "call_function" and node.target.__name__ not in known:
             unknown[node.target.__name__].append(_place(node))
     if unknown:
-        listed = [f"{name} x{len(places)} ({', '.join(places[:_PLACES_SHOWN])})" for name, places in sorted(unknown.items())]
+        listed = [
+            f"{name} x{len(places)} ({', '.join(places[:_PLACES_SHOWN])})"
+            for name, places in sorted(unknown.items())
+        ]
         raise ModelError(
-            f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM cannot import: {', '.join(sorted(unknown))}",
+            (
+                f"{what} uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that TVM "
+                f"cannot import: {', '.join(sorted(unknown))}"
+            ),
             f"TVM's torch importer has no converter for {', '.join(listed)}",
-            "write the module without them, or export it to ONNX (torch.onnx.export) and name that file",
+            (
+                "write the module without them, or export it to ONNX (torch.onnx.export) and name "
+                "that file"
+            ),
         )
 
 
@@ -202,7 +283,9 @@ def _place(node: torch.fx.Node) -> str:
     return f"{node.name} in {path}" if path else node.name
 
 
-def reference(run: Callable[..., Any], names: Sequence[str], structure: Any, what: str) -> Reference:
+def reference(
+    run: Callable[..., Any], names: Sequence[str], structure: Any, what: str
+) -> Reference:
     """Return the function that runs torch on inputs by name.
 
     `structure` is the pytree of the arguments, (positional, named). None means positional tensors
@@ -212,7 +295,9 @@ def reference(run: Callable[..., Any], names: Sequence[str], structure: Any, wha
     def ask(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
         with torch.no_grad():
-            arguments = (tuple(tensors), {}) if structure is None else tree_unflatten(tensors, structure)
+            arguments = (
+                (tuple(tensors), {}) if structure is None else tree_unflatten(tensors, structure)
+            )
             returned = _call(run, arguments, what)
         return [tensor.numpy() for tensor in tree_flatten(returned)[0]]
 
@@ -225,4 +310,8 @@ def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:
     try:
         return run(*positional, **named)
     except Exception as exc:
-        raise ModelError(f"{what}: torch cannot run the module", one_line(exc), "check the shapes and values of the inputs") from exc
+        raise ModelError(
+            f"{what}: torch cannot run the module",
+            one_line(exc),
+            "check the shapes and values of the inputs",
+        ) from exc

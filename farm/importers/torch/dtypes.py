@@ -24,12 +24,21 @@ def is_numpys(dtype: torch.dtype) -> bool:
     return True
 
 
-def spec_of(name: str, shape: Sequence[int], dtype: torch.dtype, what: str, side: str = "input") -> TensorSpec:
+def spec_of(
+    name: str, shape: Sequence[int], dtype: torch.dtype, what: str, side: str = "input"
+) -> TensorSpec:
     """Return the spec of an input, or of an output if `side` says so.
 
     Raises ModelError for a type that numpy lacks.
     """
     if not is_numpys(dtype):
-        fix = "convert it in the module, x.float() or x.to(...), so that what goes in and comes out is of another type"
-        raise ModelError(f"{what}: {side} {name!r} is a {dtype_name(dtype)} tensor", "numpy has no such type", fix)
+        fix = (
+            "convert it in the module, x.float() or x.to(...), so that what goes in and comes out "
+            "is of another type"
+        )
+        raise ModelError(
+            f"{what}: {side} {name!r} is a {dtype_name(dtype)} tensor",
+            "numpy has no such type",
+            fix,
+        )
     return TensorSpec(name, tuple(shape), dtype_name(dtype))

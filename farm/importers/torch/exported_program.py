@@ -40,13 +40,20 @@ def load(source: Model) -> Imported:
     placeholders = _placeholders(program, what)
     batched = _batched(placeholders, source.shapes)
     ones = {name: (1, *placeholders[name].shape[1:]) for name in batched}
-    arguments: Arguments = program.example_inputs or _made_up(program, placeholders, {**source.shapes, **ones}, what)
-    fixed = {name: [axis if isinstance(axis, int) else None for axis in fake.shape] for name, fake in placeholders.items()}
+    arguments: Arguments = program.example_inputs or _made_up(
+        program, placeholders, {**source.shapes, **ones}, what
+    )
+    fixed = {
+        name: [axis if isinstance(axis, int) else None for axis in fake.shape]
+        for name, fake in placeholders.items()
+    }
     arguments = with_shapes(arguments, fixed, source.shapes, what)
     run, why = program.module(), ""
     if batched:
         try:
-            return convert(program, run, with_shapes(arguments, fixed, ones, what), what, batched=batched)
+            return convert(
+                program, run, with_shapes(arguments, fixed, ones, what), what, batched=batched
+            )
         except ModelError as error:
             why = f"{error.what}: {error.why}"
     if any(None in axes for axes in fixed.values()):
@@ -59,10 +66,20 @@ def _batched(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 
     Returns an empty list if any other axis is open, or if a shape of such an input is given.
     """
-    symbols = {name: [str(axis) for axis in fake.shape if not isinstance(axis, int)] for name, fake in placeholders.items()}
+    symbols = {
+        name: [str(axis) for axis in fake.shape if not isinstance(axis, int)]
+        for name, fake in placeholders.items()
+    }
     batched = [name for name, found in symbols.items() if found]
-    first = [len(symbols[name]) == 1 and not isinstance(placeholders[name].shape[0], int) for name in batched]
-    fits = all(first) and len({symbols[name][0] for name in batched}) == 1 and not any(name in shapes for name in batched)
+    first = [
+        len(symbols[name]) == 1 and not isinstance(placeholders[name].shape[0], int)
+        for name in batched
+    ]
+    fits = (
+        all(first)
+        and len({symbols[name][0] for name in batched}) == 1
+        and not any(name in shapes for name in batched)
+    )
     return batched if fits else []
 
 
@@ -78,7 +95,10 @@ def _read(path: Path) -> torch.export.ExportedProgram:
                     raise
                 return torch.export.load(path)
     except Exception as exc:
-        why = f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is {torch.__version__})"
+        why = (
+            f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is "
+            f"{torch.__version__})"
+        )
         raise ModelError(f"{path} cannot be loaded", why, SAVE) from exc
 
 
@@ -92,7 +112,11 @@ def _check_keys(program: torch.export.ExportedProgram, what: str) -> None:
             name = getattr(key, "key", getattr(key, "name", 0))
             if isinstance(name, str) and not is_plain_text(name):
                 fix = "export the module with keys of letters, digits, and the signs _ . : / -"
-                raise ModelError(f"{what} could run code when it is read, so it is not read", f"an input has the key {name!r}", fix)
+                raise ModelError(
+                    f"{what} could run code when it is read, so it is not read",
+                    f"an input has the key {name!r}",
+                    fix,
+                )
 
 
 @contextmanager
@@ -115,12 +139,17 @@ def _no_unpickling() -> Iterator[None]:
 
 def _placeholders(program: torch.export.ExportedProgram, what: str) -> dict[str, Any]:
     """Return the fake tensors that stand for the inputs, by name."""
-    found = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    found = {
+        node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"
+    }
     return {name: found[name] for name in input_names(program, what)}
 
 
 def _made_up(
-    program: torch.export.ExportedProgram, placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], what: str
+    program: torch.export.ExportedProgram,
+    placeholders: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    what: str,
 ) -> Arguments:
     """Return example inputs for a file that was saved without them."""
     specs = []
@@ -129,7 +158,11 @@ def _made_up(
         if not all(isinstance(axis, int) for axis in shape):
             said = ",".join(str(axis) if isinstance(axis, int) else "1" for axis in shape)
             fix = f"say it with --shape {name}:{said} (with your own numbers)"
-            raise ModelError(f"{what} leaves the shape of {name} open and holds no example", f"its shape is {list(map(str, shape))}", fix)
+            raise ModelError(
+                f"{what} leaves the shape of {name} open and holds no example",
+                f"its shape is {list(map(str, shape))}",
+                fix,
+            )
         specs.append(spec_of(name, shape, fake.dtype, what))
     tensors = [torch.from_numpy(array) for array in example_inputs(specs).values()]
     arguments: Arguments = tree_unflatten(tensors, program.call_spec.in_spec)

@@ -24,7 +24,12 @@ from farm.importers.archive_check import Archive
 from farm.importers.size_limits import check_size
 from farm.importers.torch.allowed_operators import is_allowed_target
 from farm.importers.torch.exported_program_schema import RECORDS, UNIONS, Record
-from farm.importers.torch.expressions import ForbiddenExpression, check_guard, check_symbolic, is_plain_text
+from farm.importers.torch.expressions import (
+    ForbiddenExpression,
+    check_guard,
+    check_symbolic,
+    is_plain_text,
+)
 from farm.importers.torch.pickle_check import check_saved_tensors
 
 _JSON_BYTES = 128 << 20
@@ -39,8 +44,13 @@ _KNOWN = re.compile(
     r"|data/constants/(?:model_constants_config\.json|model\.pt|tensor_[0-9]+)|data/sample_inputs/model\.pt"
     r"|archive_format|archive_version|byteorder|version|\.data/(?:version|serialization_id)|\.format_version|extra/.+|\.storage_alignment"
 )
-_OLD = re.compile(r"version|serialized_(?:exported_program\.json|(?:state_dict|constants|example_inputs)\.pt)|extra_files/.+")
-_FIX = "save it with torch.export.save, of a module of torch's own operators; farm runs no code that a model file brings"
+_OLD = re.compile(
+    r"version|serialized_(?:exported_program\.json|(?:state_dict|constants|example_inputs)\.pt)|extra_files/.+"
+)
+_FIX = (
+    "save it with torch.export.save, of a module of torch's own operators; farm runs no code that "
+    "a model file brings"
+)
 _CONTAINER = {"type", "context", "children_spec"}
 _FACTORIES = frozenset(("list", "dict", "tuple", "set", "int", "float", "str", "bool"))
 
@@ -58,8 +68,13 @@ def check_exported_program(path: Path) -> None:
             raise _refusal(path, "it holds folders and no file")
         root = "" if old else names[0].partition("/")[0] + "/"
         for name in names:
-            if not name.startswith(root) or not (_OLD if old else _KNOWN).fullmatch(name.removeprefix(root)):
-                raise _refusal(path, f"{name!r} in it is nothing that torch.export.save writes{_compiled(name)}")
+            if not name.startswith(root) or not (_OLD if old else _KNOWN).fullmatch(
+                name.removeprefix(root)
+            ):
+                raise _refusal(
+                    path,
+                    f"{name!r} in it is nothing that torch.export.save writes{_compiled(name)}",
+                )
         programs = ["serialized_exported_program.json"] if old else [f"{root}models/model.json"]
         configs = [name for name in names if name.endswith("_config.json")]
         for kind, listed in (("ExportedProgram", programs), ("PayloadConfig", configs)):
@@ -139,7 +154,10 @@ def _check_fields(value: dict[str, Any], fields: Record, where: str, depth: int)
         if name in fields:
             _check(one, fields[name], f"{where}.{name}", depth + 1)
         elif one:
-            raise _Forbidden(f"{where} has a field {name!r}, which farm does not know: it may be of a later torch")
+            raise _Forbidden(
+                f"{where} has a field {name!r}, which farm does not know: it may be of a "
+                "later torch"
+            )
 
 
 def _of(kind: type, value: Any, where: str) -> Any:
@@ -168,7 +186,9 @@ def _bool(value: Any, where: str) -> None:
 
 def _float(value: Any, where: str) -> None:
     """Check a number, or one of the words that torch writes for numbers that JSON lacks."""
-    if value not in ("Infinity", "-Infinity", "NaN") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+    if value not in ("Infinity", "-Infinity", "NaN") and (
+        isinstance(value, bool) or not isinstance(value, (int, float))
+    ):
         raise _Forbidden(f"{where} is {_shown(value)} instead of a number")
 
 
@@ -185,7 +205,11 @@ def _plain(value: Any, where: str) -> None:
 
 def _variable(value: Any, where: str) -> None:
     """Check a name that torch writes into the source of a function."""
-    if not _of(str, value, where).isidentifier() or keyword.iskeyword(value) or value.startswith("__"):
+    if (
+        not _of(str, value, where).isidentifier()
+        or keyword.iskeyword(value)
+        or value.startswith("__")
+    ):
         raise _Forbidden(f"{where} is {_shown(value)}, which is no name of a variable")
 
 
@@ -203,7 +227,9 @@ def _path(value: Any, where: str) -> None:
 
     torch writes it between quotes and resolves it.
     """
-    if not _PATH.fullmatch(_of(str, value, where)) or any(re.fullmatch("__.*__", part) for part in value.split(".")):
+    if not _PATH.fullmatch(_of(str, value, where)) or any(
+        re.fullmatch("__.*__", part) for part in value.split(".")
+    ):
         raise _Forbidden(f"{where} has the name {_shown(value)}, which no module of torch has")
 
 
@@ -216,7 +242,10 @@ def _device(value: Any, where: str) -> None:
 def _record(value: Any, where: str) -> None:
     """Check the name of the archive's file that holds a tensor's data."""
     if not _RECORD.fullmatch(_of(str, value, where)):
-        raise _Forbidden(f"{where} is {_shown(value)}: of constants farm reads tensors alone, no objects, which torch unpickles")
+        raise _Forbidden(
+            f"{where} is {_shown(value)}: of constants farm reads tensors alone, no objects, "
+            "which torch unpickles"
+        )
 
 
 def _false(value: Any, where: str) -> None:
@@ -239,7 +268,9 @@ def _forbidden(_: Any, where: str) -> None:
 def _operator(value: Any, where: str) -> None:
     """Check that an operator is allowed."""
     if not is_allowed_target(_of(str, value, where)):
-        raise _Forbidden(f"{where} is {_shown(value)}, which is none of the operators that farm lets a file run")
+        raise _Forbidden(
+            f"{where} is {_shown(value)}, which is none of the operators that farm lets a file run"
+        )
 
 
 def _expression(value: Any, where: str) -> None:
@@ -307,7 +338,11 @@ def _context(context: Any, where: str) -> Any:
     The context is JSON in text again. Raises _Forbidden for enumerations, whose modules torch
     imports, and for keys that are not plain text.
     """
-    value = json.loads(context, object_pairs_hook=_without_repeats) if isinstance(context, str) and context[:1] in '[{"n' else context
+    value = (
+        json.loads(context, object_pairs_hook=_without_repeats)
+        if isinstance(context, str) and context[:1] in '[{"n'
+        else context
+    )
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -328,7 +363,10 @@ def _check_container(kind: Any, context: Any, where: str) -> None:
         _path(kind, where)
     if kind == "collections.defaultdict":
         factory = context if isinstance(context, dict) else {}
-        if factory.get("default_factory_module") != "builtins" or factory.get("default_factory_name") not in _FACTORIES:
+        if (
+            factory.get("default_factory_module") != "builtins"
+            or factory.get("default_factory_name") not in _FACTORIES
+        ):
             raise _Forbidden(f"{where} names a function to be imported, {_shown(context)}")
     if kind == "collections.namedtuple":
         _path(context, where)

@@ -12,7 +12,9 @@ from __future__ import annotations
 Record = dict[str, str]
 
 _SYMBOLIC = {kind: {"as_expr": "SymExpr", f"as_{kind}": kind} for kind in ("int", "float", "bool")}
-_SYMBOLIC_ARGUMENT = {kind: {"as_name": "variable", f"as_{kind}": kind} for kind in ("int", "float", "bool")}
+_SYMBOLIC_ARGUMENT = {
+    kind: {"as_name": "variable", f"as_{kind}": kind} for kind in ("int", "float", "bool")
+}
 
 # Exactly one field of each of these is present.
 UNIONS: dict[str, Record] = {
@@ -57,7 +59,13 @@ UNIONS: dict[str, Record] = {
         "as_string_to_argument": "{Argument}",
         "as_float_lists": "[[float]]",
     },
-    "ConstantValue": {"as_none": "bool", "as_int": "int", "as_float": "float", "as_string": "plain", "as_bool": "bool"},
+    "ConstantValue": {
+        "as_none": "bool",
+        "as_int": "int",
+        "as_float": "float",
+        "as_string": "plain",
+        "as_bool": "bool",
+    },
     "InputSpec": {
         "user_input": "UserInputSpec",
         "parameter": "InputToParameterSpec",
@@ -157,6 +165,11 @@ RECORDS: dict[str, Record] = {
         "torch_version": "text",
         "guards_code": "[guard]",
     },
-    "PayloadMeta": {"path_name": "record", "is_param": "bool", "use_pickle": "false", "tensor_meta": "TensorMeta?"},
+    "PayloadMeta": {
+        "path_name": "record",
+        "is_param": "bool",
+        "use_pickle": "false",
+        "tensor_meta": "TensorMeta?",
+    },
     "PayloadConfig": {"config": "{PayloadMeta}"},
 }

@@ -41,16 +41,20 @@ _SYMPYS = frozenset((
 ))  # fmt: skip
 _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
 _CONSTANTS = frozenset(("oo", "zoo", "nan", "int_oo", "true", "false", "pi", "E"))
-_GUARD_FUNCTIONS = frozenset(("max", "min", "abs", "int", "float", "bool", "round", "IsNonOverlappingAndDenseIndicator"))
+_GUARD_FUNCTIONS = frozenset(
+    ("max", "min", "abs", "int", "float", "bool", "round", "IsNonOverlappingAndDenseIndicator")
+)
 _GUARD_METHODS = frozenset(("size", "stride", "storage_offset", "dim", "numel"))
 _GUARD_MODULES = {
     "math": frozenset(("floor", "ceil", "trunc", "sqrt", "log", "log2", "exp", "isnan", "fabs")),
-    "torch": frozenset(("sym_ite", "sym_max", "sym_min", "sym_not", "sym_float", "sym_int", "sym_sqrt", "sym_sum")),
+    "torch": frozenset(
+        ("sym_ite", "sym_max", "sym_min", "sym_not", "sym_float", "sym_int", "sym_sqrt", "sym_sum")
+    ),
 }
 _GUARD_NUMBERS = {"math": frozenset(("inf", "nan", "pi"))}
 _OPERATORS = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor,
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor,  # noqa: E501
     ast.UAdd, ast.USub, ast.Invert, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
     ast.Load,
@@ -87,7 +91,9 @@ def parse(text: str, longest: int, deepest: int, mode: str = "eval") -> ast.AST:
     nested deeper than `deepest`.
     """
     if len(text) > longest:
-        raise ForbiddenExpression(f"it has {len(text):,} characters, and farm reads up to {longest:,}")
+        raise ForbiddenExpression(
+            f"it has {len(text):,} characters, and farm reads up to {longest:,}"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of unusual literals
@@ -109,7 +115,18 @@ def _check(text: str, allowed: object) -> None:
     tree = parse(text, _LONGEST, _DEEPEST)
     assert isinstance(tree, ast.Expression) and callable(allowed)
     for node in ast.walk(tree.body):
-        if not isinstance(node, (*_OPERATORS, ast.Name, ast.Call, ast.Constant, ast.Attribute, ast.Subscript, ast.keyword)):
+        if not isinstance(
+            node,
+            (
+                *_OPERATORS,
+                ast.Name,
+                ast.Call,
+                ast.Constant,
+                ast.Attribute,
+                ast.Subscript,
+                ast.keyword,
+            ),
+        ):
             raise ForbiddenExpression(f"{_shown(text)} holds {type(node).__name__}")
     _walk(tree.body, allowed, text)
     _bits(tree.body, text)
@@ -141,9 +158,19 @@ def _symbolic_call(node: ast.Call) -> list[ast.AST] | None:
     if not isinstance(node.func, ast.Name) or node.func.id not in _TORCHS | _SYMPYS:
         return None
     if node.func.id == "Symbol":
-        name = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
-        fits = all(word.arg in _ASSUMPTIONS and isinstance(word.value, ast.Constant) for word in node.keywords)
-        bools = all(isinstance(word.value, ast.Constant) and isinstance(word.value.value, bool) for word in node.keywords)
+        name = (
+            node.args[0].value
+            if len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+            else None
+        )
+        fits = all(
+            word.arg in _ASSUMPTIONS and isinstance(word.value, ast.Constant)
+            for word in node.keywords
+        )
+        bools = all(
+            isinstance(word.value, ast.Constant) and isinstance(word.value.value, bool)
+            for word in node.keywords
+        )
         return [] if isinstance(name, str) and _is_symbol(name) and fits and bools else None
     if node.func.id == "Float":
         return [] if _is_float(node) else None
@@ -152,9 +179,18 @@ def _symbolic_call(node: ast.Call) -> list[ast.AST] | None:
 
 def _is_float(node: ast.Call) -> bool:
     """Return whether a call is Float('1.5', precision=53), as sympy writes it, or Float(1.5)."""
-    value = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
-    number = isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]{1,40}([eE][-+]?[0-9]{1,4})?", value))
-    words = all(word.arg == "precision" and isinstance(word.value, ast.Constant) and word.value.value == 53 for word in node.keywords)
+    value = (
+        node.args[0].value
+        if len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+        else None
+    )
+    number = isinstance(value, (int, float)) or (
+        isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]{1,40}([eE][-+]?[0-9]{1,4})?", value)
+    )
+    words = all(
+        word.arg == "precision" and isinstance(word.value, ast.Constant) and word.value.value == 53
+        for word in node.keywords
+    )
     return bool(number) and words
 
 
@@ -163,7 +199,9 @@ def _is_symbol(name: str) -> bool:
 
     Names that it would look up as functions of Python or sympy are not symbols.
     """
-    return _SYMBOL.fullmatch(name) is not None and not name.startswith("__") and not name[:1].isupper()
+    return (
+        _SYMBOL.fullmatch(name) is not None and not name.startswith("__") and not name[:1].isupper()
+    )
 
 
 def _allowed_in_guard(node: ast.AST) -> list[ast.AST] | None:
@@ -173,7 +211,12 @@ def _allowed_in_guard(node: ast.AST) -> list[ast.AST] | None:
     if isinstance(node, ast.Name):
         return [] if node.id == "inf" else None
     if isinstance(node, ast.Constant):
-        return [] if isinstance(node.value, (bool, int, float)) or (isinstance(node.value, str) and is_plain_text(node.value)) else None
+        return (
+            []
+            if isinstance(node.value, (bool, int, float))
+            or (isinstance(node.value, str) and is_plain_text(node.value))
+            else None
+        )
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return [] if node.attr in _GUARD_NUMBERS.get(node.value.id, ()) else None
     if isinstance(node, (ast.Subscript, ast.Attribute)):
@@ -194,7 +237,11 @@ def _of_inputs(node: ast.AST) -> list[ast.AST] | None:
             node = node.value
         elif isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
             node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GUARD_METHODS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _GUARD_METHODS
+        ):
             if node.args or node.keywords:
                 return None
             node = node.func.value
@@ -255,9 +302,18 @@ def _exponent(node: ast.AST) -> float | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _exponent(node.operand)
         return None if value is None else -value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Integer", "Rational", "Float") and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Integer", "Rational", "Float")
+        and node.args
+    ):
         return _exponent(node.args[0])
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) else None
+    return (
+        node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+        else None
+    )
 
 
 def _shown(text: str) -> str:

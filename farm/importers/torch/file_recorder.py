@@ -25,7 +25,12 @@ from farm.store import file_digest
 # Attribute of modules: {path: digest} of the files read while they were imported.
 _MARK = "__farm_read__"
 _FARM = Path(farm.__file__).resolve().parent
-_SYSTEM = (Path("/proc"), Path("/sys"), Path("/dev"), *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "scripts")))
+_SYSTEM = (
+    Path("/proc"),
+    Path("/sys"),
+    Path("/dev"),
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "scripts")),
+)
 _INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
 
 
@@ -48,7 +53,12 @@ class Recorder:
         sys.addaudithook(self._hear)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._listening = False
         if error is None:
             self.files = tuple(sorted(self._read()))
@@ -68,13 +78,18 @@ class Recorder:
         read = {str(path): file_digest(path) for path in opened | set(modules.values())}
         for name in modules.keys() - self._before:
             setattr(sys.modules[name], _MARK, read)
-        return {Path(path) for _, mark in _marked() for path in mark} | {Path(path) for path in read}
+        return {Path(path) for _, mark in _marked() for path in mark} | {
+            Path(path) for path in read
+        }
 
 
 def forget_modules() -> None:
     """Unload the modules of earlier recordings if any file they depend on has changed since."""
     marked = list(_marked())
-    if any(not _unchanged(Path(path), digest) for path, digest in {item for _, mark in marked for item in mark.items()}):
+    if any(
+        not _unchanged(Path(path), digest)
+        for path, digest in {item for _, mark in marked for item in mark.items()}
+    ):
         for name, _ in marked:
             del sys.modules[name]
 
@@ -85,8 +100,14 @@ def is_model_dependency(path: Path) -> bool:
     Files of Python, the system, installed packages and farm itself do not.
     """
     if path.is_relative_to(_FARM):
-        return path.is_relative_to(_FARM / "zoo") and "__pycache__" not in path.parts and path.is_file()
-    if _INSTALLED.intersection(path.parts) or any(path.is_relative_to(folder) for folder in _SYSTEM):
+        return (
+            path.is_relative_to(_FARM / "zoo")
+            and "__pycache__" not in path.parts
+            and path.is_file()
+        )
+    if _INSTALLED.intersection(path.parts) or any(
+        path.is_relative_to(folder) for folder in _SYSTEM
+    ):
         return False
     return path.is_file() and path.resolve() != Path(sys.executable).resolve()
 
@@ -95,7 +116,11 @@ def _user_modules() -> Iterator[tuple[str, Path]]:
     """Yield name and file of each loaded module that belongs to the model."""
     for name, module in _modules():
         file = vars(module).get("__file__")
-        if isinstance(file, str) and name != "__main__" and is_model_dependency(Path(file).absolute()):
+        if (
+            isinstance(file, str)
+            and name != "__main__"
+            and is_model_dependency(Path(file).absolute())
+        ):
             yield name, Path(file).absolute()
 
 
@@ -108,7 +133,11 @@ def _marked() -> Iterator[tuple[str, dict[str, str]]]:
 
 def _modules() -> Iterable[tuple[str, ModuleType]]:
     """Return all loaded modules by name."""
-    return [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
+    return [
+        (name, module)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+    ]
 
 
 def _unchanged(path: Path, digest: str) -> bool:

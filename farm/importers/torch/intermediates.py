@@ -13,7 +13,9 @@ from farm.importers.imported_model import Layers
 from farm.importers.torch.dtypes import is_numpys
 
 
-def torch_layers(program: torch.export.ExportedProgram, names: Sequence[str], structure: Any) -> Layers:
+def torch_layers(
+    program: torch.export.ExportedProgram, names: Sequence[str], structure: Any
+) -> Layers:
     """Return a function that yields the module, operator and values of each operation, in order.
 
     The function takes the inputs by name.

@@ -24,7 +24,10 @@ from farm.importers.torch.torchscript_check import check_torchscript
 from farm.regular_files import check_regular
 from farm.types import Model
 
-_WITH_MODULE = "name a function that returns the module with --module pkg.mod:function (or `module` in devices.toml)"
+_WITH_MODULE = (
+    "name a function that returns the module with --module pkg.mod:function (or `module` in "
+    "devices.toml)"
+)
 
 
 class FileKind(StrEnum):
@@ -52,7 +55,9 @@ def load(source: Model) -> Imported:
         return state_dict.load(source)
     if source.module is not None:
         raise ModelError(
-            f"{path.name} holds {kind.value}, and a module is named for it", f"{source.module} is for weights", "leave --module out"
+            f"{path.name} holds {kind.value}, and a module is named for it",
+            f"{source.module} is for weights",
+            "leave --module out",
         )
     return exported_program.load(source) if kind is FileKind.PROGRAM else torchscript.load(source)
 
@@ -81,11 +86,18 @@ def kind_of(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes or its archive's names; None if unknown."""
     check_regular(path)
     if not zipfile.is_zipfile(path):
-        old = path.suffix.lower() != ".pt2" and _begins(path) in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
+        old = path.suffix.lower() != ".pt2" and _begins(path) in (
+            b"\x80\x02",
+            b"\x80\x03",
+            b"\x80\x04",
+        )
         return FileKind.PICKLE if old else None  # torch.save before 1.6
     names = _names(path)
     folded = [name.partition("/")[2] for name in names]
-    if any(name.startswith("models/") for name in folded) or "serialized_exported_program.json" in names:
+    if (
+        any(name.startswith("models/") for name in folded)
+        or "serialized_exported_program.json" in names
+    ):
         return FileKind.PROGRAM
     if any(name.startswith("code/") for name in folded):
         return FileKind.SCRIPT
@@ -106,7 +118,11 @@ def _kind(path: Path, fix: str) -> FileKind:
     if kind := kind_of(path):
         return kind
     if not zipfile.is_zipfile(path):
-        raise ModelError(f"{path} is not a file of torch", "it is no zip archive: it may be cut off or of another format", fix)
+        raise ModelError(
+            f"{path} is not a file of torch",
+            "it is no zip archive: it may be cut off or of another format",
+            fix,
+        )
     why = "it is a zip archive without a program in it"
     if any(name.partition("/")[2].startswith("data/aotinductor/") for name in _names(path)):
         why = "it is an AOTInductor package: compiled code for one machine, without the program"
@@ -116,7 +132,13 @@ def _kind(path: Path, fix: str) -> FileKind:
 def _no_module(path: Path) -> ModelError:
     """Return the ModelError for a pickle without a module: of weights or of other objects."""
     if objects := pickled_objects(path):
-        why = f"it holds objects of {', '.join(objects)}: reading a pickle can run any code, so it is never unpickled"
-        fix = f"{SAVE}; or save its weights, torch.save(module.state_dict(), 'model.pth'), and {_WITH_MODULE}"
+        why = (
+            f"it holds objects of {', '.join(objects)}: reading a pickle can run any code, so it "
+            "is never unpickled"
+        )
+        fix = (
+            f"{SAVE}; or save its weights, torch.save(module.state_dict(), 'model.pth'), and "
+            f"{_WITH_MODULE}"
+        )
         return ModelError(f"{path} is a pickled module, or holds one", why, fix)
     return ModelError(f"{path} holds weights alone", "weights alone are no model", _WITH_MODULE)

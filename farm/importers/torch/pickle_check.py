@@ -25,11 +25,15 @@ _PICKLE_BYTES = 512 << 20
 # EXT*, INST, OBJ, BYTEARRAY8, buffers, NEWOBJ_EX: torch does not write these.
 _NEEDLESS = (b"\x82", b"\x83", b"\x84", b"i", b"o", b"\x96", b"\x97", b"\x98", b"\x92")
 _ITEM_BYTES = {
-    "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4, "ShortStorage": 2,
-    "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16, "QInt8Storage": 1,
-    "QUInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1, "QUInt2x4Storage": 1, "UntypedStorage": 1,
+    "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4, "ShortStorage": 2,  # noqa: E501
+    "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16, "QInt8Storage": 1,  # noqa: E501
+    "QUInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1, "QUInt2x4Storage": 1, "UntypedStorage": 1,  # noqa: E501
 }  # fmt: skip
-_REBUILDS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor", "torch._utils._rebuild_qtensor")
+_REBUILDS = (
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_qtensor",
+)
 _OF_TENSORS = re.compile(
     r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.nn\.parameter\.(?:Parameter|Buffer)|torch\.Size|torch\.Tensor"
     r"|torch\.device|torch\.\w*Storage|torch\.storage\.\w+Storage|torch\.serialization\._get_layout"
@@ -82,15 +86,28 @@ class _Machine(pickle._Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         """Return the record of a storage; raise _Refused if it is smaller than declared."""
-        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], _Placeholder):
+        if (
+            not isinstance(pid, tuple)
+            or len(pid) < 5
+            or pid[0] != "storage"
+            or not isinstance(pid[1], _Placeholder)
+        ):
             raise _Refused("it refers to a record in a way that torch does not write")
         kind, key, count = pid[1].name.rpartition(".")[2], pid[2], pid[4]
-        if kind not in _ITEM_BYTES or not isinstance(key, str) or type(count) is not int or count < 0:
+        if (
+            kind not in _ITEM_BYTES
+            or not isinstance(key, str)
+            or type(count) is not int
+            or count < 0
+        ):
             raise _Refused("it refers to a record in a way that torch does not write")
         item = _ITEM_BYTES[kind]
         there = self._size_of(key)
         if count and (there is None or there < count * item):
-            raise _Refused(f"a tensor of {count * item:,} bytes is said to be in the record {key!r:.80}, which has {there or 0:,}")
+            raise _Refused(
+                f"a tensor of {count * item:,} bytes is said to be in the record {key!r:.80}, "
+                f"which has {there or 0:,}"
+            )
         return _Storage(key, count * item, item)
 
     def _load_reduce(self) -> None:
@@ -142,7 +159,11 @@ class _Machine(pickle._Unpickler):
         self.append(_Placeholder())
 
     dispatch: ClassVar[dict[int, Any]] = {
-        **{code: load for code, load in pickle._Unpickler.dispatch.items() if bytes([code]) not in _NEEDLESS},
+        **{
+            code: load
+            for code, load in pickle._Unpickler.dispatch.items()
+            if bytes([code]) not in _NEEDLESS
+        },
         pickle.REDUCE[0]: _load_reduce,
         pickle.NEWOBJ[0]: _load_newobj,
         pickle.BUILD[0]: _load_build,
@@ -161,18 +182,31 @@ def _check_tensor(arguments: Any) -> None:
 
     `arguments` are those by which torch rebuilds it: the record, an offset, extents and strides.
     """
-    if not isinstance(arguments, tuple) or len(arguments) < 4 or not isinstance(arguments[0], _Storage):
+    if (
+        not isinstance(arguments, tuple)
+        or len(arguments) < 4
+        or not isinstance(arguments[0], _Storage)
+    ):
         raise _Refused("it has a tensor without a record")
     storage, offset, shape, strides = arguments[:4]
-    numbers = [offset, *(shape if isinstance(shape, tuple) else ()), *(strides if isinstance(strides, tuple) else ())]
+    numbers = [
+        offset,
+        *(shape if isinstance(shape, tuple) else ()),
+        *(strides if isinstance(strides, tuple) else ()),
+    ]
     fits = isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
     if not fits or any(type(number) is not int or number < 0 for number in numbers):
         raise _Refused("it has a tensor of a shape that is none")
     if 0 in shape:
         return
-    last = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    last = offset + sum(
+        (extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)
+    )
     if (last + 1) * storage.item_bytes > storage.bytes:
-        raise _Refused(f"a tensor of the shape {list(shape)[:8]} does not fit into its record of {storage.bytes:,} bytes")
+        raise _Refused(
+            f"a tensor of the shape {list(shape)[:8]} does not fit into its record of "
+            f"{storage.bytes:,} bytes"
+        )
 
 
 def names_in_pickle(content: bytes, size_of: Callable[[str], int | None], what: str) -> set[str]:
@@ -188,7 +222,9 @@ def names_in_pickle(content: bytes, size_of: Callable[[str], int | None], what: 
         raise ModelError(f"{what} is not read", str(exc), _FIX) from exc
     # A damaged pickle makes the machine's methods raise arbitrary exceptions.
     except Exception as exc:
-        raise ModelError(f"{what} is no pickle of tensors", f"{type(exc).__name__}: {exc}", _FIX) from exc
+        raise ModelError(
+            f"{what} is no pickle of tensors", f"{type(exc).__name__}: {exc}", _FIX
+        ) from exc
     return machine.names
 
 
@@ -197,7 +233,9 @@ def check_names(names: Iterable[str], allowed: re.Pattern[str], what: str) -> No
     if others := sorted(name for name in names if not allowed.fullmatch(name)):
         listed = ", ".join(others[:5])
         raise ModelError(
-            f"{what} holds more than tensors", f"it names {listed}: reading a pickle can run any code, so it is not read", _FIX
+            f"{what} holds more than tensors",
+            f"it names {listed}: reading a pickle can run any code, so it is not read",
+            _FIX,
         )
 
 
@@ -214,7 +252,9 @@ def check_saved_tensors(content: bytes, what: str) -> None:
             any("/code/" in name or name.endswith("/constants.pkl") for name in archive.entries)
             or f"{root}/data.pkl" not in archive.entries
         ):
-            raise ModelError(f"{what} is not read", "it is nothing that torch.save writes of tensors", _FIX)
+            raise ModelError(
+                f"{what} is not read", "it is nothing that torch.save writes of tensors", _FIX
+            )
         check_names(names_of_archive(archive, "data.pkl", "data", what), _OF_TENSORS, what)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SAVE = "save an exported program instead: torch.export.save(torch.export.export(module.eval(), (example,)), 'model.pt2')"
+SAVE = (
+    "save an exported program instead: torch.export.save(torch.export.export(module.eval(), "
+    "(example,)), 'model.pt2')"
+)
 
 
 def pickled_objects(path: Path) -> list[str]:

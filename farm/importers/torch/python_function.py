@@ -23,13 +23,23 @@ from farm import ownership
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import Imported
 from farm.importers.relax_module import one_line
-from farm.importers.torch.convert import Arguments, convert, export, input_names, with_dtypes, with_shapes
+from farm.importers.torch.convert import (
+    Arguments,
+    convert,
+    export,
+    input_names,
+    with_dtypes,
+    with_shapes,
+)
 from farm.importers.torch.file_recorder import Recorder, forget_modules, is_model_dependency
 from farm.types import Model
 from farm.types.python_source import FORM, module_and_function
 
 _FORM = f"write it as {FORM}"
-_RETURN = "let it return (module, (tensor, ...)) or (module, {'name': tensor, ...}): a torch.nn.Module and example inputs"
+_RETURN = (
+    "let it return (module, (tensor, ...)) or (module, {'name': tensor, ...}): a torch.nn.Module "
+    "and example inputs"
+)
 
 
 def load(source: Model) -> Imported:
@@ -42,30 +52,43 @@ def load(source: Model) -> Imported:
     return load_function(source.source, source, lambda module: module)
 
 
-def load_function(what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]) -> Imported:
+def load_function(
+    what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]
+) -> Imported:
     """Call the function that `what` names; import the module it returns, changed by `changed`."""
     try:
         module_name, function_name = module_and_function(what)
     except ValueError as exc:
-        raise ModelError(f"{what!r} does not name a function", "a python: source is a module, a colon and a function", _FORM) from exc
+        raise ModelError(
+            f"{what!r} does not name a function",
+            "a python: source is a module, a colon and a function",
+            _FORM,
+        ) from exc
     forget_modules()
     with _importable(Path.cwd()), Recorder() as recorder:
         module, arguments = _unpack(_call(_function(module_name, function_name, what), what), what)
         module, arguments = with_dtypes(changed(module), arguments, source.dtypes, what)
         program = export(module, arguments, what)
         if source.shapes:
-            arguments = with_shapes(arguments, _open_axes(program, arguments, what), source.shapes, what)
+            arguments = with_shapes(
+                arguments, _open_axes(program, arguments, what), source.shapes, what
+            )
             program = export(module, arguments, what)
     return replace(convert(program, module, arguments, what), files=recorder.files)
 
 
-def _open_axes(program: torch.export.ExportedProgram, arguments: Arguments, what: str) -> dict[str, list[None]]:
+def _open_axes(
+    program: torch.export.ExportedProgram, arguments: Arguments, what: str
+) -> dict[str, list[None]]:
     """Return None for every axis of every input.
 
     All axes are open, because the module is exported again for other shapes.
     """
     values = tree_flatten(arguments)[0]
-    return {name: [None] * value.ndim for name, value in zip(input_names(program, what), values, strict=True)}
+    return {
+        name: [None] * value.ndim
+        for name, value in zip(input_names(program, what), values, strict=True)
+    }
 
 
 @contextmanager
@@ -97,17 +120,30 @@ def _function(module_name: str, function_name: str, what: str) -> Callable[[], A
             foreign = ownership.foreign_writer(Path.cwd())
             why = f"looked in {Path.cwd()} and the installed packages"
             if foreign:
-                why, fix = f"looked in the installed packages, and not in {Path.cwd()}: {foreign}", "move it into a folder of your own"
+                why, fix = (
+                    f"looked in the installed packages, and not in {Path.cwd()}: {foreign}",
+                    "move it into a folder of your own",
+                )
             raise ModelError(f"{what}: no module named {exc.name!r}", why, fix) from exc
         raise ModelError(
-            f"{what}: {module_name} needs a module that is missing: {exc.name}", _place(exc), f"pip install {exc.name}"
+            f"{what}: {module_name} needs a module that is missing: {exc.name}",
+            _place(exc),
+            f"pip install {exc.name}",
         ) from exc
     except (Exception, SystemExit) as exc:
         raise _failed(f"{what}: the module fails while it is imported", exc) from exc
     function = getattr(module, function_name, None)
     if not callable(function):
-        known = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module_name and callable(value)]
-        raise ModelError(f"{what}: {module_name} has no function {function_name!r}", did_you_mean(function_name, known), _FORM)
+        known = [
+            name
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", "") == module_name and callable(value)
+        ]
+        raise ModelError(
+            f"{what}: {module_name} has no function {function_name!r}",
+            did_you_mean(function_name, known),
+            _FORM,
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -122,13 +158,19 @@ def _call(function: Callable[[], Any], what: str) -> Any:
 def _failed(what: str, error: BaseException) -> ModelError:
     """Return the ModelError for an error in the user's code."""
     return ModelError(
-        what, f"{one_line(error)}{_place(error)}", "mend it; python -c 'from MODULE import FUNCTION; FUNCTION()' shows it in full"
+        what,
+        f"{one_line(error)}{_place(error)}",
+        "mend it; python -c 'from MODULE import FUNCTION; FUNCTION()' shows it in full",
     )
 
 
 def _place(error: BaseException) -> str:
     """Return where in the user's code an error was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_model_dependency(Path(frame.filename))]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_model_dependency(Path(frame.filename))
+    ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
@@ -137,15 +179,27 @@ def _unpack(returned: Any, what: str) -> tuple[torch.nn.Module, Arguments]:
 
     Raises ModelError if the function returned something else.
     """
-    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], torch.nn.Module)):
-        raise ModelError(f"{what}: the function returned {_described(returned)}", "a module and its example inputs are needed", _RETURN)
+    if not (
+        isinstance(returned, tuple)
+        and len(returned) == 2
+        and isinstance(returned[0], torch.nn.Module)
+    ):
+        raise ModelError(
+            f"{what}: the function returned {_described(returned)}",
+            "a module and its example inputs are needed",
+            _RETURN,
+        )
     module, example = returned
     if isinstance(example, dict):
         arguments: Arguments = ((), example)
     elif isinstance(example, (tuple, list)):
         arguments = (tuple(example), {})
     else:
-        raise ModelError(f"{what}: the example inputs are {_described(example)}", "they must be a tuple or a dict of tensors", _RETURN)
+        raise ModelError(
+            f"{what}: the example inputs are {_described(example)}",
+            "they must be a tuple or a dict of tensors",
+            _RETURN,
+        )
     return module.cpu().eval(), arguments
 
 

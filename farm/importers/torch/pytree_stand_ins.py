@@ -24,7 +24,9 @@ def stand_ins(path: Path) -> bool:
     Returns whether there were any; False for a file that is not torch's.
     """
     try:
-        found = {node["type"] for node in _nodes(path) if _has_keys(node)} - set(_pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE)
+        found = {node["type"] for node in _nodes(path) if _has_keys(node)} - set(
+            _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+        )
     except (OSError, zipfile.BadZipFile, LookupError, TypeError, ValueError):
         return False
     for name in found:
@@ -40,7 +42,10 @@ def _register(name: str) -> None:
         lambda one: (list(one.values()), list(one)),
         lambda values, keys: kind(zip(keys, values, strict=True)),
         serialized_type_name=name,
-        flatten_with_keys_fn=lambda one: ([(_pytree.MappingKey(key), value) for key, value in one.items()], list(one)),
+        flatten_with_keys_fn=lambda one: (
+            [(_pytree.MappingKey(key), value) for key, value in one.items()],
+            list(one),
+        ),
     )
 
 
@@ -49,8 +54,18 @@ def _nodes(path: Path) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(_GRAPH)]
         graphs = [json.loads(archive.read(name)) for name in names]
-    signatures = [entry["signature"] for graph in graphs for entry in graph["graph_module"]["module_call_graph"] if entry["signature"]]
-    nodes = [json.loads(signature[side])[1] for signature in signatures for side in ("in_spec", "out_spec") if signature[side]]
+    signatures = [
+        entry["signature"]
+        for graph in graphs
+        for entry in graph["graph_module"]["module_call_graph"]
+        if entry["signature"]
+    ]
+    nodes = [
+        json.loads(signature[side])[1]
+        for signature in signatures
+        for side in ("in_spec", "out_spec")
+        if signature[side]
+    ]
     while nodes:
         node = nodes.pop()
         nodes += node["children_spec"]
@@ -64,4 +79,8 @@ def _has_keys(node: dict[str, Any]) -> bool:
         keys = json.loads(node["context"])
     except (TypeError, ValueError):
         return False
-    return isinstance(keys, list) and len(keys) == len(node["children_spec"]) and all(isinstance(key, str) for key in keys)
+    return (
+        isinstance(keys, list)
+        and len(keys) == len(node["children_spec"])
+        and all(isinstance(key, str) for key in keys)
+    )

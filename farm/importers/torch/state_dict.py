@@ -51,15 +51,31 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:
         objects = pickled_objects(path)
-        why = f"it holds objects of {', '.join(objects)}, which are never unpickled" if objects else one_line(exc)
-        raise ModelError(f"{path} cannot be read as weights", why, "save them with torch.save(module.state_dict(), path)") from exc
+        why = (
+            f"it holds objects of {', '.join(objects)}, which are never unpickled"
+            if objects
+            else one_line(exc)
+        )
+        raise ModelError(
+            f"{path} cannot be read as weights",
+            why,
+            "save them with torch.save(module.state_dict(), path)",
+        ) from exc
     for key in _NESTED:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
             break
-    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if (
+        not isinstance(loaded, Mapping)
+        or not loaded
+        or not all(isinstance(value, torch.Tensor) for value in loaded.values())
+    ):
         why = f"it holds {_described(loaded)}"
-        raise ModelError(f"{path} is no state dict", why, "save the weights with torch.save(module.state_dict(), path)")
+        raise ModelError(
+            f"{path} is no state dict",
+            why,
+            "save the weights with torch.save(module.state_dict(), path)",
+        )
     names = [str(name) for name in loaded]
     cut = len(_PARALLEL) if all(name.startswith(_PARALLEL) for name in names) else 0
     return {name[cut:]: value for name, value in zip(names, loaded.values(), strict=True)}
@@ -69,21 +85,30 @@ def _described(loaded: Any) -> str:
     """Return the content that is not tensors, as text."""
     if not isinstance(loaded, Mapping):
         return f"a {type(loaded).__name__}"
-    others = [f"{name} (a {type(value).__name__})" for name, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    others = [
+        f"{name} (a {type(value).__name__})"
+        for name, value in loaded.items()
+        if not isinstance(value, torch.Tensor)
+    ]
     return f"besides tensors {_listed(others)}" if others else "nothing"
 
 
 def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: str) -> None:
     """Load weights into the module; raise ModelError if names or shapes differ."""
     own = module.state_dict()
-    missing, unexpected = [name for name in own if name not in weights], [name for name in weights if name not in own]
+    missing, unexpected = (
+        [name for name in own if name not in weights],
+        [name for name in weights if name not in own],
+    )
     if missing or unexpected:
         said = [f"missing are {_listed(missing)}"] if missing else []
         said += [f"unexpected are {_listed(unexpected)}"] if unexpected else []
         near = did_you_mean(unexpected[0], missing) if missing and unexpected else ""
         hint = f" ({near})" if near.startswith("did you mean") else ""
         fix = "name the function that makes the module these weights were saved from"
-        raise ModelError(f"{what}: the weights are not the module's", "; ".join(said), f"{fix}{hint}")
+        raise ModelError(
+            f"{what}: the weights are not the module's", "; ".join(said), f"{fix}{hint}"
+        )
     shapes = [
         f"{name} is {list(weights[name].shape)} instead of {list(own[name].shape)}"
         for name in own
@@ -91,12 +116,18 @@ def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: st
     ]
     if shapes:
         raise ModelError(
-            f"{what}: the weights have other shapes than the module's", _listed(shapes), "make the module with the sizes it was saved with"
+            f"{what}: the weights have other shapes than the module's",
+            _listed(shapes),
+            "make the module with the sizes it was saved with",
         )
     try:
         module.load_state_dict(dict(weights))
     except Exception as exc:  # a module may have its own checks
-        raise ModelError(f"{what}: the module does not take the weights", one_line(exc), "load_state_dict says the same") from exc
+        raise ModelError(
+            f"{what}: the module does not take the weights",
+            one_line(exc),
+            "load_state_dict says the same",
+        ) from exc
 
 
 def _listed(names: list[str]) -> str:

@@ -21,7 +21,14 @@ import torch
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import Imported, example_inputs
 from farm.importers.relax_module import one_line, suppress_output
-from farm.importers.torch.convert import Arguments, convert, export, output_names, reference, with_dtypes
+from farm.importers.torch.convert import (
+    Arguments,
+    convert,
+    export,
+    output_names,
+    reference,
+    with_dtypes,
+)
 from farm.importers.torch.dtypes import dtype_name, spec_of
 from farm.importers.torch.pickles import SAVE
 from farm.importers.torch.torchscript_check import check_graphs
@@ -59,7 +66,11 @@ def load(source: Model) -> Imported:
         except ModelError as error:
             refusals.append(error)
     first, _, last = refusals
-    raise ModelError(first.what, f"{first.why}; by way of ONNX: {last.what.removeprefix(f'{what}: ')}: {last.why}", SAVE) from first
+    raise ModelError(
+        first.what,
+        f"{first.why}; by way of ONNX: {last.what.removeprefix(f'{what}: ')}: {last.why}",
+        SAVE,
+    ) from first
 
 
 def _read(path: Path) -> Script:
@@ -72,7 +83,10 @@ def _read(path: Path) -> Script:
             script: Script = torch.jit.load(path, map_location="cpu")
             return script.eval()
     except Exception as exc:
-        why = f"{one_line(exc)}; it may be damaged, or saved by a later torch (this is {torch.__version__})"
+        why = (
+            f"{one_line(exc)}; it may be damaged, or saved by a later torch (this is "
+            f"{torch.__version__})"
+        )
         raise ModelError(f"{path} cannot be loaded as TorchScript", why, SAVE) from exc
 
 
@@ -86,17 +100,35 @@ def _fed(script: Script, asked: set[str], plain: Mapping[str, str], what: str) -
     _, *arguments = script.forward.schema.arguments
     if unknown := sorted(asked - {argument.name for argument in arguments}):
         listed = [argument.name for argument in arguments]
-        raise ModelError(f"{what} has no input {unknown[0]!r}", f"its inputs are {', '.join(listed)}", did_you_mean(unknown[0], listed))
+        raise ModelError(
+            f"{what} has no input {unknown[0]!r}",
+            f"its inputs are {', '.join(listed)}",
+            did_you_mean(unknown[0], listed),
+        )
     fed = [
-        argument for argument in arguments if argument.name not in plain and (not argument.has_default_value() or argument.name in asked)
+        argument
+        for argument in arguments
+        if argument.name not in plain
+        and (not argument.has_default_value() or argument.name in asked)
     ]
-    if others := [f"{argument.name} ({argument.type})" for argument in fed if str(argument.type) not in ("Tensor", "Optional[Tensor]")]:
-        fix = "state plain numbers with --value NAME=VALUE, or script a module that takes tensors and makes the rest of them"
-        raise ModelError(f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix)
+    if others := [
+        f"{argument.name} ({argument.type})"
+        for argument in fed
+        if str(argument.type) not in ("Tensor", "Optional[Tensor]")
+    ]:
+        fix = (
+            "state plain numbers with --value NAME=VALUE, or script a module that takes tensors "
+            "and makes the rest of them"
+        )
+        raise ModelError(
+            f"{what}: not every input is a tensor", f"these are not: {', '.join(others)}", fix
+        )
     return [argument.name for argument in fed]
 
 
-def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, what: str) -> Tensors:
+def _inputs(
+    names: Sequence[str], traced: Sequence[Spec | None], source: Model, what: str
+) -> Tensors:
     """Return example inputs, with the given shapes and types, else with those of the trace.
 
     Raises ModelError if a shape is unknown.
@@ -104,8 +136,15 @@ def _inputs(names: Sequence[str], traced: Sequence[Spec | None], source: Model, 
     known = {name: spec for name, spec in zip(names, traced, strict=False) if spec is not None}
     if missing := [name for name in names if name not in known and name not in source.shapes]:
         options = " ".join(f"--shape {name}:1,3,224,224" for name in missing)
-        why = f"{', '.join(missing)}: a script that was not traced has no shapes, nor element types (float32 where --dtype says nothing)"
-        raise ModelError(f"{what} leaves the shape of {', '.join(missing)} open", why, f"say it with `{options}` (with your own numbers)")
+        why = (
+            f"{', '.join(missing)}: a script that was not traced has no shapes, nor element types "
+            "(float32 where --dtype says nothing)"
+        )
+        raise ModelError(
+            f"{what} leaves the shape of {', '.join(missing)} open",
+            why,
+            f"say it with `{options}` (with your own numbers)",
+        )
     specs = []
     for name in names:
         shape, traced = known.get(name, ((), torch.float32))
@@ -120,14 +159,18 @@ def _of_tensors(script: Script, names: Sequence[str], plain: Mapping[str, str]) 
     All others have the values of `plain`, or their defaults.
     """
     _, *arguments = script.forward.schema.arguments
-    if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(names) and len(arguments) == len(names):
+    if [argument.name for argument in arguments if str(argument.type) == "Tensor"] == list(
+        names
+    ) and len(arguments) == len(names):
         return script
     with suppress_output():
         outer = torch.nn.Module()
         outer.inner = script
         scripted: Script = torch.jit.script(outer.eval())
         given = ", ".join(f"{name}: Tensor" for name in names)
-        passed = ", ".join(f"{name}={value}" for name, value in {**{name: name for name in names}, **plain}.items())
+        passed = ", ".join(
+            f"{name}={value}" for name, value in {**{name: name for name in names}, **plain}.items()
+        )
         scripted.define(f"def forward(self, {given}):\n    return self.inner.forward({passed})\n")
     return scripted
 
@@ -138,7 +181,10 @@ def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
         with torch.no_grad():
             script(*inputs.values())
     except Exception as exc:
-        shown = ", ".join(f"{name} {dtype_name(value.dtype)} {list(value.shape)}" for name, value in inputs.items())
+        shown = ", ".join(
+            f"{name} {dtype_name(value.dtype)} {list(value.shape)}"
+            for name, value in inputs.items()
+        )
         # torch's own message is the last line.
         *_, why = ["", *(line for line in str(exc).splitlines() if line.strip())]
         fix = "correct --shape, and --dtype NAME:int64 where an input counts or indexes"
@@ -154,7 +200,9 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
         with suppress_output(), torch.no_grad():
             program = TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
-        raise ModelError(f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE) from exc
+        raise ModelError(
+            f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE
+        ) from exc
     return convert(export(program.module(), arguments, what), script, arguments, what, list(inputs))
 
 
@@ -186,15 +234,28 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
         path = Path(folder) / f"{what}.onnx"
         try:
             with suppress_output(), torch.no_grad():
-                torch.onnx.export(script, tuple(inputs.values()), path, input_names=list(inputs), opset_version=_OPSET, dynamo=False)
+                torch.onnx.export(
+                    script,
+                    tuple(inputs.values()),
+                    path,
+                    input_names=list(inputs),
+                    opset_version=_OPSET,
+                    dynamo=False,
+                )
         except Exception as exc:
-            raise ModelError(f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE) from exc
+            raise ModelError(
+                f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE
+            ) from exc
         made = load_with(Model(what, str(path)), lambda _: None)
         exported = path.read_bytes()
     with torch.no_grad():
         names = output_names(script(*inputs.values()), what)
-    example: Mapping[str, np.ndarray] = {spec.name: inputs[spec.name].numpy() for spec in made.inputs}
-    outputs = tuple(replace(spec, name=name) for spec, name in zip(made.outputs, names, strict=True))
+    example: Mapping[str, np.ndarray] = {
+        spec.name: inputs[spec.name].numpy() for spec in made.inputs
+    }
+    outputs = tuple(
+        replace(spec, name=name) for spec, name in zip(made.outputs, names, strict=True)
+    )
     return replace(
         made,
         outputs=outputs,

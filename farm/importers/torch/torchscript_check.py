@@ -48,15 +48,20 @@ _FUNCTIONS = frozenset((
 _FORBIDDEN = frozenset(("print", "exec", "eval", "open"))
 # Names of attributes, which torch writes between quotes.
 _NAME = re.compile(r"[^\x00-\x1f\x7f\"'\\(){};]*")
-_FIX = "save it with torch.jit.save, of a module of torch's own operators; farm runs no code that does more than compute"
-_FILES = frozenset(("code", "data", "constants", "attributes", "data.pkl", "constants.pkl", "attributes.pkl"))
+_FIX = (
+    "save it with torch.jit.save, of a module of torch's own operators; farm runs no code that "
+    "does more than compute"
+)
+_FILES = frozenset(
+    ("code", "data", "constants", "attributes", "data.pkl", "constants.pkl", "attributes.pkl")
+)
 _STATEMENTS = (
-    ast.Module, ast.ClassDef, ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With,
-    ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue, ast.Import, ast.ImportFrom, ast.alias, ast.Delete,
+    ast.Module, ast.ClassDef, ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With,  # noqa: E501
+    ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue, ast.Import, ast.ImportFrom, ast.alias, ast.Delete,  # noqa: E501
 )  # fmt: skip
 _EXPRESSIONS = (
-    ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.List, ast.Tuple, ast.Compare, ast.Call, ast.Constant, ast.Attribute,
-    ast.Subscript, ast.Starred, ast.Name, ast.Slice, ast.ListComp, ast.DictComp, ast.comprehension, ast.keyword, ast.arguments, ast.arg,
+    ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.List, ast.Tuple, ast.Compare, ast.Call, ast.Constant, ast.Attribute,  # noqa: E501
+    ast.Subscript, ast.Starred, ast.Name, ast.Slice, ast.ListComp, ast.DictComp, ast.comprehension, ast.keyword, ast.arguments, ast.arg,  # noqa: E501
     ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
 )  # fmt: skip
 
@@ -66,13 +71,21 @@ def check_torchscript(path: Path) -> None:
     with Archive(path) as archive:
         root = next(iter(archive.entries)).partition("/")[0]
         names = [name for name in archive.entries if not name.endswith("/")]
-        if strangers := [name for name in names if not name.startswith(f"{root}/") or name == f"{root}/model.json"]:
+        if strangers := [
+            name
+            for name in names
+            if not name.startswith(f"{root}/") or name == f"{root}/model.json"
+        ]:
             raise _refusal(path, f"{strangers[0]!r} in it is nothing that torch writes since 1.4")
         for name in names:  # torch looks these names up case-insensitively
             folder, _, rest = name.removeprefix(f"{root}/").partition("/")
-            if folder.lower() in _FILES and (folder not in _FILES or name != name.removesuffix(rest) + _lower_suffix(rest)):
+            if folder.lower() in _FILES and (
+                folder not in _FILES or name != name.removesuffix(rest) + _lower_suffix(rest)
+            ):
                 raise _refusal(path, f"{name!r} in it is a name that torch does not write")
-        sources = [name for name in names if name.startswith(f"{root}/code/") and name.endswith(".py")]
+        sources = [
+            name for name in names if name.startswith(f"{root}/code/") and name.endswith(".py")
+        ]
         if sum(archive.entries[name].bytes for name in sources) > _SOURCES_BYTES:
             raise _refusal(path, f"its code has more than {_SOURCES_BYTES:,} bytes")
         trees = {name: _parsed(path, archive, name) for name in sources}
@@ -80,13 +93,27 @@ def check_torchscript(path: Path) -> None:
         for name, tree in trees.items():
             for node in ast.walk(tree):
                 if why := own.objection(node):
-                    raise _refusal(path, f"{name.partition('/')[2]}, line {getattr(node, 'lineno', 0)}: {why}")
-        for pickled, folder in (("data.pkl", "data"), ("constants.pkl", "constants"), ("attributes.pkl", "attributes")):
+                    raise _refusal(
+                        path, f"{name.partition('/')[2]}, line {getattr(node, 'lineno', 0)}: {why}"
+                    )
+        for pickled, folder in (
+            ("data.pkl", "data"),
+            ("constants.pkl", "constants"),
+            ("attributes.pkl", "attributes"),
+        ):
             if f"{root}/{pickled}" in archive.entries:
-                check_names(names_of_archive(archive, pickled, folder, f"{path}: {pickled}"), _PICKLED, f"{path}: {pickled}")
+                check_names(
+                    names_of_archive(archive, pickled, folder, f"{path}: {pickled}"),
+                    _PICKLED,
+                    f"{path}: {pickled}",
+                )
         # Its tensors have no records.
         if (traced := f"{root}/traced_inputs.pkl") in archive.entries:
-            names_in_pickle(archive.read(traced, _TRACED_BYTES), lambda _: memory_bytes(), f"{path}: traced_inputs.pkl")
+            names_in_pickle(
+                archive.read(traced, _TRACED_BYTES),
+                lambda _: memory_bytes(),
+                f"{path}: traced_inputs.pkl",
+            )
 
 
 def check_graphs(script: Any, what: str) -> None:
@@ -98,7 +125,11 @@ def check_graphs(script: Any, what: str) -> None:
         for kind in _kinds(graph):
             namespace, _, name = kind.partition("::")
             if not is_allowed(namespace, name):
-                raise ModelError(f"{what} could do more than compute, so it is not run", f"it uses the operator {kind}", _FIX)
+                raise ModelError(
+                    f"{what} could do more than compute, so it is not run",
+                    f"it uses the operator {kind}",
+                    _FIX,
+                )
 
 
 def _graphs(script: Any) -> Iterator[Any]:
@@ -152,7 +183,11 @@ class _Own:
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         nodes = [node for tree in trees for node in ast.walk(tree)]
         self._methods = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-        self._variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        self._variables = {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
 
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
@@ -169,7 +204,11 @@ class _Own:
         if isinstance(node, ast.Attribute):
             return _attribute(node)
         if isinstance(node, ast.Subscript) and _dotted(node.value) == "__annotations__":
-            return "" if _is_name(node.slice) else "an attribute has a name that no module of torch has"
+            return (
+                ""
+                if _is_name(node.slice)
+                else "an attribute has a name that no module of torch has"
+            )
         if isinstance(node, ast.arg) and node.arg.startswith("__"):
             return f"{node.arg} is no name of an argument"
         return ""
@@ -187,7 +226,11 @@ class _Own:
             return "" if "." not in rest and is_allowed("aten", rest) else f"it calls aten::{rest}"
         if first == "ops":
             namespace, _, name = rest.partition(".")
-            return "" if "." not in name and is_allowed(namespace, name) else f"it calls {namespace}::{name}"
+            return (
+                ""
+                if "." not in name and is_allowed(namespace, name)
+                else f"it calls {namespace}::{name}"
+            )
         if path.startswith("__torch__."):
             return self._qualified(path)
         return self._method(node)
@@ -215,9 +258,15 @@ class _Own:
         if not isinstance(node.func, ast.Attribute):
             return "it calls what is no name"
         name = node.func.attr
-        own = name.startswith("_") and (name in self._methods or name in _CLASS_METHODS) and not why_not("aten", name)
+        own = (
+            name.startswith("_")
+            and (name in self._methods or name in _CLASS_METHODS)
+            and not why_not("aten", name)
+        )
         return (
-            "" if own or is_allowed("aten", name) or is_allowed("prim", name) else f"it calls {name} of a value, which may be aten::{name}"
+            ""
+            if own or is_allowed("aten", name) or is_allowed("prim", name)
+            else f"it calls {name} of a value, which may be aten::{name}"
         )
 
 
@@ -231,7 +280,11 @@ def _attribute(node: ast.Attribute) -> str:
         return f"it uses aten::{node.attr}"
     if path.startswith("ops.") and path.count(".") > 1:
         _, namespace, *names = path.split(".")
-        return "" if len(names) == 1 and is_allowed(namespace, names[0]) else f"it uses {namespace}::{'.'.join(names)}"
+        return (
+            ""
+            if len(names) == 1 and is_allowed(namespace, names[0])
+            else f"it uses {namespace}::{'.'.join(names)}"
+        )
     return ""
 
 
@@ -248,4 +301,8 @@ def _dotted(node: ast.AST) -> str | None:
 
 def _is_name(node: ast.AST) -> bool:
     """Return whether a node is a string that is safe between quotes."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value) is not None
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and _NAME.fullmatch(node.value) is not None
+    )

@@ -22,12 +22,23 @@ def plain_values(script: Any, values: Mapping[str, Value], what: str) -> dict[st
     types = {argument.name: str(argument.type) for argument in arguments}
     if unknown := sorted(set(values) - set(types)):
         listed = f"its inputs are {', '.join(types)}"
-        raise ModelError(f"{what} has no input {unknown[0]!r}", listed, did_you_mean(unknown[0], list(types)) or _FIX)
+        raise ModelError(
+            f"{what} has no input {unknown[0]!r}",
+            listed,
+            did_you_mean(unknown[0], list(types)) or _FIX,
+        )
     made = {}
     for name, value in values.items():
-        kind = types[name].removeprefix("Optional[").removesuffix("]") if types[name].startswith("Optional[") else types[name]
+        kind = (
+            types[name].removeprefix("Optional[").removesuffix("]")
+            if types[name].startswith("Optional[")
+            else types[name]
+        )
         if (literal := _literal(value, kind)) is None:
-            why = f"it is of type {types[name]}; --value states an int, a float, a bool, or a list of them"
+            why = (
+                f"it is of type {types[name]}; --value states an int, a float, a bool, or a list "
+                "of them"
+            )
             raise ModelError(f"{what}: the value of input {name} does not fit", why, _FIX)
         made[name] = literal
     return made

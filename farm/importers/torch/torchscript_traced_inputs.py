@@ -27,13 +27,20 @@ def traced_inputs(path: Path) -> list[Spec | None]:
     traced.
     """
     with zipfile.ZipFile(path) as archive:
-        name = next((name for name in archive.namelist() if name.partition("/")[2] == _PICKLED), None)
+        name = next(
+            (name for name in archive.namelist() if name.partition("/")[2] == _PICKLED), None
+        )
         content = archive.read(name) if name else b""
     try:
         inputs = _Reader(io.BytesIO(content)).load()["forward"] if content else []
     except Exception:  # written by an old or a later torch; the user can give the shapes
         return []
-    return [value if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype) else None for value in inputs]
+    return [
+        value
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype)
+        else None
+        for value in inputs
+    ]
 
 
 def _tensor(storage: torch.dtype, _offset: int, size: tuple[int, ...], *_: Any) -> Spec:

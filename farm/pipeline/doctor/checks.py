@@ -72,7 +72,13 @@ class Examination:
         self.found[device].append(finding)
         self.tell(device, finding)
 
-    def ask(self, layer: str, task: Callable[..., Any], more: Callable[[Device], tuple[Any, ...]], deadline_s: float) -> dict[str, Any]:
+    def ask(
+        self,
+        layer: str,
+        task: Callable[..., Any],
+        more: Callable[[Device], tuple[Any, ...]],
+        deadline_s: float,
+    ) -> dict[str, Any]:
         """Run a task for each device without a failure, each in a worker process.
 
         Returns the results by device name. The task is called as `task(context, device,
@@ -81,7 +87,14 @@ class Examination:
         """
         running, returned = set(), {}
         for device in self.well:
-            self.pool.assign(device.name, task, device, *more(device), deadline_s=deadline_s, task=f"{device.name}, {layer}")
+            self.pool.assign(
+                device.name,
+                task,
+                device,
+                *more(device),
+                deadline_s=deadline_s,
+                task=f"{device.name}, {layer}",
+            )
             running.add(device.name)
         while running:
             for message in self.pool.messages(_TICK_S):
@@ -109,7 +122,9 @@ class Examination:
                 continue
             if machine not in self._agents:
                 try:
-                    self._agents[machine] = ensure_agent(self.pool, device, self.store, self.show) or Path()
+                    self._agents[machine] = (
+                        ensure_agent(self.pool, device, self.store, self.show) or Path()
+                    )
                 except FarmError as error:
                     self._agents[machine] = error
             if isinstance(failure := self._agents[machine], FarmError):
@@ -123,11 +138,21 @@ class Examination:
     def place(self) -> None:
         """Build the agents and install them on the devices."""
         self.build_agents()
-        self.ask("agent binary", place_task, lambda device: (self.agent(device), _PLACE_S), _PLACE_S + _TICK_S)
+        self.ask(
+            "agent binary",
+            place_task,
+            lambda device: (self.agent(device), _PLACE_S),
+            _PLACE_S + _TICK_S,
+        )
 
     def open_session(self) -> None:
         """Open a session on each device and read its conditions, which `prove` reports."""
-        self._conditions = self.ask("RPC handshake", session_task, lambda device: (self.agent(device), _SESSION_S), _SESSION_S)
+        self._conditions = self.ask(
+            "RPC handshake",
+            session_task,
+            lambda device: (self.agent(device), _SESSION_S),
+            _SESSION_S,
+        )
 
     def prove(self, model: Model, keep: RunStore) -> None:
         """Run `model` once on each device and check its answer; report the device's conditions.
@@ -141,7 +166,15 @@ class Examination:
 
         if not jobs:
             return
-        outcome = execute(jobs, host=self.host, store=self.store, keep=keep, slots=self.slots, show=hear, tick=lambda: None)
+        outcome = execute(
+            jobs,
+            host=self.host,
+            store=self.store,
+            keep=keep,
+            slots=self.slots,
+            show=hear,
+            tick=lambda: None,
+        )
         for run in outcome.runs:
             if run.failure:
                 self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
@@ -150,7 +183,13 @@ class Examination:
             difference = f"largest difference {run.samples.agreement.max_abs:.2g}"
             if not run.samples.agreement.right:
                 fix = "correct `profile` of it; then suspect its memory"
-                self.note(run.device, Finding("answer", failure=WrongAnswer(f"{run.device} answers wrong", run.reason, fix)))
+                self.note(
+                    run.device,
+                    Finding(
+                        "answer",
+                        failure=WrongAnswer(f"{run.device} answers wrong", run.reason, fix),
+                    ),
+                )
                 continue
             self.note(run.device, Finding("answer", f"{model.name} is right, {difference}"))
             for finding in self._conditions.get(run.device, ()):
@@ -170,10 +209,14 @@ def place_task(context: TaskContext, device: Device, agent: Path | None, seconds
     from farm.transports.connectivity_checks import agent_layers
 
     with ExitStack() as stack:
-        _check_each(context, device, agent_layers(device, agent, stack, Deadline(seconds), context.ask))
+        _check_each(
+            context, device, agent_layers(device, agent, stack, Deadline(seconds), context.ask)
+        )
 
 
-def _check_each(context: TaskContext, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]) -> None:
+def _check_each(
+    context: TaskContext, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]
+) -> None:
     from farm.transports.rpc_errors import translate
 
     name = "name"
@@ -186,7 +229,9 @@ def _check_each(context: TaskContext, device: Device, layers: Iterable[tuple[str
         context.note(Finding(name, failure=translate(device, error)))
 
 
-def session_task(context: TaskContext, device: Device, agent: Path | None, timeout_s: float) -> list[Finding]:
+def session_task(
+    context: TaskContext, device: Device, agent: Path | None, timeout_s: float
+) -> list[Finding]:
     """Check the RPC session, agent and GPU of a device; called in a worker process.
 
     Returns the findings about the board's conditions. TVM's own server reports none.
@@ -195,10 +240,14 @@ def session_task(context: TaskContext, device: Device, agent: Path | None, timeo
     from farm.transports import agent_version
 
     gpu: Finding | None = None
-    with transports.connect(device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S) as link:
+    with transports.connect(
+        device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S
+    ) as link:
         facts = executor.facts_of(link)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
-        if device.profile.on_gpu and (not facts or facts.get("protocol") == agent_version.ours()["protocol"]):
+        if device.profile.on_gpu and (
+            not facts or facts.get("protocol") == agent_version.ours()["protocol"]
+        ):
             try:
                 gpu = Finding("GPU", executor.open_gpu(link, device))
                 facts = executor.facts_of(link)
@@ -219,7 +268,9 @@ def session_task(context: TaskContext, device: Device, agent: Path | None, timeo
     if not device.gets_agent:
         context.note(Finding("agent version", f"farm {__version__}, TVM {facts['tvm']}"))
     if gpu:
-        context.note(gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)])))
+        context.note(
+            gpu if gpu.failure else replace(gpu, detail=", ".join([gpu.detail, *_of_gpu(facts)]))
+        )
         if gpu.failure:
             return []
     return list(conditions(facts, apart_s))
@@ -231,7 +282,10 @@ def _of_gpu(facts: Mapping[str, str]) -> Iterator[str]:
         yield f"driver {facts['gpu_driver']}"
     yield f"CUDA {facts.get('gpu_cuda')}"
     if "gpu_memory_total_bytes" in facts:
-        yield f"{int(facts['gpu_memory_free_bytes']) / 2**30:.1f} of {int(facts['gpu_memory_total_bytes']) / 2**30:.1f} GiB free"
+        yield (
+            f"{int(facts['gpu_memory_free_bytes']) / 2**30:.1f} of "
+            f"{int(facts['gpu_memory_total_bytes']) / 2**30:.1f} GiB free"
+        )
     if "gpu_power_w" in facts:
         yield f"{float(facts['gpu_power_w']):.0f} W"
 
@@ -240,19 +294,34 @@ def _of_phone(facts: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings about the battery and the screen of a phone; none of other boards."""
     if "battery_percent" in facts or "battery_saver" in facts:
         saver = facts.get("battery_saver") == "true"
-        power = {"true": "on external power", "false": "not on external power"}.get(facts.get("external_power", ""), "")
+        power = {"true": "on external power", "false": "not on external power"}.get(
+            facts.get("external_power", ""), ""
+        )
         level = f"{facts['battery_percent']} %" if "battery_percent" in facts else ""
         words = ", ".join(filter(None, [level, power, "its saver is on" if saver else ""]))
-        advice = "switch its battery saver off: figures are THROTTLED while it is on" if saver else ""
+        advice = (
+            "switch its battery saver off: figures are THROTTLED while it is on" if saver else ""
+        )
         if not saver and facts.get("external_power") == "false":
             advice = "for steady figures, plug it in to power"
         yield Finding("battery", words or "its saver is off", advice=advice)
     if "screen_on" in facts:
         off = facts["screen_on"] == "false"
-        advice = "Android may slow down while its screen is off; on it, while it is plugged in: svc power stayon true" if off else ""
+        advice = (
+            (
+                "Android may slow down while its screen is off; on it, while it is plugged in: "
+                "svc power stayon true"
+            )
+            if off
+            else ""
+        )
         yield Finding("screen", "off" if off else "on", advice=advice)
     if facts.get("thermal_status", "0") != "0":
-        yield Finding("thermal status", facts["thermal_status"], advice="Android throttles it for its heat: cool it")
+        yield Finding(
+            "thermal status",
+            facts["thermal_status"],
+            advice="Android throttles it for its heat: cool it",
+        )
 
 
 def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
@@ -261,8 +330,15 @@ def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
     `apart_s` is how many seconds the device's clock is ahead of this machine's.
     """
     governor = facts.get("governor", "")
-    slow = "for steady figures, on it: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    yield Finding("governor", governor or "it has none", advice=slow if governor not in ("", "performance") else "")
+    slow = (
+        "for steady figures, on it: echo performance | sudo tee "
+        "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    )
+    yield Finding(
+        "governor",
+        governor or "it has none",
+        advice=slow if governor not in ("", "performance") else "",
+    )
     celsius = json.loads(facts.get("temperatures_c", "{}"))
     shown = ", ".join(f"{name} {value:.0f} °C" for name, value in celsius.items())
     hot = any(value > _HOT_C for value in celsius.values())
@@ -272,15 +348,27 @@ def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
         advice=f"it is above {_HOT_C:.0f} °C and slows down, or will: cool it" if hot else "",
     )
     if slowed := json.loads(facts.get("gpu_slowed_by", "[]")):
-        yield Finding("GPU clocks", ", ".join(slowed), advice="they hold it back now: its cooling, its power supply or its power limit")
+        yield Finding(
+            "GPU clocks",
+            ", ".join(slowed),
+            advice="they hold it back now: its cooling, its power supply or its power limit",
+        )
     yield from _of_phone(facts)
     flags = int(json.loads(facts.get("throttled", "0")))
     yield Finding(
         "throttling flags",
         hex(flags) if "throttled" in facts else "it has none",
-        advice="its supply or its heat has slowed it down since it started: give it a better supply, and cooling" if flags else "",
+        advice=(
+            "its supply or its heat has slowed it down since it started: give it a better supply, "
+            "and cooling"
+        )
+        if flags
+        else "",
     )
     if "time_s" in facts:
         words = f"{abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} ours"
-        set_it = "set it, on it: sudo timedatectl set-ntp true, or: sudo date -u -s @$(date +%s) with the seconds of this machine"
+        set_it = (
+            "set it, on it: sudo timedatectl set-ntp true, or: sudo date -u -s @$(date +%s) with "
+            "the seconds of this machine"
+        )
         yield Finding("clock", words, advice=set_it if abs(apart_s) > _CLOCK_S else "")

@@ -59,8 +59,16 @@ def _packages() -> Finding:
     try:
         requirements = importlib.metadata.requires("tvm-farm") or []
     except importlib.metadata.PackageNotFoundError:
-        return Finding("packages", "farm itself is not installed, its pins are not known", advice="pip install -e . in farm's folder")
-    pinned = {found[1]: found[2] for line in requirements if (found := re.match(r"([\w-]+)==([\w.]+)", line))}
+        return Finding(
+            "packages",
+            "farm itself is not installed, its pins are not known",
+            advice="pip install -e . in farm's folder",
+        )
+    pinned = {
+        found[1]: found[2]
+        for line in requirements
+        if (found := re.match(r"([\w-]+)==([\w.]+)", line))
+    }
     wrong = {}
     for name, version in pinned.items():
         try:
@@ -70,9 +78,13 @@ def _packages() -> Finding:
         if installed != version:
             wrong[name] = installed
     if wrong:
-        why = ", ".join(f"{name} is {installed}, wanted {pinned[name]}" for name, installed in wrong.items())
+        why = ", ".join(
+            f"{name} is {installed}, wanted {pinned[name]}" for name, installed in wrong.items()
+        )
         raise FarmError(
-            "packages of other versions than farm is tested with", why, f"pip install {' '.join(f'{n}=={pinned[n]}' for n in wrong)}"
+            "packages of other versions than farm is tested with",
+            why,
+            f"pip install {' '.join(f'{n}=={pinned[n]}' for n in wrong)}",
         )
     return Finding("packages", ", ".join(f"{name} {version}" for name, version in pinned.items()))
 
@@ -97,10 +109,19 @@ def _toolchain(store: Store) -> Finding:
         ]
         env = {"ZIG_GLOBAL_CACHE_DIR": str(store.root / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
         fix = "pip install --force-reinstall ziglang"
-        subprocesses.run(command, deadline=Deadline(_LINK_S), what="compiling for aarch64", fix=fix, env=env)
+        subprocesses.run(
+            command, deadline=Deadline(_LINK_S), what="compiling for aarch64", fix=fix, env=env
+        )
         if library.read_bytes()[:4] != b"\x7fELF":
-            raise BuildError("the toolchain makes no libraries", f"{library.stat().st_size} bytes that are no ELF file", fix)
-    return Finding("toolchain", f"ziglang {importlib.metadata.version('ziglang')} compiles and links for aarch64")
+            raise BuildError(
+                "the toolchain makes no libraries",
+                f"{library.stat().st_size} bytes that are no ELF file",
+                fix,
+            )
+    return Finding(
+        "toolchain",
+        f"ziglang {importlib.metadata.version('ziglang')} compiles and links for aarch64",
+    )
 
 
 def _cache(store: Store) -> Finding:
@@ -110,27 +131,55 @@ def _cache(store: Store) -> Finding:
             file.write(b"farm")
         free = shutil.disk_usage(store.root).free
     except OSError as exc:
-        raise FarmError(f"the cache {store.root} cannot be written", str(exc), "keep it elsewhere: export FARM_CACHE=/path") from exc
-    advice = "" if free >= _ROOM_BYTES else "it will want 2 GiB; free space, or keep it elsewhere: export FARM_CACHE=/path"
+        raise FarmError(
+            f"the cache {store.root} cannot be written",
+            str(exc),
+            "keep it elsewhere: export FARM_CACHE=/path",
+        ) from exc
+    advice = (
+        ""
+        if free >= _ROOM_BYTES
+        else "it will want 2 GiB; free space, or keep it elsewhere: export FARM_CACHE=/path"
+    )
     return Finding("cache", f"{store.root}, {free / 2**30:.1f} GiB free", advice=advice)
 
 
 def _shared_cache(shared: SharedCache) -> Finding:
     shared.reach()
-    return Finding("shared cache", f"{shared.location.url} answers{', and is only read' if shared.location.read_only else ''}")
+    return Finding(
+        "shared cache",
+        f"{shared.location.url} answers{', and is only read' if shared.location.read_only else ''}",
+    )
 
 
 def _sandbox() -> Finding:
     """Check whether this machine can confine the import of an untrusted model."""
     found = sandbox.support()
     if not found.complete:
-        advice = "import .pt2 and TorchScript files on a machine with Linux 5.13 or later, or say --trust where you trust their maker"
-        return Finding("sandbox", f"none, as {found.missing}: models are imported with all of your rights", advice=advice)
-    return Finding("sandbox", f"Landlock (ABI {found.landlock_abi}) and seccomp: models are imported without network and other files")
+        advice = (
+            "import .pt2 and TorchScript files on a machine with Linux 5.13 or later, or say "
+            "--trust where you trust their maker"
+        )
+        return Finding(
+            "sandbox",
+            f"none, as {found.missing}: models are imported with all of your rights",
+            advice=advice,
+        )
+    return Finding(
+        "sandbox",
+        (
+            f"Landlock (ABI {found.landlock_abi}) and seccomp: models are imported without "
+            "network and other files"
+        ),
+    )
 
 
 def _emulators() -> Finding:
     missing = [name for name in _EMULATORS if not subprocesses.find(name)]
     if missing:
-        return Finding("emulators", f"{', '.join(missing)} not there", advice="for emulated boards: sudo apt-get install qemu-user")
+        return Finding(
+            "emulators",
+            f"{', '.join(missing)} not there",
+            advice="for emulated boards: sudo apt-get install qemu-user",
+        )
     return Finding("emulators", ", ".join(_EMULATORS))

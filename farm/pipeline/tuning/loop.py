@@ -19,7 +19,18 @@ from farm.errors import FarmError
 from farm.pipeline.tuning.search import Kernel, Search, Wanted
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
 from farm.store import RecordStore, Store
-from farm.types import Batch, Device, Model, Prepared, Profile, Progress, Record, Round, Trying, Wrong
+from farm.types import (
+    Batch,
+    Device,
+    Model,
+    Prepared,
+    Profile,
+    Progress,
+    Record,
+    Round,
+    Trying,
+    Wrong,
+)
 from farm.workers import Kind, Message, WorkerPool
 
 _TICK_S = 0.1
@@ -115,7 +126,13 @@ class Trials:
             self._batches_begun += 1
             folder = self.pool.scratch / f"batch-{self._batches_begun}"
             arguments = (self.work.model, self.prepared, self.profile, wanted, folder)
-            self.pool.assign(_BUILDER, batch_task, *arguments, deadline_s=BUILD_S, task=f"compiling {len(wanted)} variants")
+            self.pool.assign(
+                _BUILDER,
+                batch_task,
+                *arguments,
+                deadline_s=BUILD_S,
+                task=f"compiling {len(wanted)} variants",
+            )
 
     def _measure_next(self, deadline: Deadline) -> None:
         """Assign waiting batches to idle boards."""
@@ -176,7 +193,9 @@ class Trials:
             batch: Batch = message.value
             self._built.append(batch)
             for workload, choice, why in batch.failed:
-                next(kernel for kernel in work.search.kernels if kernel.task.workload == workload).skipped[choice] = why
+                next(
+                    kernel for kernel in work.search.kernels if kernel.task.workload == workload
+                ).skipped[choice] = why
                 self.show(work, f"skipped {choice} of {workload}: {why}")
         else:
             work.search.give_up(wanted, message.value.what)
@@ -192,7 +211,11 @@ class Trials:
         self._take(board)
         board.failures += 1
         board.said = error.what
-        if batch is not None and trying is not None and (name := work.search.strike(batch, trying, error.what)):
+        if (
+            batch is not None
+            and trying is not None
+            and (name := work.search.strike(batch, trying, error.what))
+        ):
             work.skipped.append(name)
             board.failures = 0
             self.show(work, f"skipped {name}: {error.what}")
@@ -238,4 +261,7 @@ class Trials:
 
 def _line(kernel: Kernel) -> str:
     told = f"{kernel.progress.replace('/', ' of ')} tried"
-    return f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, {kernel.speedup:.2f}x, {told}"
+    return (
+        f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, "
+        f"{kernel.speedup:.2f}x, {told}"
+    )

@@ -66,14 +66,22 @@ class Kernel:
         They are ordered by predicted time, reduced for their likeness to the best so far.
         """
         return sorted(
-            (one for one in self.task.candidates if one.words not in self.tried and one.words not in self.skipped),
+            (
+                one
+                for one in self.task.candidates
+                if one.words not in self.tried and one.words not in self.skipped
+            ),
             key=lambda one: one.predicted * (1 - _LIKENESS * _shared(one, self.best)),
         )
 
     @property
     def progress(self) -> str:
         """Return how many candidates were tried and, if that is known, of how many."""
-        return f"{len(self.tried)}" if self.task.open else f"{len(self.tried)}/{len(self.task.candidates)}"
+        return (
+            f"{len(self.tried)}"
+            if self.task.open
+            else f"{len(self.tried)}/{len(self.task.candidates)}"
+        )
 
     @property
     def patience(self) -> int:
@@ -89,8 +97,17 @@ class Kernel:
         """Return the next batch: the best so far and the candidates to measure against it."""
         more: list[Candidate | Proposals] = [*self.left[:_AT_ONCE]]
         if self.task.open:
-            tried = tuple((candidate, self.tried[words]) for words, candidate in self.proposed.items())
-            more = [Proposals(_AT_ONCE, tried, frozenset({*self.tried, *self.skipped}), len(self.tried) + len(self.skipped))]
+            tried = tuple(
+                (candidate, self.tried[words]) for words, candidate in self.proposed.items()
+            )
+            more = [
+                Proposals(
+                    _AT_ONCE,
+                    tried,
+                    frozenset({*self.tried, *self.skipped}),
+                    len(self.tried) + len(self.skipped),
+                )
+            ]
         return tuple((self.task.workload, one) for one in (self.best, *more))
 
 
@@ -110,7 +127,11 @@ class Search:
 
         Returns an empty tuple if nothing is left to gain or everything left is under way.
         """
-        unknown = [kernel for kernel in self.kernels if not kernel.default_s and not kernel.busy and not kernel.skipped]
+        unknown = [
+            kernel
+            for kernel in self.kernels
+            if not kernel.default_s and not kernel.busy and not kernel.skipped
+        ]
         if unknown:
             for kernel in unknown:
                 kernel.busy = True
@@ -124,9 +145,16 @@ class Search:
 
     def _worth(self, kernel: Kernel) -> bool:
         more = kernel.task.open or kernel.left
-        return bool(kernel.default_s and kernel.fruitless < kernel.patience and self.share(kernel) >= kernel.worth and more)
+        return bool(
+            kernel.default_s
+            and kernel.fruitless < kernel.patience
+            and self.share(kernel) >= kernel.worth
+            and more
+        )
 
-    def take(self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]) -> list[Kernel]:
+    def take(
+        self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
+    ) -> list[Kernel]:
         """Process the measurements of a batch, complete or not; return the kernels with a result.
 
         `rounds` holds seconds per call by index of the variant, one mapping per round; `wrong` the
@@ -135,11 +163,21 @@ class Search:
         """
         learnt = []
         for kernel in self.kernels:
-            mine = [index for index, variant in enumerate(batch.variants) if variant.workload == kernel.task.workload]
+            mine = [
+                index
+                for index, variant in enumerate(batch.variants)
+                if variant.workload == kernel.task.workload
+            ]
             if not mine:
                 continue
             kernel.busy = False
-            kernel.skipped.update({batch.variants[index].candidate.words: wrong[index] for index in mine if index in wrong})
+            kernel.skipped.update(
+                {
+                    batch.variants[index].candidate.words: wrong[index]
+                    for index in mine
+                    if index in wrong
+                }
+            )
             if mine[0] in wrong:
                 kernel.fruitless = kernel.patience
             if rounds and mine[0] in rounds[0] and _judge(kernel, batch, mine, rounds):
@@ -156,7 +194,9 @@ class Search:
             if mine := [candidate for key, candidate in wanted if key == kernel.task.workload]:
                 kernel.busy = False
                 kernel.fruitless += any(isinstance(one, Proposals) for one in mine)
-                kernel.skipped.update({one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)})
+                kernel.skipped.update(
+                    {one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)}
+                )
 
     def strike(self, batch: Batch, index: int, why: str) -> str:
         """Record that a device died while it ran a variant for the first time.
@@ -175,7 +215,9 @@ class Search:
         return f"{words} of {variant.workload}"
 
 
-def _judge(kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]) -> bool:
+def _judge(
+    kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]
+) -> bool:
     """Update a kernel with the times of its variants; return True if there were enough rounds.
 
     A variant replaces the best so far if its median ratio to it is below `_BETTER` and the interval
@@ -197,7 +239,9 @@ def _judge(kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[M
     for index in mine[1:]:
         if index not in first:
             continue
-        ratios = [one[index] / one[anchor] for one in later if index in one] or [first[index] / first[anchor]]
+        ratios = [one[index] / one[anchor] for one in later if index in one] or [
+            first[index] / first[anchor]
+        ]
         ratio = statistics.median(ratios)
         candidate = batch.variants[index].candidate
         kernel.tried[candidate.words] = ratio * default_ratio
@@ -227,4 +271,8 @@ def _parts(candidate: Candidate) -> tuple[object, ...]:
     """Return the parts of a choice: method, order and the numbers of the tile."""
     choice = candidate.choice
     tile = choice["tile"]
-    return (choice["method"], choice["order"], *tile) if isinstance(tile, list) else (choice["method"], choice["order"])
+    return (
+        (choice["method"], choice["order"], *tile)
+        if isinstance(tile, list)
+        else (choice["method"], choice["order"])
+    )

@@ -42,7 +42,9 @@ class Tuned:
         """Return the median ratio of before over after and its 95 % interval; None if unknown."""
         if self.paired is None:
             return None
-        ratio, (low, high) = stats.ratio_in_turns(self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads)
+        ratio, (low, high) = stats.ratio_in_turns(
+            self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads
+        )
         return ratio, low, high
 
     @property
@@ -55,7 +57,14 @@ class Tuned:
 
 
 def tune(
-    model: Model, devices: Sequence[Device], *, host: Profile, store: Store, records: RecordStore, minutes: float, show: Show
+    model: Model,
+    devices: Sequence[Device],
+    *,
+    host: Profile,
+    store: Store,
+    records: RecordStore,
+    minutes: float,
+    show: Show,
 ) -> Tuned:
     """Search until nothing is left to gain or the `minutes` are over.
 
@@ -74,22 +83,44 @@ def tune(
         _, prepared = prepare(pool, work.model, profile, host, store, said)
         agents = {device.name: ensure_agent(pool, device, store, said) for device in devices}
         before = build(pool, work.model, prepared, profile, store, said)
-        work.core, tasks = do(pool, tasks_task, (work.model, prepared, profile), said, BUILD_S, f"looking at {model.name}")
-        there = {record.workload: record for record in records.records() if record.core == work.core}
+        work.core, tasks = do(
+            pool,
+            tasks_task,
+            (work.model, prepared, profile),
+            said,
+            BUILD_S,
+            f"looking at {model.name}",
+        )
+        there = {
+            record.workload: record for record in records.records() if record.core == work.core
+        }
         work.search = Search([Kernel(task) for task in tasks])
         for device in devices:
             count = do(pool, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
-            work.boards += [Board(device, f"device-{device.name}-{number + 1}", agents[device.name]) for number in range(count)]
+            work.boards += [
+                Board(device, f"device-{device.name}-{number + 1}", agents[device.name])
+                for number in range(count)
+            ]
         Trials(work, pool, prepared, profile, show).run(Deadline(60 * minutes))
         after = build(pool, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]
-            sides = (Side("the build before", before, prepared, limits), Side("the build after", after, prepared, limits))
+            sides = (
+                Side("the build before", before, prepared, limits),
+                Side("the build after", after, prepared, limits),
+            )
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
             try:
-                paired = do(pool, compare_task, arguments, said, _COMPARE_S, f"{model.name} before and after on {board.device.name}")
+                paired = do(
+                    pool,
+                    compare_task,
+                    arguments,
+                    said,
+                    _COMPARE_S,
+                    f"{model.name} before and after on {board.device.name}",
+                )
             except WrongAnswer:
                 _restore(work, there)
                 raise
@@ -113,12 +144,16 @@ def _check(devices: Sequence[Device]) -> None:
     """Raise an error unless the devices are usable CPU boards of one profile, and not emulated."""
     if len({device.profile.name for device in devices}) > 1:
         names = ", ".join(f"{device.name} is a {device.profile.name}" for device in devices)
-        raise UsageError("a search takes devices of one profile", names, "tune for each profile by itself")
+        raise UsageError(
+            "a search takes devices of one profile", names, "tune for each profile by itself"
+        )
     for device, there in zip(devices, thread_map(transports.state, devices), strict=True):
         check_no_emulator(device)
         if device.profile.on_gpu:
             raise UsageError(
-                f"{device.name} computes on a GPU", "kernels are searched for CPUs only", "name a device whose profile is a CPU's"
+                f"{device.name} computes on a GPU",
+                "kernels are searched for CPUs only",
+                "name a device whose profile is a CPU's",
             )
         if not there.usable:
             raise not_usable(device, there)

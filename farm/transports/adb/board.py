@@ -30,7 +30,8 @@ _PIECE = 1 << 16
 _MOST_OUTPUT = 1 << 16
 _QUICK_S = 30.0
 _END_S = 1.5  # time for the agent, and so for adb, to end by itself
-# adbd hangs up when its stream ends. The agent ends with its input, and its shell cleans up after it.
+# adbd hangs up when its stream ends. The agent ends with its input, and its shell cleans up after
+# it.
 _PREAMBLE = 'export XDG_DATA_HOME="${TMPDIR:-/data/local/tmp}"; trap "" HUP; '
 
 
@@ -51,8 +52,10 @@ class AdbBoard(ShellBoard):
         """The command's own folder, and what it does when the connection ends."""
         return _PREAMBLE
 
-    def start_agent(self, executable: Path, log: Path) -> tuple[AbstractContextManager[tuple[socket.socket, Popen[bytes]]], str]:
-        """Return a context with the agent's standard streams and adb's process, and the agent's store.
+    def start_agent(
+        self, executable: Path, log: Path
+    ) -> tuple[AbstractContextManager[tuple[socket.socket, Popen[bytes]]], str]:
+        """Return a context with the agent's streams and adb's process, and the agent's store.
 
         The agent is installed on the board if necessary. What it and adb say goes to `log`.
         """
@@ -87,7 +90,9 @@ class AdbBoard(ShellBoard):
             devices.find(self.device)  # the reason, where the server knows it
             if seen[""].startswith(("error:", "adb:")):
                 raise DeviceError(
-                    f"adb runs no command on {self.device.name}", seen[""].strip()[-500:], f"farm doctor --device {self.device.name}"
+                    f"adb runs no command on {self.device.name}",
+                    seen[""].strip()[-500:],
+                    f"farm doctor --device {self.device.name}",
                 )
         return seen
 
@@ -99,5 +104,12 @@ class AdbBoard(ShellBoard):
         What the script and adb write to stderr goes to `log`, or to the same socket as the output.
         """
         client.ready()
-        words = [client.program(), "-s", self.found.serial, "shell", "-T", self.command(script, arguments)]
+        words = [
+            client.program(),
+            "-s",
+            self.found.serial,
+            "shell",
+            "-T",
+            self.command(script, arguments),
+        ]
         return subprocesses.peer_process(words, stderr=log, both=True, grace_s=_END_S)

@@ -14,8 +14,8 @@ from farm import subprocesses
 from farm.transports.adb.board import AdbBoard
 from farm.transports.upload import Note
 
-# dd writes at a fixed offset; another one, whose end this side did not notice, writes the same bytes
-# to the same place.
+# dd writes at a fixed offset; another one, whose end this side did not notice, writes the same
+# bytes to the same place.
 _WRITE = """
 exec dd of="$1" bs=65536 seek="$2" conv=notrunc 2>/dev/null
 """
@@ -24,7 +24,9 @@ _NOTE_S = 0.2
 _END_S = 60.0  # time for the board to write what it has received
 
 
-def carry(board: AdbBoard, store: str, log: Path, path: Path, digest: str, offset: int, note: Note) -> int:
+def carry(
+    board: AdbBoard, store: str, log: Path, path: Path, digest: str, offset: int, note: Note
+) -> int:
     """Send a file from `offset` on; return the bytes sent.
 
     If the connection breaks, this function returns, and the link reports the reason.

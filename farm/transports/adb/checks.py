@@ -44,10 +44,18 @@ def layers(device: Device, deadline: Deadline) -> Iterator[tuple[str, Callable[[
 
     def has_room() -> str:
         free = boards[0].check_room(seen)
-        return f"{seen['store']} runs programs, {free} free" if free else f"{seen['store']} runs programs"
+        return (
+            f"{seen['store']} runs programs, {free} free"
+            if free
+            else f"{seen['store']} runs programs"
+        )
 
     if device.profile.agent is None:
-        raise DeviceError(f"profile {device.profile.name} has no native agent", "", "reach the board by rpc:// or tracker://")
+        raise DeviceError(
+            f"profile {device.profile.name} has no native agent",
+            "",
+            "reach the board by rpc:// or tracker://",
+        )
     yield "adb program", program
     yield "adb server", answers
     yield "device", is_listed

@@ -1,7 +1,8 @@
 """The adb program, which starts the server where none runs, and runs commands on a device.
 
-An adb program that finds a server of another version kills it and starts its own, and with it end the
-connections of whoever uses the server. The versions are therefore compared before the program is run.
+An adb program that finds a server of another version kills it and starts its own, and with it end
+the connections of whoever uses the server. The versions are therefore compared before the program
+is run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def program() -> str:
 def version(path: str) -> int:
     """Return the version of the protocol that an adb program speaks: 41 for `1.0.41`."""
     try:
-        said = subprocesses.run([path, "version"], deadline=Deadline(_START_S), what="starting adb", fix=INSTALL)
+        said = subprocesses.run(
+            [path, "version"], deadline=Deadline(_START_S), what="starting adb", fix=INSTALL
+        )
     except FarmError as exc:
         raise DeviceError("the adb program does not run", exc.why, INSTALL) from exc
     found = re.search(r"version 1\.0\.(\d+)", said)
@@ -54,38 +57,62 @@ def ready() -> Place:
         raise DeviceError(f"what listens at {where} is no adb server", str(exc), fix) from exc
     except OSError as exc:
         if not where.here:
-            raise DeviceError(f"there is no adb server at {where}", str(exc), "start it there: adb -a start-server") from exc
+            raise DeviceError(
+                f"there is no adb server at {where}",
+                str(exc),
+                "start it there: adb -a start-server",
+            ) from exc
         return _started(path, where)
     if where.here and not server.is_named():
         _check_user(where)
     if theirs != version(path):
         raise DeviceError(
             "the adb server is of another version than the adb program",
-            f"the server at {where} has {theirs}, {path} has {version(path)}: it would kill the server, which others may use",
-            "put the adb program that started the server first on PATH, or end the server with that one: adb kill-server",
+            (
+                f"the server at {where} has {theirs}, {path} has {version(path)}: it would kill "
+                "the server, which others may use"
+            ),
+            (
+                "put the adb program that started the server first on PATH, or end the server "
+                "with that one: adb kill-server"
+            ),
         )
     return where
 
 
 def _check_user(where: Place) -> None:
-    """Raise DeviceError if the server is another user's: it sees, and can change, all that passes."""
+    """Raise DeviceError if the server is another user's.
+
+    It sees, and can change, all that passes.
+    """
     try:
         user = server.user(where)
     except (OSError, ServerError) as exc:
-        raise DeviceError(f"what listens at {where} is no adb server", str(exc), "see what this says: adb devices -l") from exc
+        raise DeviceError(
+            f"what listens at {where} is no adb server",
+            str(exc),
+            "see what this says: adb devices -l",
+        ) from exc
     if user not in (0, os.geteuid()):
         whose = "a user whom the kernel does not name" if user is None else ownership.name_of(user)
         fix = (
-            f"export ANDROID_ADB_SERVER_PORT=5038 for a server of your own; or trust this one: export ANDROID_ADB_SERVER_PORT={where.port}"
+            "export ANDROID_ADB_SERVER_PORT=5038 for a server of your own; or trust this one: "
+            f"export ANDROID_ADB_SERVER_PORT={where.port}"
         )
         raise DeviceError(f"the adb server at {where} is not yours", f"it runs as {whose}", fix)
 
 
 def _started(path: str, where: Place) -> Place:
     try:
-        subprocesses.run([path, "start-server"], deadline=Deadline(_START_S), what="starting the adb server")
+        subprocesses.run(
+            [path, "start-server"], deadline=Deadline(_START_S), what="starting the adb server"
+        )
         server.version(where)
     except (FarmError, OSError, ServerError) as exc:
         why = exc.why if isinstance(exc, FarmError) else str(exc)
-        raise DeviceError("the adb server cannot be started", why or str(exc), "see what this says: adb start-server") from exc
+        raise DeviceError(
+            "the adb server cannot be started",
+            why or str(exc),
+            "see what this says: adb start-server",
+        ) from exc
     return where

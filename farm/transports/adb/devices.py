@@ -19,11 +19,18 @@ _PLUG = (
     "adb connect HOST:PORT; then see: adb devices"
 )
 _ALLOW = (
-    "unlock its screen and allow USB debugging there; if it does not ask, revoke the authorizations "
+    "unlock its screen and allow USB debugging there; if it does not ask, revoke the "
+    "authorizations "
     "in its developer options and plug it in again"
 )
-_AGAIN = "plug it in again, or for one in the network: adb disconnect {serial}, then adb connect {serial}"
-_RULES = "install the udev rules (sudo apt-get install android-sdk-platform-tools-common), then plug it in again"
+_AGAIN = (
+    "plug it in again, or for one in the network: adb disconnect {serial}, then adb connect "
+    "{serial}"
+)
+_RULES = (
+    "install the udev rules (sudo apt-get install android-sdk-platform-tools-common), then plug "
+    "it in again"
+)
 _BOOT = "start Android on it: adb -s {serial} reboot"
 # What a state of adb's list means, and what to do
 _STATES: Mapping[str, tuple[str, str]] = {
@@ -48,8 +55,8 @@ class Found:
 def find(device: Device) -> Found:
     """Return the device of an adb: url, ready for commands.
 
-    Raises DeviceError if adb or its server cannot be used, if the device is not in its list or not in
-    the state `device`, or if the url names none and there are several.
+    Raises DeviceError if adb or its server cannot be used, if the device is not in its list or not
+    in the state `device`, or if the url names none and there are several.
     """
     where = client.ready()
     with server_errors(device):
@@ -57,7 +64,9 @@ def find(device: Device) -> Found:
         check_state(device, listed)
         if _SHELL not in server.features(where, listed.serial):
             why = "its adbd has no second version of the shell's protocol (shell_v2)"
-            raise DeviceError(f"{device.name} is too old", why, "use a board with Android 7 or later")
+            raise DeviceError(
+                f"{device.name} is too old", why, "use a board with Android 7 or later"
+            )
     return Found(where, listed.serial)
 
 
@@ -67,7 +76,11 @@ def server_errors(device: Device) -> Iterator[None]:
     try:
         yield
     except (OSError, ServerError) as exc:
-        raise DeviceError(f"the adb server does not say how {device.name} is", str(exc), "see what this says: adb devices -l") from exc
+        raise DeviceError(
+            f"the adb server does not say how {device.name} is",
+            str(exc),
+            "see what this says: adb devices -l",
+        ) from exc
 
 
 def choose(device: Device, listed: Sequence[Listed]) -> Listed:
@@ -77,12 +90,20 @@ def choose(device: Device, listed: Sequence[Listed]) -> Listed:
     if wanted:
         if one := next((one for one in listed if one.serial == wanted), None):
             return one
-        raise DeviceError(f"{device.name} is not connected", f"adb lists no {wanted}; it lists {names or 'no device'}", _PLUG)
+        raise DeviceError(
+            f"{device.name} is not connected",
+            f"adb lists no {wanted}; it lists {names or 'no device'}",
+            _PLUG,
+        )
     if not listed:
         raise DeviceError(f"{device.name} is not connected", "adb lists no device", _PLUG)
     if len(listed) > 1:
         fix = f"name its serial number in the url: adb:{shlex.quote(listed[0].serial)}"
-        raise DeviceError(f"{device.name} is any of several devices", f"its url names none, and adb lists {names}", fix)
+        raise DeviceError(
+            f"{device.name} is any of several devices",
+            f"its url names none, and adb lists {names}",
+            fix,
+        )
     return listed[0]
 
 
@@ -101,7 +122,12 @@ def check_state(device: Device, listed: Listed) -> None:
 def state(device: Device) -> State:
     """Return `ready` if adb lists the device as one that can be used, else the reason why not."""
     if device.profile.agent is None:
-        return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
+        return State(
+            "unavailable",
+            False,
+            f"profile {device.profile.name} has no native agent",
+            "reach the board by rpc:// or tracker://",
+        )
     try:
         find(device)
     except DeviceError as error:

@@ -1,7 +1,7 @@
 """Facts of the Android system that the agent, which reads the kernel's files, does not see.
 
-They are read by getprop, dumpsys and settings. What a board does not tell, or tells in no form known
-here, is left out.
+They are read by getprop, dumpsys and settings. What a board does not tell, or tells in no form
+known here, is left out.
 """
 
 from __future__ import annotations
@@ -47,13 +47,18 @@ def facts(device: Device) -> dict[str, str]:
 def of_report(report: Mapping[str, str]) -> dict[str, str]:
     """Return the facts in what the script reported.
 
-    Texts are `board_model`, `soc` and `android`; numbers `battery_percent`, `battery_temperature_c` and
-    `thermal_status` (0 is none); `charging`, `external_power`, `battery_saver` and `screen_on` are true
-    or false.
+    Texts are `board_model`, `soc` and `android`; numbers `battery_percent`, `battery_temperature_c`
+    and `thermal_status` (0 is none); `charging`, `external_power`, `battery_saver` and `screen_on`
+    are true or false.
     """
     battery, power = report.get("battery", ""), report.get("power", "")
-    level, scale, tenths = (_number(rf"\b{name}: (-?\d+)", battery) for name in ("level", "scale", "temperature"))
-    status, awake = re.search(r"\bstatus: (\d)", battery), re.search(r"mWakefulness=(\w+)", power) or re.search(r"state=(\w+)", power)
+    level, scale, tenths = (
+        _number(rf"\b{name}: (-?\d+)", battery) for name in ("level", "scale", "temperature")
+    )
+    status, awake = (
+        re.search(r"\bstatus: (\d)", battery),
+        re.search(r"mWakefulness=(\w+)", power) or re.search(r"state=(\w+)", power),
+    )
     found: dict[str, object] = {
         "board_model": _text(report.get("board", "")),
         "soc": _text(report.get("soc", "")) or _text(report.get("platform", "")),
@@ -67,7 +72,9 @@ def of_report(report: Mapping[str, str]) -> dict[str, str]:
         "thermal_status": _number(r"Thermal Status: (\d)", report.get("thermal", "")),
     }
     told = {name: value for name, value in found.items() if value not in (None, "")}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()
+    }
 
 
 def _text(text: str) -> str:

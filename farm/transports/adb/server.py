@@ -1,8 +1,8 @@
 """What the adb server answers: its version, its list of devices, and how that list changes.
 
-The server is asked by its own protocol (SERVICES.TXT of the Android sources): a request is its length
-in four hexadecimal digits and a text; the reply is OKAY or FAIL, and for most requests a text of the
-same form. Nothing here starts, ends or replaces a server.
+The server is asked by its own protocol (SERVICES.TXT of the Android sources): a request is its
+length in four hexadecimal digits and a text; the reply is OKAY or FAIL, and for most requests a
+text of the same form. Nothing here starts, ends or replaces a server.
 """
 
 from __future__ import annotations
@@ -71,15 +71,26 @@ def place() -> Place:
         host, _, port = rest.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
         if kind != "tcp":
-            raise DeviceError("the adb server cannot be asked", f"ADB_SERVER_SOCKET is {given}", "set it to tcp:HOST:PORT, or unset it")
+            raise DeviceError(
+                "the adb server cannot be asked",
+                f"ADB_SERVER_SOCKET is {given}",
+                "set it to tcp:HOST:PORT, or unset it",
+            )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise DeviceError("the adb server cannot be asked", f"its port is {port}", "correct ANDROID_ADB_SERVER_PORT, or unset it")
+        raise DeviceError(
+            "the adb server cannot be asked",
+            f"its port is {port}",
+            "correct ANDROID_ADB_SERVER_PORT, or unset it",
+        )
     return Place(host, int(port))
 
 
 def is_named() -> bool:
     """Return whether the user names the server, instead of the place where it is by default."""
-    return any(os.environ.get(name) for name in ("ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_PORT"))
+    return any(
+        os.environ.get(name)
+        for name in ("ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_PORT")
+    )
 
 
 def user(where: Place) -> int | None:
@@ -122,7 +133,8 @@ class Watch:
         """Return the state in which the device is or was since, or `server` if the server went.
 
         Empty if neither went. A stream may end before the server notices why, so that this waits a
-        moment. The server does not report a lost device of the network at once: its list is asked, too.
+        moment. The server does not report a lost device of the network at once: its list is asked,
+        too.
         """
         deadline = Deadline(_NEWS_S)
         try:

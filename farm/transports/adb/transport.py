@@ -1,7 +1,7 @@
 """`adb:[serial]`: an Android board, on which farm installs its agent by adb.
 
-The agent communicates on the standard streams of a command that the adb program runs: the board opens
-no port, and no other app of it can connect to the agent.
+The agent communicates on the standard streams of a command that the adb program runs: the board
+opens no port, and no other app of it can connect to the agent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def open(  # noqa: A001
     """
     if agent is None:
         there = state(device)
-        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+        raise DeviceError(
+            f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
+        )
     deadline, log = Deadline(timeout_s), scratch / _LOG
     log.unlink(missing_ok=True)
     found = devices.find(device)
@@ -73,7 +75,10 @@ def state(device: Device) -> State:
 
 
 def facts(device: Device) -> dict[str, str]:
-    """Return what Android says of the board: SoC, battery, battery saver, screen, thermal status."""
+    """Return what Android says of the board.
+
+    SoC, battery, battery saver, screen, thermal status.
+    """
     return phone.facts(device)
 
 
@@ -83,26 +88,55 @@ def _watched(found: devices.Found) -> Iterator[Watch]:
         try:
             watch = stack.enter_context(server.watched(found.where, found.serial))
         except (OSError, ServerError) as exc:
-            raise DeviceError("the adb server does not tell its devices", str(exc), "see what this says: adb devices -l") from exc
+            raise DeviceError(
+                "the adb server does not tell its devices",
+                str(exc),
+                "see what this says: adb devices -l",
+            ) from exc
         yield watch
 
 
-def _cause(device: Device, watch: Watch, child: Popen[bytes], log: Path, deadline: Deadline) -> FarmError:
+def _cause(
+    device: Device, watch: Watch, child: Popen[bytes], log: Path, deadline: Deadline
+) -> FarmError:
     """Return the error that explains why the session is over."""
     name = device.name
     if deadline.expired:
         why = f"{deadline.seconds:.0f} s are over"
-        return DeadlineError(f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS")
+        return DeadlineError(
+            f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
+        )
     status = subprocesses.shell_status(child, _LAST_WORDS_S)
     said = subprocesses.last_lines(log.read_text(errors="replace")) if log.exists() else ""
     lost = watch.lost()
     if lost == "server":
-        why = f"the server at {server.place()} ended, by adb kill-server, by an adb program of another version, or by a crash"
-        return LinkError(f"the adb server ended while {name} was in use", why, "run the command again; it starts a server if none runs")
+        why = (
+            f"the server at {server.place()} ended, by adb kill-server, by an adb program of "
+            "another version, or by a crash"
+        )
+        return LinkError(
+            f"the adb server ended while {name} was in use",
+            why,
+            "run the command again; it starts a server if none runs",
+        )
     if lost:
         why = "adb no longer lists it" if lost == "absent" else f"adb lists it as {lost} now"
-        fix = "check its cable and whether it has restarted, plug it in again, and run the command again"
+        fix = (
+            "check its cable and whether it has restarted, plug it in again, and run the command "
+            "again"
+        )
         return LinkError(f"{name} was unplugged, or its connection broke", why, fix)
-    how = "" if not status else f" of signal {status - 128}" if status > 128 else f" with exit code {status}"
+    how = (
+        ""
+        if not status
+        else f" of signal {status - 128}"
+        if status > 128
+        else f" with exit code {status}"
+    )
     what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
-    return ended(device, what, said, "check the memory of the board (farm devices -v, adb logcat), then run the command again")
+    return ended(
+        device,
+        what,
+        said,
+        "check the memory of the board (farm devices -v, adb logcat), then run the command again",
+    )

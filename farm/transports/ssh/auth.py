@@ -24,7 +24,10 @@ _LASTING = re.compile(r"passwor|passphrase|kennwor", re.IGNORECASE)
 _THINKING_S = 600.0  # time for the user to answer; servers give up sooner (LoginGraceTime)
 _UNUSABLE = "cannot be used for signing"  # paramiko's message if the SSH agent refuses to sign
 _PATIENCE_S = 5.0  # every server waits at least this long
-_KEYS = "ssh-copy-id -p {port} {user}@{host}, or name the right `user@` in the url and the right IdentityFile in ~/.ssh/config"
+_KEYS = (
+    "ssh-copy-id -p {port} {user}@{host}, or name the right `user@` in the url and the right "
+    "IdentityFile in ~/.ssh/config"
+)
 
 
 class Login:
@@ -55,7 +58,14 @@ class Login:
         """
         allowed, used = self._allowed(transport), set[str]()
         while allowed:
-            method = next((method for method in _METHODS if method in allowed and method not in used | self._hop.without), None)
+            method = next(
+                (
+                    method
+                    for method in _METHODS
+                    if method in allowed and method not in used | self._hop.without
+                ),
+                None,
+            )
             if method is None:
                 raise self._refused(allowed) from self._last
             used.add(method)
@@ -92,7 +102,9 @@ class Login:
         """
         if method == "publickey":
             return self._by_keys(transport)
-        return self._by_word(transport, self._answer if method == "keyboard-interactive" else self._tell)
+        return self._by_word(
+            transport, self._answer if method == "keyboard-interactive" else self._tell
+        )
 
     def _by_keys(self, transport: paramiko.Transport) -> Sequence[str] | None:
         for key in self._keys:
@@ -122,9 +134,13 @@ class Login:
                 return None
             self._note_refusal()
         fix = "run the command again with the right one, or with the right `user@` in the url"
-        raise DeviceError(f"{self._hop.place} refuses the password", f"{TRIES} were wrong", fix) from self._last
+        raise DeviceError(
+            f"{self._hop.place} refuses the password", f"{TRIES} were wrong", fix
+        ) from self._last
 
-    def _tried(self, transport: paramiko.Transport, act: Any, *arguments: Any) -> Sequence[str] | None:
+    def _tried(
+        self, transport: paramiko.Transport, act: Any, *arguments: Any
+    ) -> Sequence[str] | None:
         """Return the methods that the server requires in addition after an accepted attempt.
 
         Returns None after a refused one.
@@ -166,7 +182,11 @@ class Login:
             transport.auth_timeout = timeout_s
 
     def _reply(self, prompt: str, shown: bool) -> str:
-        text = self._password if prompt.strip().lower() in ("password", "password:") else f"{self._hop.place} asks: {prompt}"
+        text = (
+            self._password
+            if prompt.strip().lower() in ("password", "password:")
+            else f"{self._hop.place} asks: {prompt}"
+        )
         return self._word(text, hidden=not shown, once=not _LASTING.search(prompt)) or ""
 
     def _word(self, text: str, *, hidden: bool = True, once: bool = False) -> str | None:
@@ -193,11 +213,21 @@ class Login:
         hop, keys = self._hop, self._keys
         fix = _KEYS.format(port=hop.port, user=hop.user, host=hop.host)
         if self._half:
-            fix = "run the command on a terminal, which asks for it, or let its SSH server be content with a key"
-            return DeviceError(f"{hop.place} wants more than a key", f"it wants one of: {', '.join(allowed)}", fix)
+            fix = (
+                "run the command on a terminal, which asks for it, or let its SSH server be "
+                "content with a key"
+            )
+            return DeviceError(
+                f"{hop.place} wants more than a key", f"it wants one of: {', '.join(allowed)}", fix
+            )
         if "publickey" not in allowed:
-            fix = "run the command on a terminal, which asks for it, or let its SSH server accept keys (PubkeyAuthentication)"
-            return DeviceError(f"{hop.place} does not accept keys", f"it wants one of: {', '.join(allowed)}", fix)
+            fix = (
+                "run the command on a terminal, which asks for it, or let its SSH server accept "
+                "keys (PubkeyAuthentication)"
+            )
+            return DeviceError(
+                f"{hop.place} does not accept keys", f"it wants one of: {', '.join(allowed)}", fix
+            )
         if keys.locked:
             files = ", ".join(map(str, keys.locked))
             fix = "ssh-add, which asks for it once, or run the command on a terminal"
@@ -205,7 +235,9 @@ class Login:
         useless = [f"{key}: {why}" for key, why in keys.useless.items()]
         if not keys.offered:
             why = "; ".join(useless) or "the SSH agent has none, and there is no key file"
-            return DeviceError(f"there is no key to log in to {hop.place} with", why, f"ssh-keygen, then {fix}")
+            return DeviceError(
+                f"there is no key to log in to {hop.place} with", why, f"ssh-keygen, then {fix}"
+            )
         why = "; ".join([f"it accepts none of {len(keys.offered)} keys", *useless])
         if set(allowed) & {"password", "keyboard-interactive"} - hop.without:
             why += "; a password would be asked for on a terminal"

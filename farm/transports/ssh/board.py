@@ -1,4 +1,4 @@
-"""A board over SSH, on which farm installs and starts the agent, in ~/.local/share/farm or the folder of its options."""
+"""A board over SSH, on which farm installs and starts the agent."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class Board(ShellBoard):
         except TimeoutError as exc:
             what = f"{self.device.name} does not get done with what it was asked"
             raise DeadlineError(
-                what, f"no end after {deadline.seconds:.0f} s", "look what keeps it busy, or use --deadline SECONDS"
+                what,
+                f"no end after {deadline.seconds:.0f} s",
+                "look what keeps it busy, or use --deadline SECONDS",
             ) from exc
         finally:
             channel.close()

@@ -88,13 +88,19 @@ def route(url: str, file: Path | None = None) -> tuple[Hop, ...]:
         return tuple(_hops(url, text, file, 0))
     except (paramiko.SSHException, OSError, ValueError, KeyError) as exc:
         raise DeviceError(
-            f"{file} cannot be followed", f"{type(exc).__name__}: {exc}", f"correct it until this works: ssh {shlex.quote(url)}"
+            f"{file} cannot be followed",
+            f"{type(exc).__name__}: {exc}",
+            f"correct it until this works: ssh {shlex.quote(url)}",
         ) from exc
 
 
 def _hops(url: str, text: str, file: Path, depth: int) -> list[Hop]:
     if depth > _MOST_HOPS:
-        raise DeviceError(f"{url}: more than {_MOST_HOPS} jump hosts", "a jump host may be its own", f"correct ProxyJump in {file}")
+        raise DeviceError(
+            f"{url}: more than {_MOST_HOPS} jump hosts",
+            "a jump host may be its own",
+            f"correct ProxyJump in {file}",
+        )
     _check_names(url)
     options = _lookup(url, text)
     jumps = options.get("proxyjump", "none")
@@ -104,7 +110,14 @@ def _hops(url: str, text: str, file: Path, depth: int) -> list[Hop]:
         # the one before it.
         hops = _hops(jump if "://" in jump else f"ssh://{jump.strip()}", text, file, depth + 1)
         before += hops if not before else hops[-1:]
-    return [*before, _hop(urlsplit(url).hostname or "", options, command="" if before else options.get("proxycommand") or "")]
+    return [
+        *before,
+        _hop(
+            urlsplit(url).hostname or "",
+            options,
+            command="" if before else options.get("proxycommand") or "",
+        ),
+    ]
 
 
 def _check_names(url: str) -> None:
@@ -119,7 +132,9 @@ def _check_names(url: str) -> None:
             check_user(parts.username)
     except ValueError as exc:
         raise DeviceError(
-            "an SSH url names nothing that can be reached", str(exc), "correct the url, or ProxyJump in ~/.ssh/config"
+            "an SSH url names nothing that can be reached",
+            str(exc),
+            "correct the url, or ProxyJump in ~/.ssh/config",
         ) from exc
 
 
@@ -134,7 +149,9 @@ def _lookup(url: str, text: str) -> Mapping[str, Any]:
         def _tokenize(self, config: Any, target_hostname: str, key: str, value: str) -> str:
             if key == "match-exec":  # paramiko would run the command on our terminal
                 raise DeviceError(
-                    f"{url} is reached as a command decides", f"farm does not follow Match exec {value}", "use Match host there"
+                    f"{url} is reached as a command decides",
+                    f"farm does not follow Match exec {value}",
+                    "use Match host there",
                 )
             return str(super()._tokenize(config, target_hostname, key, value))
 
@@ -148,7 +165,15 @@ def _lookup(url: str, text: str) -> Mapping[str, Any]:
 def _hop(alias: str, options: Mapping[str, Any], command: str) -> Hop:
     port, host = int(options.get("port", SSH_PORT)), options["hostname"]
     user = options.get("user") or getpass.getuser()
-    tokens = {"%": "%", "d": str(Path.home()), "h": host, "n": alias, "p": str(port), "r": user, "u": getpass.getuser()}
+    tokens = {
+        "%": "%",
+        "d": str(Path.home()),
+        "h": host,
+        "n": alias,
+        "p": str(port),
+        "r": user,
+        "u": getpass.getuser(),
+    }
 
     def paths(words: list[str]) -> tuple[Path, ...]:
         return tuple(_path(word, tokens) for word in words if word.lower() not in _NOWHERE)
@@ -156,14 +181,17 @@ def _hop(alias: str, options: Mapping[str, Any], command: str) -> Hop:
     def is_on(name: str, default: str) -> bool:
         return str(options.get(name, default)).lower() == "yes"
 
-    known_to_us = paths(_words(options.get("userknownhostsfile", _KNOWN_HOSTS))) or paths(_words(_KNOWN_HOSTS))
+    known_to_us = paths(_words(options.get("userknownhostsfile", _KNOWN_HOSTS))) or paths(
+        _words(_KNOWN_HOSTS)
+    )
     timeout = options.get("connecttimeout", "none")
     named = options.get("identityfile", ())
     return Hop(
         host,
         port,
         user,
-        options.get("hostkeyalias") or (host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"),
+        options.get("hostkeyalias")
+        or (host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"),
         (*known_to_us, *paths(_words(options.get("globalknownhostsfile", _KNOWN_TO_ALL)))),
         paths(named),
         is_on("identitiesonly", "no"),

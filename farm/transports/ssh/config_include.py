@@ -37,8 +37,13 @@ def _lines(file: Path, home: Path, depth: int) -> Iterator[str]:
     if depth > _MOST_DEEP:
         raise DeviceError(f"{file} is included by itself", "", "correct Include in ~/.ssh/config")
     if why := foreign_writer(file):
-        fix = f"see what is in it, then: chown $USER {quote(str(file))}; chmod go-w {quote(str(file))}, and its folders"
-        raise DeviceError(f"another user could have written {file}", f"{why}; what it names is run", fix)
+        fix = (
+            f"see what is in it, then: chown $USER {quote(str(file))}; chmod go-w "
+            f"{quote(str(file))}, and its folders"
+        )
+        raise DeviceError(
+            f"another user could have written {file}", f"{why}; what it names is run", fix
+        )
     block = "Host *"
     for line in file.read_text(errors="replace").splitlines():
         found = _OPTION.match(line)

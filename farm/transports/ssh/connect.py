@@ -33,7 +33,12 @@ _KEEPALIVE_S = 5
 _SILENCE_MS = 20_000  # a connection ends after this time without an acknowledgement
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 # Option names in ssh_config(5) and in paramiko
-_SETTABLE = {"ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types"}
+_SETTABLE = {
+    "ciphers": "ciphers",
+    "macs": "digests",
+    "kexalgorithms": "kex",
+    "hostkeyalgorithms": "key_types",
+}
 
 
 # paramiko's threads log what they also raise; without a handler it would go to the terminal
@@ -41,7 +46,9 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 @contextlib.contextmanager
-def logged_in(name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody) -> Iterator[paramiko.SSHClient]:
+def logged_in(
+    name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody
+) -> Iterator[paramiko.SSHClient]:
     """Yield a client connected to the last hop, each hop reached through the one before.
 
     `name` is the device's name, for messages. `ask` prompts for passwords and passphrases; the
@@ -49,11 +56,22 @@ def logged_in(name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = n
     DeviceError, DeadlineError and LinkError.
     """
     with contextlib.ExitStack() as stack:
-        said = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-ssh-"))) / "proxy-command.log"
+        said = (
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-ssh-")))
+            / "proxy-command.log"
+        )
         client: Any = None
         for hop in hops:
             with _with_words(said), translated(name, hop):
-                client = _through(client, stack, name, hop, deadline, Login(name, hop, patiently(ask, deadline)), said)
+                client = _through(
+                    client,
+                    stack,
+                    name,
+                    hop,
+                    deadline,
+                    Login(name, hop, patiently(ask, deadline)),
+                    said,
+                )
         yield client
 
 
@@ -89,10 +107,20 @@ def _with_words(said: Path) -> Iterator[None]:
         words = subprocesses.last_lines(said.read_text(errors="replace")) if said.exists() else ""
         if not words:
             raise
-        raise type(error)(error.what, f"{error.why}\nits ProxyCommand: {words}", error.fix) from error
+        raise type(error)(
+            error.what, f"{error.why}\nits ProxyCommand: {words}", error.fix
+        ) from error
 
 
-def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, deadline: Deadline, login: Login, said: Path) -> Any:
+def _through(
+    before: Any,
+    stack: contextlib.ExitStack,
+    name: str,
+    hop: Hop,
+    deadline: Deadline,
+    login: Login,
+    said: Path,
+) -> Any:
     """Return a client of a hop, connected through the client of the hop before.
 
     A server may close the connection while the user answers a prompt: then it is opened again, with
@@ -103,7 +131,9 @@ def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, dead
         stack.callback(_close, client)
         timeout_s = min(_STEP_S, deadline.remaining)
         try:
-            _log_in(client, name, hop, _socket(hop, before, stack, timeout_s, said), timeout_s, login)
+            _log_in(
+                client, name, hop, _socket(hop, before, stack, timeout_s, said), timeout_s, login
+            )
         except (paramiko.SSHException, OSError, EOFError):
             client.close()
             if not login.goes_on():
@@ -112,16 +142,22 @@ def _through(before: Any, stack: contextlib.ExitStack, name: str, hop: Hop, dead
             return client
 
 
-def _socket(hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float, said: Path) -> Any:
+def _socket(
+    hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float, said: Path
+) -> Any:
     """Return a connection to a hop, which another thread may break."""
     if before is not None:
-        return before.get_transport().open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=timeout_s)
+        return before.get_transport().open_channel(
+            "direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=timeout_s
+        )
     if hop.command:
         command = subprocesses.peer_process(["/bin/sh", "-c", f"exec {hop.command}"], stderr=said)
         sock, _ = stack.enter_context(command)
         stack.enter_context(breakable(partial(_shut, sock)))
         return sock
-    sock = _connected(hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s))
+    sock = _connected(
+        hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s)
+    )
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
@@ -133,11 +169,15 @@ def _connected(hop: Hop, timeout_s: float) -> socket.socket:
     source = (hop.bind_address, 0) if hop.bind_address else None
     if hop.family not in _FAMILIES:
         return socket.create_connection((hop.host, hop.port), timeout_s, source)
-    address = socket.getaddrinfo(hop.host, hop.port, _FAMILIES[hop.family], socket.SOCK_STREAM)[0][4][0]
+    address = socket.getaddrinfo(hop.host, hop.port, _FAMILIES[hop.family], socket.SOCK_STREAM)[0][
+        4
+    ][0]
     return socket.create_connection((str(address), hop.port), timeout_s, source)
 
 
-def _log_in(client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_s: float, login: Login) -> None:
+def _log_in(
+    client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_s: float, login: Login
+) -> None:
     for key in known(hop):
         client.get_host_keys().add(hop.key_name, key.get_name(), key)
     client.set_missing_host_key_policy(_Refuse(name, hop))
@@ -182,10 +222,14 @@ class _Refuse:
     def __init__(self, name: str, hop: Hop) -> None:
         self._name, self._hop = name, hop
 
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
         """Raise DeviceError for the host's key."""
         if others := client.get_host_keys().lookup(hostname):
-            raise changed(self._name, self._hop, key, ", ".join(one.fingerprint for one in others.values()))
+            raise changed(
+                self._name, self._hop, key, ", ".join(one.fingerprint for one in others.values())
+            )
         raise unknown(self._name, self._hop, key)
 
 

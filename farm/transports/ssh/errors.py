@@ -15,7 +15,10 @@ from farm.transports.ssh.config import Hop
 
 _ANY = r"\w+"
 _SEE = "see what this says: ssh -v -p {port} {user}@{host}"
-_KEYS = "ssh-copy-id -p {port} {user}@{host}, or name the right `user@` in the url and the right IdentityFile in ~/.ssh/config"
+_KEYS = (
+    "ssh-copy-id -p {port} {user}@{host}, or name the right `user@` in the url and the right "
+    "IdentityFile in ~/.ssh/config"
+)
 _ON = "check that the board is on and in the network: ping {host}"
 _CONFIG = "correct ~/.ssh/config"
 
@@ -27,8 +30,20 @@ ROWS = (
         "the SSH agent does not help to log in to {place}",
         "see what it has: ssh-add -l, or name a key file by IdentityFile in ~/.ssh/config",
     ),
-    Row("UnknownKeyType|BERException", "", DeviceError, "a key for {place} cannot be read", "name another IdentityFile in ~/.ssh/config"),
-    Row("PasswordRequiredException", "", DeviceError, "the key for {place} is locked by a passphrase", "ssh-add, which asks for it once"),
+    Row(
+        "UnknownKeyType|BERException",
+        "",
+        DeviceError,
+        "a key for {place} cannot be read",
+        "name another IdentityFile in ~/.ssh/config",
+    ),
+    Row(
+        "PasswordRequiredException",
+        "",
+        DeviceError,
+        "the key for {place} is locked by a passphrase",
+        "ssh-add, which asks for it once",
+    ),
     Row(
         "SSHException",
         "encrypted|passphrase",
@@ -36,26 +51,134 @@ ROWS = (
         "the key for {place} is locked by a passphrase",
         "ssh-add, which asks for it once",
     ),
-    Row("BadAuthenticationType", "", DeviceError, "{place} does not accept keys", "let its SSH server accept keys (PubkeyAuthentication)"),
-    Row("PartialAuthentication", "", DeviceError, "{place} wants more than a key", "let its SSH server be content with a key"),
-    Row("AuthenticationException", "[Tt]imeout", DeadlineError, "{place} does not answer the login", _SEE),
-    Row("AuthenticationException|AuthFailure|UnableToAuthenticate", "", DeviceError, "{place} refuses the login", _KEYS),
-    Row("SSHException", "No authentication methods", DeviceError, "there is no key to log in to {place} with", f"ssh-keygen, then {_KEYS}"),
-    Row("BadHostKeyException", "", DeviceError, "the host key of {place} has changed", "ssh-keygen -R {key_name}"),
-    Row("InvalidHostKey", "", DeviceError, "a line of a known_hosts file cannot be read", "correct or remove that line"),
-    Row("IncompatiblePeer", "", DeviceError, "{place} and this farm have no algorithm in common", "update the SSH server of the board"),
-    Row("MessageOrderError", "", DeviceError, "{place} breaks the SSH protocol", "update its SSH server; suspect the network in between"),
-    Row("ChannelException", "prohibited", DeviceError, "{place} forbids what farm needs of it", "allow commands and TcpForwarding there"),
-    Row("ChannelException", "", DeviceError, "{place} cannot go on to the next host", "check the ProxyJump of ~/.ssh/config"),
-    Row("ProxyCommandFailure|CouldNotCanonicalize|ConfigParseError", "", DeviceError, "~/.ssh/config cannot be followed", _CONFIG),
-    Row("SSHException", "banner|Indecipherable", DeviceError, "what listens at {host}:{port} is no SSH server", "correct `url` of {name}"),
-    Row("SSHException", "[Tt]ime(d )?out|No existing session", DeadlineError, "{place} does not answer", _ON),
-    Row("SSHException", "Incompatible|[Nn]egotiation", DeviceError, "{place} and this farm have no algorithm in common", _SEE),
-    Row("NoValidConnectionsError|ConnectionRefusedError", "", DeviceError, "nobody listens at {host}:{port}", "start the SSH server there"),
-    Row("gaierror", "", DeviceError, "{host} has no address", "correct `url` of {name}, or HostName in ~/.ssh/config"),
+    Row(
+        "BadAuthenticationType",
+        "",
+        DeviceError,
+        "{place} does not accept keys",
+        "let its SSH server accept keys (PubkeyAuthentication)",
+    ),
+    Row(
+        "PartialAuthentication",
+        "",
+        DeviceError,
+        "{place} wants more than a key",
+        "let its SSH server be content with a key",
+    ),
+    Row(
+        "AuthenticationException",
+        "[Tt]imeout",
+        DeadlineError,
+        "{place} does not answer the login",
+        _SEE,
+    ),
+    Row(
+        "AuthenticationException|AuthFailure|UnableToAuthenticate",
+        "",
+        DeviceError,
+        "{place} refuses the login",
+        _KEYS,
+    ),
+    Row(
+        "SSHException",
+        "No authentication methods",
+        DeviceError,
+        "there is no key to log in to {place} with",
+        f"ssh-keygen, then {_KEYS}",
+    ),
+    Row(
+        "BadHostKeyException",
+        "",
+        DeviceError,
+        "the host key of {place} has changed",
+        "ssh-keygen -R {key_name}",
+    ),
+    Row(
+        "InvalidHostKey",
+        "",
+        DeviceError,
+        "a line of a known_hosts file cannot be read",
+        "correct or remove that line",
+    ),
+    Row(
+        "IncompatiblePeer",
+        "",
+        DeviceError,
+        "{place} and this farm have no algorithm in common",
+        "update the SSH server of the board",
+    ),
+    Row(
+        "MessageOrderError",
+        "",
+        DeviceError,
+        "{place} breaks the SSH protocol",
+        "update its SSH server; suspect the network in between",
+    ),
+    Row(
+        "ChannelException",
+        "prohibited",
+        DeviceError,
+        "{place} forbids what farm needs of it",
+        "allow commands and TcpForwarding there",
+    ),
+    Row(
+        "ChannelException",
+        "",
+        DeviceError,
+        "{place} cannot go on to the next host",
+        "check the ProxyJump of ~/.ssh/config",
+    ),
+    Row(
+        "ProxyCommandFailure|CouldNotCanonicalize|ConfigParseError",
+        "",
+        DeviceError,
+        "~/.ssh/config cannot be followed",
+        _CONFIG,
+    ),
+    Row(
+        "SSHException",
+        "banner|Indecipherable",
+        DeviceError,
+        "what listens at {host}:{port} is no SSH server",
+        "correct `url` of {name}",
+    ),
+    Row(
+        "SSHException",
+        "[Tt]ime(d )?out|No existing session",
+        DeadlineError,
+        "{place} does not answer",
+        _ON,
+    ),
+    Row(
+        "SSHException",
+        "Incompatible|[Nn]egotiation",
+        DeviceError,
+        "{place} and this farm have no algorithm in common",
+        _SEE,
+    ),
+    Row(
+        "NoValidConnectionsError|ConnectionRefusedError",
+        "",
+        DeviceError,
+        "nobody listens at {host}:{port}",
+        "start the SSH server there",
+    ),
+    Row(
+        "gaierror",
+        "",
+        DeviceError,
+        "{host} has no address",
+        "correct `url` of {name}, or HostName in ~/.ssh/config",
+    ),
     # Raised by the kernel: packets are no longer acknowledged
     Row("TimeoutError", r"\[Errno", LinkError, "the SSH connection to {place} broke", _SEE),
-    Row("SFTPError", "", DeviceError, "{place} does not take files", "let its SSH server have the subsystem sftp"),
+    Row(
+        "SFTPError",
+        "",
+        DeviceError,
+        "{place} does not take files",
+        "let its SSH server have the subsystem sftp",
+    ),
     Row("TimeoutError|timeout|PipeTimeout", "", DeadlineError, "{place} does not answer", _ON),
     Row(
         "EOFError|SSHException|NeedRekeyException|Connection\\w+Error|BrokenPipeError",
@@ -72,9 +195,22 @@ ROWS = (
 def translate(name: str, hop: Hop, cause: BaseException) -> FarmError:
     """Return the FarmError for an error that a hop on the way to the device `name` caused."""
     kind, message = type(cause).__name__, str(cause)
-    row = next(row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message))
-    names = {"name": name, "place": hop.place, "host": hop.host, "port": hop.port, "user": hop.user, "key_name": f'"{hop.key_name}"'}
-    return row.error(row.what.format(**names), f"{kind}: {message or 'it ended without a word'}"[:500], row.fix.format(**names))
+    row = next(
+        row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message)
+    )
+    names = {
+        "name": name,
+        "place": hop.place,
+        "host": hop.host,
+        "port": hop.port,
+        "user": hop.user,
+        "key_name": f'"{hop.key_name}"',
+    }
+    return row.error(
+        row.what.format(**names),
+        f"{kind}: {message or 'it ended without a word'}"[:500],
+        row.fix.format(**names),
+    )
 
 
 def broken(name: str, hop: Hop, cause: BaseException) -> FarmError:
@@ -85,7 +221,11 @@ def broken(name: str, hop: Hop, cause: BaseException) -> FarmError:
     error = translate(name, hop, cause)
     if not isinstance(cause, (OSError, EOFError)) or isinstance(error, LinkError):
         return error
-    return LinkError(f"the SSH connection to {hop.place} broke", error.why, _SEE.format(host=hop.host, port=hop.port, user=hop.user))
+    return LinkError(
+        f"the SSH connection to {hop.place} broke",
+        error.why,
+        _SEE.format(host=hop.host, port=hop.port, user=hop.user),
+    )
 
 
 @contextlib.contextmanager

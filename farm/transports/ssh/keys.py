@@ -57,7 +57,11 @@ class Keys:
 
     def _files(self) -> list[Path]:
         named = self.hop.identities
-        return [file for file in (named or [Path("~/.ssh", name).expanduser() for name in _DEFAULTS]) if file.is_file()]
+        return [
+            file
+            for file in (named or [Path("~/.ssh", name).expanduser() for name in _DEFAULTS])
+            if file.is_file()
+        ]
 
     def _of_agent(self, agent: _Agent) -> list[paramiko.PKey]:
         """Return the SSH agent's keys, those of the configured key files first.
@@ -69,7 +73,11 @@ class Keys:
         agent.reach(self.hop.agent)
         ours = {blob for file in self.hop.identities if (blob := _public(file))}
         first = [key for key in agent.get_keys() if key.asbytes() in ours]
-        return first if self.hop.identities_only else [*first, *(key for key in agent.get_keys() if key not in first)]
+        return (
+            first
+            if self.hop.identities_only
+            else [*first, *(key for key in agent.get_keys() if key not in first)]
+        )
 
     def _read(self, file: Path, passphrase: str | None = None) -> paramiko.PKey | None:
         """Return the key in a file, or None.

@@ -56,15 +56,23 @@ def _matches(name: str, pattern: str) -> bool:
 
 def is_revoked(hop: Hop, key: paramiko.PKey) -> bool:
     """Return whether a line marked @revoked has the key, whatever host the line names."""
-    return any(line.startswith("@revoked") and key.get_base64() in line.split() for line in _lines(hop))
+    return any(
+        line.startswith("@revoked") and key.get_base64() in line.split() for line in _lines(hop)
+    )
 
 
 def unknown(name: str, hop: Hop, key: paramiko.PKey) -> DeviceError:
     """Return the error for a host of which no key is known."""
     return DeviceError(
         f"the host key of {name} ({hop.place}) is not known",
-        f"its fingerprint is {key.fingerprint} ({key.get_name()}), and no known_hosts file vouches for it",
-        "compare that with what the board itself says (on it: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: "
+        (
+            f"its fingerprint is {key.fingerprint} ({key.get_name()}), and no known_hosts file "
+            "vouches for it"
+        ),
+        (
+            "compare that with what the board itself says (on it: ssh-keygen -lf "
+            "/etc/ssh/ssh_host_ed25519_key.pub), then: "
+        )
         + _accepting(hop.known_hosts[0], f"{hop.key_name} {key.get_name()} {key.get_base64()}"),
     )
 
@@ -74,11 +82,16 @@ def changed(name: str, hop: Hop, got: paramiko.PKey, expected: str) -> DeviceErr
 
     `expected` are the fingerprints of the known keys, which may also be of another type.
     """
-    file = shlex.quote(str(next((file for file in hop.known_hosts if file.is_file()), hop.known_hosts[0])))
+    file = shlex.quote(
+        str(next((file for file in hop.known_hosts if file.is_file()), hop.known_hosts[0]))
+    )
     return DeviceError(
         f"the host key of {name} ({hop.place}) has changed: somebody may be in between",
         f"its fingerprint is {got.fingerprint} ({got.get_name()}), known is {expected}",
-        f"only if the board was set up anew: ssh-keygen -f {file} -R {shlex.quote(hop.key_name)}, then accept its new one",
+        (
+            f"only if the board was set up anew: ssh-keygen -f {file} -R "
+            f"{shlex.quote(hop.key_name)}, then accept its new one"
+        ),
     )
 
 

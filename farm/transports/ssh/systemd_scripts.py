@@ -35,7 +35,7 @@ until why=$(control show --property Version 2>&1); do
 done
 systemd-run --user --quiet --wait -p ProtectSystem=strict -p PrivateTmp=yes true >/dev/null 2>&1 && tell walls yes
 exit 0
-"""
+"""  # noqa: E501
 
 # Standard input is the line with the key. Write the agent's link, the key and the unit, each only
 # if it has changed; restart the service if any has changed or if it does not run.
@@ -89,7 +89,7 @@ while test -n "$tracker" && test $((left -= 1)) -gt 0; do
   sleep 0.1
 done
 exit 0
-"""
+"""  # noqa: E501
 
 # Remove only farm's own files: a folder that an option names may contain others.
 REMOVE = f"""{_SYSTEMD}
@@ -124,4 +124,4 @@ digests | while read -r name; do tell stuck "$store/$name"; break; done
 test -d "$base" && tell left "$(ls -A "$base" | tr "\\n" " ")"
 tell done yes
 exit 0
-"""
+"""  # noqa: E501

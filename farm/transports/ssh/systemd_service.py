@@ -40,7 +40,7 @@ CapabilityBoundingSet=
 _AFTER = """Wants=network-online.target
 After=network-online.target
 """
-_UNIT = """# Made by farm provision --service; farm provision --remove takes it away. The agent is {digest}.
+_UNIT = """# Made by farm provision --service; farm provision --remove removes it. The agent is {digest}.
 [Unit]
 Description=farm device agent
 StartLimitIntervalSec=0
@@ -60,7 +60,7 @@ RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
 {walls}
 [Install]
 WantedBy={target}
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +102,36 @@ def install(board: Board, agent: Path, service: Service) -> str:
         raise _no_systemd(board, service, seen, manager["absent"])
     is_root = seen["user"] == "0"
     arguments = [*service.arguments, *agent_options(board.device), *thread_options(board.device)]
-    unit = unit_text(seen, digest, board.launcher, arguments, is_root=is_root, walls=is_root or "walls" in manager)
+    unit = unit_text(
+        seen,
+        digest,
+        board.launcher,
+        arguments,
+        is_root=is_root,
+        walls=is_root or "walls" in manager,
+    )
     origin = "random" if service.random_key else "given"
     # Not as an argument, which the board's users could see
     key = f"FARM_AGENT_KEY={_environment_value(service.key)}\n".encode()
     done = board.ask(scripts.INSTALL, [digest, unit, origin, service.tracker], key)
     if "listens" not in done:
         log = done.get("failed", "") or done[""][-500:]
-        again = f"see what it says, on the board: {'journalctl' if is_root else 'journalctl --user'} -u {UNIT}"
+        again = (
+            f"see what it says, on the board: {'journalctl' if is_root else 'journalctl --user'} "
+            f"-u {UNIT}"
+        )
         raise DeviceError(f"the service does not run on {name}", log, again)
     how = {"yes": "started", "no": "unchanged, it runs already"}[done.get("changed", "yes")]
     more = f"; {done['tracker']}" if done.get("tracker") else ""
     if service.random_key:
-        more += f"; its key is in {seen['base']}/service/key there, for key_file in the options of who connects to it"
-    return f"{'system' if is_root else 'user'} unit {UNIT}, {how}; it listens on {service.host}:{done['listens']}{more}"
+        more += (
+            f"; its key is in {seen['base']}/service/key there, for key_file in the options of "
+            "who connects to it"
+        )
+    return (
+        f"{'system' if is_root else 'user'} unit {UNIT}, {how}; it listens on "
+        f"{service.host}:{done['listens']}{more}"
+    )
 
 
 def remove(board: ShellBoard) -> list[tuple[str, str]]:
@@ -127,7 +143,9 @@ def remove(board: ShellBoard) -> list[tuple[str, str]]:
     if "stuck" in told or "done" not in told:
         why = told.get("stuck", "") or told[""][-500:]
         raise DeviceError(
-            f"not all of ours could be removed from {board.device.name}", why, "remove it by hand, or as the user who owns it"
+            f"not all of ours could be removed from {board.device.name}",
+            why,
+            "remove it by hand, or as the user who owns it",
         )
     words = {
         "unit": "the unit {} is stopped and gone",
@@ -137,10 +155,20 @@ def remove(board: ShellBoard) -> list[tuple[str, str]]:
         "agents": "{}, removed",
         "left": "not of ours, and left: {}",
     }
-    return [(kind, text.format(told[kind].strip())) for kind, text in words.items() if told.get(kind)]
+    return [
+        (kind, text.format(told[kind].strip())) for kind, text in words.items() if told.get(kind)
+    ]
 
 
-def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], arguments: Sequence[str], *, is_root: bool, walls: bool) -> str:
+def unit_text(
+    seen: dict[str, str],
+    digest: str,
+    launcher: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    is_root: bool,
+    walls: bool,
+) -> str:
     """Return the text of the unit file.
 
     `seen` is the result of `Board.look`. `walls` enables the sandboxing options that need a mount
@@ -149,7 +177,15 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], argume
     """
     folder = f"{seen['base']}/service"
     _refuse_lines([seen["base"], seen["work"], seen["store"], *launcher, *arguments])
-    words = [*launcher, f"{folder}/farm-agent", *arguments, "--work-dir", seen["work"], "--store", seen["store"]]
+    words = [
+        *launcher,
+        f"{folder}/farm-agent",
+        *arguments,
+        "--work-dir",
+        seen["work"],
+        "--store",
+        seen["store"],
+    ]
     words += ["--port-file", f"{folder}/port"]
     writable = (seen["work"], seen["store"], folder)
     inside = _WALLS.format(writable=" ".join(map(_quoted, writable))) if walls else ""
@@ -160,7 +196,9 @@ def unit_text(seen: dict[str, str], digest: str, launcher: Sequence[str], argume
     return _UNIT.format(
         digest=digest,
         # systemd expands variables in arguments, not in the program's name
-        command=" ".join([_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])]),
+        command=" ".join(
+            [_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])]
+        ),
         key_file=f"{folder}/key".replace("%", "%%"),
         after=_AFTER if is_root else "",
         walls=inside,
@@ -172,7 +210,9 @@ def _refuse_lines(words: Sequence[str]) -> None:
     for word in words:
         if any(letter < " " or letter == "\x7f" for letter in word):
             raise DeviceError(
-                f"{word!r} cannot be in a unit of systemd", "it has a control character in it", "correct the device's options"
+                f"{word!r} cannot be in a unit of systemd",
+                "it has a control character in it",
+                "correct the device's options",
             )
 
 
@@ -190,10 +230,16 @@ def _quoted(word: str) -> str:
 
 
 def _no_systemd(board: Board, service: Service, seen: dict[str, str], why: str) -> DeviceError:
-    start = shlex.join([f"{seen['base']}/farm-agent", *service.arguments, "--work-dir", seen["work"]])
+    start = shlex.join(
+        [f"{seen['base']}/farm-agent", *service.arguments, "--work-dir", seen["work"]]
+    )
     # Without a tracker the key is not shown
     key = f"FARM_AGENT_KEY={shlex.quote(service.key)} " if service.tracker else ""
-    start += "" if service.tracker or not (service.key or service.random_key) else " --key-file FILE"
+    start += (
+        "" if service.tracker or not (service.key or service.random_key) else " --key-file FILE"
+    )
     return DeviceError(
-        f"{board.device.name} has no systemd that could start the agent at boot", why, f"have it started by other means there: {key}{start}"
+        f"{board.device.name} has no systemd that could start the agent at boot",
+        why,
+        f"have it started by other means there: {key}{start}",
     )

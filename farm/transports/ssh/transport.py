@@ -45,7 +45,9 @@ def open(  # noqa: A001
     """
     if agent is None:
         there = state(device)
-        raise DeviceError(f"{device.name} is {there.word}", there.why or "it has no agent", there.fix)
+        raise DeviceError(
+            f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
+        )
     from farm.transports.ssh.board import Board
     from farm.transports.ssh.channel_connection import ChannelConnection
     from farm.transports.ssh.connect import cut, logged_in
@@ -73,7 +75,12 @@ def open(  # noqa: A001
 def state(device: Device) -> State:
     """Return `ready` if the first SSH server on the way answers; a session alone shows the rest."""
     if device.profile.agent is None:
-        return State("unavailable", False, f"profile {device.profile.name} has no native agent", "reach the board by rpc:// or tracker://")
+        return State(
+            "unavailable",
+            False,
+            f"profile {device.profile.name} has no native agent",
+            "reach the board by rpc:// or tracker://",
+        )
     try:
         first = route(device.url)[0]
     except DeviceError as error:
@@ -83,7 +90,12 @@ def state(device: Device) -> State:
     try:
         transports_rpc.probe(first.host, first.port)
     except OSError as exc:
-        return State("offline", False, f"{first.host}:{first.port}: {exc.strerror or exc}", f"check that this works: ssh {device.url}")
+        return State(
+            "offline",
+            False,
+            f"{first.host}:{first.port}: {exc.strerror or exc}",
+            f"check that this works: ssh {device.url}",
+        )
     return State("ready", True)
 
 
@@ -108,14 +120,27 @@ def _cause(board: Board, channel: Any, connection: ChannelConnection, hop: Hop) 
     name, deadline = board.device.name, board.deadline
     if deadline.expired:
         why = f"{deadline.seconds:.0f} s are over"
-        return DeadlineError(f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS")
+        return DeadlineError(
+            f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
+        )
     channel.status_event.wait(_END_S)
     status = channel.exit_status
     if status < 0:
         return _broken(name, hop, board.client.get_transport())
-    how = "" if status == 0 else f" of signal {status - 128}" if status > 128 else f" with exit code {status}"
+    how = (
+        ""
+        if status == 0
+        else f" of signal {status - 128}"
+        if status > 128
+        else f" with exit code {status}"
+    )
     what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
-    return ended(board.device, what, connection.last_words(), "check the memory of the board (dmesg there), then run the command again")
+    return ended(
+        board.device,
+        what,
+        connection.last_words(),
+        "check the memory of the board (dmesg there), then run the command again",
+    )
 
 
 def _broken(name: str, hop: Hop, transport: Any) -> FarmError:

@@ -1,4 +1,6 @@
-"""Android boards by adb: the real client and server, a stand-in for the board's adbd, the real agent."""
+"""Android boards by adb: the real client and server, a stand-in for the board's adbd, the real
+agent.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_the_only_board_needs_no_serial_number(farm: Farm, board: AndroidBoard) 
 
 
 @pytest.mark.parametrize(("profile", "launcher"), ARM)
-def test_arm_boards_get_agents_of_their_own(farm: Farm, board: AndroidBoard, emulators: None, profile: str, launcher: str) -> None:
+def test_arm_boards_get_agents_of_their_own(
+    farm: Farm, board: AndroidBoard, emulators: None, profile: str, launcher: str
+) -> None:
     configure(farm, board.url, profile, f'launcher = "{launcher}", threads = 1')
     done = deploy(farm)
     assert done.code == 0, done.err
@@ -64,7 +68,11 @@ def test_arm_boards_get_agents_of_their_own(farm: Farm, board: AndroidBoard, emu
 
 
 def test_folders_on_the_board_can_be_chosen(farm: Farm, board: AndroidBoard) -> None:
-    configure(farm, board.url, options=f'store = "{board.folder}/a b/store", work_dir = "{board.folder}/a b/work"')
+    configure(
+        farm,
+        board.url,
+        options=f'store = "{board.folder}/a b/store", work_dir = "{board.folder}/a b/work"',
+    )
     assert deploy(farm).code == 0
     assert len(list((board.folder / "a b" / "store").glob("agents/*/farm-agent"))) == 1
     assert not board.kept.exists()
@@ -82,8 +90,15 @@ def test_a_server_that_does_not_run_is_started(farm: Farm, adb: AdbServer) -> No
 def test_a_phone_says_how_it_is(farm: Farm, board: AndroidBoard) -> None:
     board.power(level=42, usb=False, awake=False)
     facts = farm.run("devices", "-v", "--json").json["devices"][0]["facts"]
-    assert facts["board_model"] == "Stand-in Board One" and facts["soc"] == "QTI SM8350" and facts["android"] == "13"
-    assert facts["battery_percent"] == "42" and facts["external_power"] == facts["screen_on"] == facts["battery_saver"] == "false"
+    assert (
+        facts["board_model"] == "Stand-in Board One"
+        and facts["soc"] == "QTI SM8350"
+        and facts["android"] == "13"
+    )
+    assert (
+        facts["battery_percent"] == "42"
+        and facts["external_power"] == facts["screen_on"] == facts["battery_saver"] == "false"
+    )
     said = farm.run("doctor", "--device", "board").out
     assert "battery: 42 %, not on external power" in said and "screen: off" in said
 
@@ -92,4 +107,6 @@ def test_figures_of_a_phone_on_battery_saver_are_throttled(farm: Farm, board: An
     board.power(saver=True)
     (run,) = farm.run("bench", "--device", "board", "digits", "--json").json["runs"]
     assert run["verdict"] == "THROTTLED" and run["reason"] == "its battery saver is on"
-    assert all("battery_saver" not in facts for facts in run["samples"]["facts_during"]), "dumpsys would disturb the samples"
+    assert all("battery_saver" not in facts for facts in run["samples"]["facts_during"]), (
+        "dumpsys would disturb the samples"
+    )

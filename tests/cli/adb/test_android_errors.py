@@ -1,4 +1,6 @@
-"""What may be wrong with an Android board, or go wrong with it in the middle of a session: each fault has its own words and its cure."""
+"""What may be wrong with an Android board, or go wrong with it in the middle of a session: each
+fault has its own words and its cure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from collections.abc import Iterator
 
 import pytest
 from android_board import AdbServer, AndroidBoard, android_board
-from android_jobs import assert_failed, assert_nothing_is_left, board_processes, configure, deploy, run_slowly
+from android_jobs import (
+    assert_failed,
+    assert_nothing_is_left,
+    board_processes,
+    configure,
+    deploy,
+    run_slowly,
+)
 from farm_running import Farm, kill_all
 from waiting import patient, wait_until
 
@@ -25,7 +34,9 @@ def layers(farm: Farm) -> dict[str, bool]:
     return {layer["layer"]: layer["holds"] for layer in device["layers"]}
 
 
-def test_a_machine_without_adb(farm: Farm, phone: AndroidBoard, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_machine_without_adb(
+    farm: Farm, phone: AndroidBoard, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     configure(farm, phone.url)
     empty = tmp_path_factory.mktemp("bin")
     farm.environment = {**farm.environment, "PATH": str(empty)}
@@ -33,14 +44,25 @@ def test_a_machine_without_adb(farm: Farm, phone: AndroidBoard, tmp_path_factory
 
 
 @pytest.mark.parametrize(
-    ("state", "words", "fix"), [("unauthorized", "is unauthorized", "allow USB debugging"), ("silent", "is offline", "plug it in again")]
+    ("state", "words", "fix"),
+    [
+        ("unauthorized", "is unauthorized", "allow USB debugging"),
+        ("silent", "is offline", "plug it in again"),
+    ],
 )
-def test_a_board_that_lets_nobody_in(farm: Farm, adb: AdbServer, state: str, words: str, fix: str) -> None:
+def test_a_board_that_lets_nobody_in(
+    farm: Farm, adb: AdbServer, state: str, words: str, fix: str
+) -> None:
     farm.environment = adb.env
     with android_board(adb, farm.mark, options=("--state", state)) as board:
         configure(farm, board.url)
         assert fix in assert_failed(deploy(farm), 5, f"board {words}")["fix"]
-        assert layers(farm) == {"adb program": True, "adb server": True, "device": True, "authorization": False}
+        assert layers(farm) == {
+            "adb program": True,
+            "adb server": True,
+            "device": True,
+            "authorization": False,
+        }
 
 
 def test_a_board_that_is_not_there(farm: Farm, phone: AndroidBoard) -> None:
@@ -60,7 +82,11 @@ def test_two_boards_and_none_named(farm: Farm, adb: AdbServer, phone: AndroidBoa
     with android_board(adb, farm.mark, "second") as second:
         configure(farm, "adb:")
         shown = assert_failed(deploy(farm), 5, "board is any of several devices")
-        assert phone.serial in shown["why"] and second.serial in shown["why"] and "adb:" in shown["fix"]
+        assert (
+            phone.serial in shown["why"]
+            and second.serial in shown["why"]
+            and "adb:" in shown["fix"]
+        )
         configure(farm, second.url)
         assert deploy(farm).code == 0
         assert second.agents() and not phone.agents()
@@ -69,7 +95,9 @@ def test_two_boards_and_none_named(farm: Farm, adb: AdbServer, phone: AndroidBoa
 def test_a_board_with_an_android_of_long_ago(farm: Farm, adb: AdbServer) -> None:
     farm.environment = adb.env
     with android_board(adb, farm.mark, options=("--without-shell-v2",)) as board:
-        wait_until(lambda: f"{board.serial}\tdevice".encode() in adb.adb("devices").stdout, "the device")
+        wait_until(
+            lambda: f"{board.serial}\tdevice".encode() in adb.adb("devices").stdout, "the device"
+        )
         configure(farm, board.url)
         assert "shell_v2" in assert_failed(deploy(farm), 5, "board is too old")["why"]
 
@@ -93,10 +121,15 @@ def old_server(asked: list[str], answer: bytes) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(b"OKAY00040020", "the adb server is of another version"), (b"HTTP/1.1 400 Bad Request", "is no adb server")],
+    [
+        (b"OKAY00040020", "the adb server is of another version"),
+        (b"HTTP/1.1 400 Bad Request", "is no adb server"),
+    ],
     ids=["an older adb", "no adb"],
 )
-def test_a_server_of_another_version_is_left_alone(farm: Farm, phone: AndroidBoard, answer: bytes, words: str) -> None:
+def test_a_server_of_another_version_is_left_alone(
+    farm: Farm, phone: AndroidBoard, answer: bytes, words: str
+) -> None:
     asked: list[str] = []
     configure(farm, phone.url)
     with old_server(asked, answer) as port:
@@ -105,7 +138,9 @@ def test_a_server_of_another_version_is_left_alone(farm: Farm, phone: AndroidBoa
     assert set(asked) == {"000chost:version"}, "never host:kill"
 
 
-def test_a_board_that_is_unplugged_in_the_middle_of_a_run(farm: Farm, phone: AndroidBoard, emulators: None) -> None:
+def test_a_board_that_is_unplugged_in_the_middle_of_a_run(
+    farm: Farm, phone: AndroidBoard, emulators: None
+) -> None:
     running = run_slowly(farm, phone)
     phone.unplug()
     shown = assert_failed(running.end(), 5, "board was unplugged, or its connection broke")
@@ -114,7 +149,9 @@ def test_a_board_that_is_unplugged_in_the_middle_of_a_run(farm: Farm, phone: And
     assert phone.server.is_up()
 
 
-def test_an_adb_server_that_is_killed_in_the_middle_of_a_run(farm: Farm, phone: AndroidBoard, emulators: None) -> None:
+def test_an_adb_server_that_is_killed_in_the_middle_of_a_run(
+    farm: Farm, phone: AndroidBoard, emulators: None
+) -> None:
     running = run_slowly(farm, phone)
     phone.server.kill()
     shown = assert_failed(running.end(), 5, "the adb server ended while board was in use")
@@ -123,7 +160,9 @@ def test_an_adb_server_that_is_killed_in_the_middle_of_a_run(farm: Farm, phone: 
     assert_nothing_is_left(farm, phone)
 
 
-def test_an_agent_that_is_killed_in_the_middle_of_a_run(farm: Farm, phone: AndroidBoard, emulators: None) -> None:
+def test_an_agent_that_is_killed_in_the_middle_of_a_run(
+    farm: Farm, phone: AndroidBoard, emulators: None
+) -> None:
     running = run_slowly(farm, phone)
     kill_all(farm.processes_like(r"^\S*qemu-arm .*farm-agent"), signal.SIGKILL)
     shown = assert_failed(running.end(), 5, "the agent on board ended of signal 9")
@@ -131,7 +170,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_run(farm: Farm, phone: Andro
     assert_nothing_is_left(farm, phone)
 
 
-def test_a_farm_that_is_interrupted_or_killed_takes_the_agent_with_it(farm: Farm, phone: AndroidBoard, emulators: None) -> None:
+def test_a_farm_that_is_interrupted_or_killed_takes_the_agent_with_it(
+    farm: Farm, phone: AndroidBoard, emulators: None
+) -> None:
     running = run_slowly(farm, phone)
     running.send(signal.SIGINT)
     assert running.end().code == 130
@@ -140,10 +181,16 @@ def test_a_farm_that_is_interrupted_or_killed_takes_the_agent_with_it(farm: Farm
     running.send(signal.SIGKILL)
     running.end()
     wait_until(lambda: not board_processes(farm), "the end of all processes", patient(10))
-    wait_until(lambda: not list(phone.kept.glob("work/farm-session-*")), "the end of the session's folder", patient(10))
+    wait_until(
+        lambda: not list(phone.kept.glob("work/farm-session-*")),
+        "the end of the session's folder",
+        patient(10),
+    )
 
 
-def test_a_deadline_takes_the_agent_with_it(farm: Farm, phone: AndroidBoard, emulators: None) -> None:
+def test_a_deadline_takes_the_agent_with_it(
+    farm: Farm, phone: AndroidBoard, emulators: None
+) -> None:
     deadline_s = patient(8)
     running = run_slowly(farm, phone, f"deadline_s = {deadline_s}")
     assert_failed(running.end(), 6, f"ran out of time|no end after {deadline_s:.0f} s")
@@ -169,7 +216,10 @@ def test_a_full_disk(farm: Farm, phone: AndroidBoard) -> None:
 def test_a_folder_that_runs_no_programs(farm: Farm, phone: AndroidBoard) -> None:
     configure(farm, phone.url)
     with phone.disk("size=12m,noexec"):
-        assert "`store`" in assert_failed(deploy(farm), 5, "board runs no programs from its folder")["fix"]
+        assert (
+            "`store`"
+            in assert_failed(deploy(farm), 5, "board runs no programs from its folder")["fix"]
+        )
         assert layers(farm)["folder"] is False
         assert phone.agents() == []
         assert list(phone.kept.rglob(".part-*")) == []
@@ -178,7 +228,16 @@ def test_a_folder_that_runs_no_programs(farm: Farm, phone: AndroidBoard) -> None
 def test_a_healthy_board_passes_every_layer(farm: Farm, phone: AndroidBoard) -> None:
     configure(farm, phone.url)
     found = layers(farm)
-    below = ["adb program", "adb server", "device", "authorization", "shell", "folder", "agent binary", "agent version"]
+    below = [
+        "adb program",
+        "adb server",
+        "device",
+        "authorization",
+        "shell",
+        "folder",
+        "agent binary",
+        "agent version",
+    ]
     assert list(found)[: len(below)] == below
     assert all(found.values()), found
     assert_nothing_is_left(farm, phone)

@@ -1,4 +1,6 @@
-"""The stand-in for adbd, as the real adb client and server see it: what the other tests of Android boards rest on."""
+"""The stand-in for adbd, as the real adb client and server see it: what the other tests of Android
+boards rest on.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,21 @@ def board(adb: AdbServer) -> Iterator[AndroidBoard]:
         yield one
 
 
-def test_commands_have_both_outputs_their_input_and_an_exit_status(adb: AdbServer, board: AndroidBoard) -> None:
+def test_commands_have_both_outputs_their_input_and_an_exit_status(
+    adb: AdbServer, board: AndroidBoard
+) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
     done = adb.adb("-s", board.serial, "shell", "-T", script, given=b"in\r\n\0\xff", check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, b"out\nin\r\n\0\xff", b"err\n")
 
 
-def test_a_command_that_dies_of_a_signal_ends_with_a_shells_status(adb: AdbServer, board: AndroidBoard) -> None:
-    assert adb.adb("-s", board.serial, "shell", "-T", "kill -SEGV $$", check=False).returncode == 128 + 11
+def test_a_command_that_dies_of_a_signal_ends_with_a_shells_status(
+    adb: AdbServer, board: AndroidBoard
+) -> None:
+    assert (
+        adb.adb("-s", board.serial, "shell", "-T", "kill -SEGV $$", check=False).returncode
+        == 128 + 11
+    )
 
 
 def test_many_bytes_arrive_as_they_are_on_every_way(adb: AdbServer, board: AndroidBoard) -> None:
@@ -66,9 +75,12 @@ def test_a_port_is_forwarded(adb: AdbServer, board: AndroidBoard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "listed", "words"), [("unauthorized", b"unauthorized", b"unauthorized"), ("silent", b"offline", b"offline")]
+    ("state", "listed", "words"),
+    [("unauthorized", b"unauthorized", b"unauthorized"), ("silent", b"offline", b"offline")],
 )
-def test_a_board_that_lets_nobody_in_is_listed_as_one(adb: AdbServer, state: str, listed: bytes, words: bytes) -> None:
+def test_a_board_that_lets_nobody_in_is_listed_as_one(
+    adb: AdbServer, state: str, listed: bytes, words: bytes
+) -> None:
     with android_board(adb, "a test", options=("--state", state)) as board:
         assert f"{board.serial}\t".encode() + listed in adb.adb("devices").stdout
         done = adb.adb("-s", board.serial, "shell", "true", check=False)
@@ -84,5 +96,8 @@ def test_a_board_without_the_second_shell_protocol_says_so(adb: AdbServer) -> No
 def test_an_unplugged_board_is_no_device_any_more(adb: AdbServer, board: AndroidBoard) -> None:
     serial = board.serial
     board.unplug()
-    wait_until(lambda: f"{serial}\tdevice".encode() not in adb.adb("devices").stdout, "the server to notice")
+    wait_until(
+        lambda: f"{serial}\tdevice".encode() not in adb.adb("devices").stdout,
+        "the server to notice",
+    )
     assert adb.adb("-s", serial, "shell", "true", check=False).returncode == 1

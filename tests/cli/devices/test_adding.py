@@ -1,4 +1,6 @@
-"""farm add and farm remove: a board that answers right is in devices.toml afterwards, any other is not."""
+"""farm add and farm remove: a board that answers right is in devices.toml afterwards, any other is
+not.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,21 @@ def written(farm: Farm) -> dict[str, Any]:
     return tomllib.loads((farm.folder / "devices.toml").read_text())
 
 
-def test_a_board_by_ssh_is_found_out_proved_and_written_into_a_new_file(farm: Farm, server: SshServer) -> None:
+def test_a_board_by_ssh_is_found_out_proved_and_written_into_a_new_file(
+    farm: Farm, server: SshServer
+) -> None:
     (farm.folder / "devices.toml").unlink()
-    done = farm.run("add", "mine", server.url, "-t", "lab", "-o", "threads=1", "-o", f"store={server.folder}/kept here")
+    done = farm.run(
+        "add",
+        "mine",
+        server.url,
+        "-t",
+        "lab",
+        "-o",
+        "threads=1",
+        "-o",
+        f"store={server.folder}/kept here",
+    )
     assert done.code == 0, done.err
     assert "digits is right" in done.out
     assert "next: farm bench --device mine" in done.err
@@ -46,7 +60,9 @@ def test_a_board_by_ssh_is_found_out_proved_and_written_into_a_new_file(farm: Fa
     assert_nothing_is_left(farm, server)
 
 
-def test_a_file_that_is_there_keeps_its_comments_order_and_permissions(farm: Farm, server: SshServer) -> None:
+def test_a_file_that_is_there_keeps_its_comments_order_and_permissions(
+    farm: Farm, server: SshServer
+) -> None:
     file = farm.folder / "devices.toml"
     file.write_text(OWN)
     file.chmod(0o600)
@@ -82,7 +98,9 @@ def test_a_dry_run_writes_nothing_on_either_side(farm: Farm, server: SshServer) 
     ],
     ids=["nobody is there", "another kind of board", "a GPU that cannot be emulated"],
 )
-def test_a_board_that_does_not_work_is_not_written(farm: Farm, server: SshServer, words: list[str], code: int, says: str) -> None:
+def test_a_board_that_does_not_work_is_not_written(
+    farm: Farm, server: SshServer, words: list[str], code: int, says: str
+) -> None:
     before = (farm.folder / "devices.toml").read_text()
     done = farm.run("add", *(word.format(board=server.url) for word in words))
     assert done.code == code, done.err
@@ -104,7 +122,9 @@ def test_a_board_that_does_not_work_is_not_written(farm: Farm, server: SshServer
         (["pi4", "local:", "-o", "threads"], "is no option"),
     ],
 )
-def test_a_mistake_is_told_before_the_board_is_asked(farm: Farm, words: list[str], error: str) -> None:
+def test_a_mistake_is_told_before_the_board_is_asked(
+    farm: Farm, words: list[str], error: str
+) -> None:
     done = farm.run("add", *words)
     assert done.code == 2
     assert error in done.error["error"]
@@ -115,7 +135,11 @@ def test_a_file_that_would_not_be_used_is_not_made(farm: Farm) -> None:
     (farm.folder / "devices.toml").unlink()
     farm.folder.chmod(0o777)
     done = farm.run("add", "mine", "local:")
-    assert done.code == 2 and "would not be used" in done.error["error"] and "every user may write" in done.error["why"]
+    assert (
+        done.code == 2
+        and "would not be used" in done.error["error"]
+        and "every user may write" in done.error["why"]
+    )
     assert not (farm.folder / "devices.toml").exists()
 
 
@@ -147,20 +171,38 @@ def test_a_server_of_tvms_own_needs_a_profile(farm: Farm) -> None:
     assert written(farm)["devices"]["mine"] == {"profile": "x86", "url": url}
 
 
-def test_without_a_board_the_hosts_of_ssh_and_of_the_tracker_are_listed(farm: Farm, server: SshServer) -> None:
-    (server.home / ".ssh/config").write_text("Host pi4 *.lab pi5\n  User pi\nHost -evil\nHost known\n")
-    with farm_tracker(farm) as port, farm_agent(farm, "--tracker", f"{HOST}:{port}", "--key", "board.of-ours"):
-        farm.configure(f'[devices.known]\nprofile = "rasp4"\nurl = "ssh://known"\n[tracker]\nport = {port}\n')
+def test_without_a_board_the_hosts_of_ssh_and_of_the_tracker_are_listed(
+    farm: Farm, server: SshServer
+) -> None:
+    (server.home / ".ssh/config").write_text(
+        "Host pi4 *.lab pi5\n  User pi\nHost -evil\nHost known\n"
+    )
+    with (
+        farm_tracker(farm) as port,
+        farm_agent(farm, "--tracker", f"{HOST}:{port}", "--key", "board.of-ours"),
+    ):
+        farm.configure(
+            f'[devices.known]\nprofile = "rasp4"\nurl = "ssh://known"\n[tracker]\nport = {port}\n'
+        )
         done = farm.run("add")
         found = farm.run("add", "--json").json["candidates"]
     assert done.code == 0, done.err
     assert "farm add pi4 ssh://pi4" in done.out
-    of_others = [(one["name"], one["url"]) for one in found if one["url"] != "local:"]  # a machine with a GPU
-    assert of_others == [("pi4", "ssh://pi4"), ("pi5", "ssh://pi5"), ("board.of-ours", f"tracker://{HOST}:{port}/board.of-ours")]
+    of_others = [
+        (one["name"], one["url"]) for one in found if one["url"] != "local:"
+    ]  # a machine with a GPU
+    assert of_others == [
+        ("pi4", "ssh://pi4"),
+        ("pi5", "ssh://pi5"),
+        ("board.of-ours", f"tracker://{HOST}:{port}/board.of-ours"),
+    ]
 
 
 def test_a_profile_of_its_own_goes_with_the_last_device_that_uses_it(farm: Farm) -> None:
-    profile = '[profiles.a]\ninherits = "rasp4"\nsource = "farm add, from what the board says about its CPU"\n'
+    profile = (
+        '[profiles.a]\ninherits = "rasp4"\nsource = "farm add, from what the board says about its '
+        'CPU"\n'
+    )
     devices = "".join(f'[devices.{name}]\nprofile = "a"\nurl = "ssh://{name}"\n' for name in "ab")
     farm.configure(devices + profile)
     assert farm.run("remove", "a").code == 0

@@ -1,6 +1,8 @@
-"""A board at the end of a bad line, in a network namespace of its own: slow, lossy, and cut, with nobody to say so.
+"""A board at the end of a bad line, in a network namespace of its own: slow, lossy, and cut, with
+nobody to say so.
 
-No packet comes through a line that is cut, nor a word that it is: both sides have to notice by themselves.
+No packet comes through a line that is cut, nor a word that it is: both sides have to notice by
+themselves.
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def server(farm: Farm, network: Network, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SshServer]:
+def server(
+    farm: Farm, network: Network, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[SshServer]:
     """The board's SSH server. Nobody but it listens in the board's namespace, all the time."""
     (tmp_path / "ssh").mkdir()
     with contextlib.ExitStack() as stack:
         with inside(network.board):
-            server = stack.enter_context(ssh_server(tmp_path / "ssh", farm.mark, OPTIONS + getattr(request, "param", "")))
+            server = stack.enter_context(
+                ssh_server(tmp_path / "ssh", farm.mark, OPTIONS + getattr(request, "param", ""))
+            )
         server.known_hosts.write_text(server.known_hosts.read_text().replace("127.0.0.1", BOARD))
         farm.environment = {"HOME": str(server.home), "SSH_AUTH_SOCK": "/nowhere"}
         yield server
@@ -61,7 +67,9 @@ def parts(server: SshServer) -> list[Path]:
     return list(server.folder.rglob("*.part"))
 
 
-def test_a_slow_and_lossy_line_is_good_enough(farm: Farm, network: Network, server: SshServer) -> None:
+def test_a_slow_and_lossy_line_is_good_enough(
+    farm: Farm, network: Network, server: SshServer
+) -> None:
     configure(farm, url(server))
     provision(farm, network)
     network.be(delay_s=LATE_S, loss=LOSS)
@@ -75,9 +83,17 @@ def test_a_slow_and_lossy_line_is_good_enough(farm: Farm, network: Network, serv
     assert parts(server) == []
 
 
-# An SSH server that is told to look after its clients ends what a dead one has left; else the agent's own time does, see below.
-@pytest.mark.parametrize("server", ["ClientAliveInterval 5\nClientAliveCountMax 4\n"], ids=["looks after its clients"], indirect=True)
-def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network, server: SshServer) -> None:
+# An SSH server that is told to look after its clients ends what a dead one has left; else the
+# agent's own time does, see below.
+@pytest.mark.parametrize(
+    "server",
+    ["ClientAliveInterval 5\nClientAliveCountMax 4\n"],
+    ids=["looks after its clients"],
+    indirect=True,
+)
+def test_an_upload_that_is_cut_goes_on_where_it_was(
+    farm: Farm, network: Network, server: SshServer
+) -> None:
     size = write_heavy_model(farm.folder / "heavy.onnx")
     configure(farm, url(server))
     assert farm.run("compile", "heavy.onnx").code == 0
@@ -100,7 +116,9 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(farm: Farm, network: Network
     assert parts(server) == []
 
 
-def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Network, server: SshServer, emulators: None) -> None:
+def test_a_run_that_is_cut_fails_and_ends_on_both_sides(
+    farm: Farm, network: Network, server: SshServer, emulators: None
+) -> None:
     configure(farm, url(server), "rasp3b", f'launcher = "qemu-arm", deadline_s = {patient(36)}')
     provision(farm, network)
     running = start(farm, network, "deploy", "--device", "board", "slow.onnx", "--json")
@@ -112,5 +130,9 @@ def test_a_run_that_is_cut_fails_and_ends_on_both_sides(farm: Farm, network: Net
     failure = done.json["runs"][0]["failure"]
     assert (done.code, failure["kind"]) == (5, "LinkError"), done.err
     network.be()
-    wait_until(lambda: not farm.processes_like("farm-agent"), "the end of the agent by its own time", patient(NOTICE_S))
+    wait_until(
+        lambda: not farm.processes_like("farm-agent"),
+        "the end of the agent by its own time",
+        patient(NOTICE_S),
+    )
     assert_nothing_is_left(farm, server)

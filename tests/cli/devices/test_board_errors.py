@@ -1,4 +1,6 @@
-"""What may be wrong with a board that SSH reaches, or with the agent there: each fault has its own words, its cure and its exit code."""
+"""What may be wrong with a board that SSH reaches, or with the agent there: each fault has its own
+words, its cure and its exit code.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def test_a_read_only_home(farm: Farm, server: SshServer) -> None:
 def test_a_home_that_runs_no_programs(farm: Farm, server: SshServer) -> None:
     configure(farm, server.url)
     with disk(server, "size=12m,noexec"):
-        assert "`store`" in assert_failed(deploy(farm), 5, "board runs no programs from its folder")["fix"]
+        assert (
+            "`store`"
+            in assert_failed(deploy(farm), 5, "board runs no programs from its folder")["fix"]
+        )
         assert server.agents() == []
         assert list(server.kept.rglob(".part-*")) == []
 
@@ -96,7 +101,11 @@ def pi_os(server: SshServer, agents: Callable[[str], Path]) -> None:
     """The board tells what a Raspberry Pi with a 64-bit kernel and a 32-bit system would."""
     folder = server.folder / "bin"
     folder.mkdir()
-    told = {"uname": "echo aarch64", "getconf": "echo 32", "od": f"exec /usr/bin/od -A n -v -t x1 -N 52 {agents('armv7')}"}
+    told = {
+        "uname": "echo aarch64",
+        "getconf": "echo 32",
+        "od": f"exec /usr/bin/od -A n -v -t x1 -N 52 {agents('armv7')}",
+    }
     for name, line in told.items():
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
@@ -114,8 +123,12 @@ def test_32_bit_programs_on_a_64_bit_kernel(farm: Farm, server: SshServer) -> No
 
 
 @pytest.mark.usefixtures("pi_os")
-@pytest.mark.parametrize(("profile", "options"), [("rasp3b-64", 'userland = "any"'), ("rasp3b", "")])
-def test_what_may_run_there_is_tried(farm: Farm, server: SshServer, profile: str, options: str) -> None:
+@pytest.mark.parametrize(
+    ("profile", "options"), [("rasp3b-64", 'userland = "any"'), ("rasp3b", "")]
+)
+def test_what_may_run_there_is_tried(
+    farm: Farm, server: SshServer, profile: str, options: str
+) -> None:
     configure(farm, server.url, profile, options)
     assert_failed(deploy(farm), 5, "cannot run the agent")  # for it is this machine
 
@@ -158,7 +171,9 @@ def test_an_agent_of_another_version_by_ssh(farm: Farm, server: SshServer, old_a
     assert deploy(farm).code == 0
 
 
-def test_an_agent_of_another_version_that_somebody_else_has_started(farm: Farm, old_agent: Path) -> None:
+def test_an_agent_of_another_version_that_somebody_else_has_started(
+    farm: Farm, old_agent: Path
+) -> None:
     words = (old_agent, "--work-dir", farm.folder / "work")
     with serving(farm.folder, *words, says=r"listening on [^:]*:(\d+)") as port:
         configure(farm, f"rpc://{HOST}:{port}")
@@ -171,21 +186,39 @@ def test_an_agent_of_another_version_that_somebody_else_has_started(farm: Farm, 
 
 def test_an_agent_of_another_version_behind_a_tracker(farm: Farm, old_agent: Path) -> None:
     tracker = (sys.executable, "-m", "farm", "tracker", "--port", "0")
-    with serving(farm.folder, *tracker, says=r"tracker on [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}) as port:
-        words = (old_agent, "--work-dir", farm.folder / "work", "--tracker", f"{HOST}:{port}", "--key", "pi")
+    with serving(
+        farm.folder,
+        *tracker,
+        says=r"tracker on [^:]*:(\d+)",
+        env={**farm.env, "FARM_TEST": "a server"},
+    ) as port:
+        words = (
+            old_agent,
+            "--work-dir",
+            farm.folder / "work",
+            "--tracker",
+            f"{HOST}:{port}",
+            "--key",
+            "pi",
+        )
         with serving(farm.folder, *words, says=r"registered with tracker"):
             configure(farm, f"tracker://{HOST}:{port}/pi")
             shown = assert_failed(deploy(farm), 5, "the agent of board is of another version")
             assert f"farm agent --tracker {HOST}:{port} --key pi" in shown["fix"]
 
 
-def test_a_board_that_reboots_is_used_again_by_the_next_command(farm: Farm, server: SshServer, emulators: None) -> None:
+def test_a_board_that_reboots_is_used_again_by_the_next_command(
+    farm: Farm, server: SshServer, emulators: None
+) -> None:
     running = run_slowly(farm, server)
     server.cut()
     kill_all(running_agents(farm), signal.SIGKILL)
     assert_failed(running.end(), 5, "the SSH connection to .* broke")
     assert_failed(deploy(farm), 5, "board is offline")
     server.start()
-    farm.configure(f'[devices.board]\nprofile = "rasp3b"\nurl = "{server.url}"\noptions = {{ launcher = "qemu-arm" }}\n{DIGITS}{QUICK}')
+    farm.configure(
+        f'[devices.board]\nprofile = "rasp3b"\nurl = "{server.url}"\noptions = {{ launcher = '
+        f'"qemu-arm" }}\n{DIGITS}{QUICK}'
+    )
     assert deploy(farm).code == 0
     assert_nothing_is_left(farm, server)

@@ -1,4 +1,6 @@
-"""Devices that die, freeze or fill up in the middle of a job: that job fails clearly, the others finish, and nothing stays behind."""
+"""Devices that die, freeze or fill up in the middle of a job: that job fails clearly, the others
+finish, and nothing stays behind.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,28 @@ from farm.store import file_digest
 
 
 def boards(*names: str) -> str:
-    """Emulated boards, each busy with the slow model for half a minute, and this machine, which is not."""
-    return DEVICES + "".join(f'[devices.{name}]\nprofile = "rasp3b"\nurl = "qemu:"\ntags = ["victim"]\n' for name in names)
+    """Emulated boards, each busy with the slow model for half a minute, and this machine, which is
+    not.
+    """
+    return DEVICES + "".join(
+        f'[devices.{name}]\nprofile = "rasp3b"\nurl = "qemu:"\ntags = ["victim"]\n'
+        for name in names
+    )
 
 
 def start_on(farm: Farm, *names: str, deadline_s: float = LIMIT_S) -> Running:
     farm.configure(boards(*names))
-    running = farm.start("deploy", "--tag", "victim", "--device", "host", "--json", "slow.onnx", "--deadline", str(deadline_s))
+    running = farm.start(
+        "deploy",
+        "--tag",
+        "victim",
+        "--device",
+        "host",
+        "--json",
+        "slow.onnx",
+        "--deadline",
+        str(deadline_s),
+    )
     for name in names:
         running.says(f"{name} slow: running")
     return running
@@ -59,9 +76,21 @@ def test_agents_and_sessions_that_are_killed_in_the_middle_of_a_run(farm: Farm) 
 
 @pytest.mark.usefixtures("emulators")
 def test_code_for_another_core_than_the_board_has(farm: Farm) -> None:
-    farm.configure('[devices.old]\nprofile = "x86-v4"\nurl = "qemu:"\noptions = { launcher = "qemu-x86_64 -cpu Nehalem" }\n' + DIGITS)
-    error = assert_failed(farm.run("deploy", "--device", "old", "digits"), 5, "the agent of old, or its session, ended")
-    assert "died of Illegal instruction" in error["why"] and "correct `profile` of old" in error["fix"]
+    farm.configure(
+        (
+            '[devices.old]\nprofile = "x86-v4"\nurl = "qemu:"\noptions = { launcher = '
+            '"qemu-x86_64 -cpu Nehalem" }\n'
+        )
+        + DIGITS
+    )
+    error = assert_failed(
+        farm.run("deploy", "--device", "old", "digits"),
+        5,
+        "the agent of old, or its session, ended",
+    )
+    assert (
+        "died of Illegal instruction" in error["why"] and "correct `profile` of old" in error["fix"]
+    )
     farm.assert_nothing_is_left()
 
 
@@ -110,7 +139,8 @@ def test_an_agent_that_is_frozen_before_its_first_session(farm: Farm) -> None:
     launcher.write_text(FREEZER.format(python=sys.executable))
     launcher.chmod(0o755)
     farm.configure(
-        f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}", deadline_s = 4 }}\n'
+        f'{DEVICES}{DIGITS}[devices.frozen]\nprofile = "x86"\nurl = "local:"\noptions = {{ '
+        f'launcher = "{launcher}", deadline_s = 4 }}\n'
     )
     done = farm.run("deploy", "--device", "frozen", "--device", "host", "digits", "--json")
     found = failures(done)
@@ -121,10 +151,17 @@ def test_an_agent_that_is_frozen_before_its_first_session(farm: Farm) -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "words"),
-    [("false", ("ended", "status 1")), ("no-such-program", ("no-such-program", "launcher")), ("taskset '", ("launcher", "quot"))],
+    [
+        ("false", ("ended", "status 1")),
+        ("no-such-program", ("no-such-program", "launcher")),
+        ("taskset '", ("launcher", "quot")),
+    ],
 )
 def test_an_agent_that_cannot_be_started(farm: Farm, launcher: str, words: tuple[str, ...]) -> None:
-    farm.configure(f'[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = "{launcher}" }}\n{DIGITS}')
+    farm.configure(
+        f'[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = {{ launcher = '
+        f'"{launcher}" }}\n{DIGITS}'
+    )
     done = farm.run("deploy", "--device", "host", "digits")
     assert done.code == 5
     assert all(word in " ".join(done.error.values()) for word in words), done.error
@@ -134,15 +171,22 @@ def test_an_agent_that_cannot_be_started(farm: Farm, launcher: str, words: tuple
 @pytest.mark.parametrize("option", ["store", "work_dir"])
 def test_a_device_whose_disk_is_full(farm: Farm, option: str) -> None:
     with disk(farm.folder / "full", "40k") as full:
-        farm.configure(f'[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = {{ {option} = "{full}" }}\n{DIGITS}{QUICK}')
+        farm.configure(
+            f'[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = {{ {option} = '
+            f'"{full}" }}\n{DIGITS}{QUICK}'
+        )
         done = farm.run("deploy", "--device", "host", "slow.onnx")
         assert done.code == 5
         assert done.error["error"] == "the disk of host is full"
-        assert "No space left" in done.error["why"] and "\n" not in done.error["why"], "the agent itself is well"
-        assert option in done.error["fix"]
-        assert all(file_digest(path) == path.name for path in full.rglob("*") if path.is_file() and path.name != ".lock"), (
-            "what was half written is gone"
+        assert "No space left" in done.error["why"] and "\n" not in done.error["why"], (
+            "the agent itself is well"
         )
+        assert option in done.error["fix"]
+        assert all(
+            file_digest(path) == path.name
+            for path in full.rglob("*")
+            if path.is_file() and path.name != ".lock"
+        ), "what was half written is gone"
     farm.assert_nothing_is_left()
 
 
@@ -180,7 +224,9 @@ def test_a_read_only_record_of_runs(farm: Farm) -> None:
 
 def agent_and_session(farm: Farm, name: str) -> tuple[int, int]:
     """Their process ids on an emulated board."""
-    wait_until(lambda: len(farm.processes_like(f"qemu-arm.*device-{name}-")) == 2, f"a session on {name}")
+    wait_until(
+        lambda: len(farm.processes_like(f"qemu-arm.*device-{name}-")) == 2, f"a session on {name}"
+    )
     agent, session = farm.processes_like(f"qemu-arm.*device-{name}-")
     return (agent, session) if parent(session) == agent else (session, agent)
 

@@ -1,4 +1,6 @@
-"""Deployments that stay: installed once the answer was right, run without a build or an upload, listed, rolled back and removed."""
+"""Deployments that stay: installed once the answer was right, run without a build or an upload,
+listed, rolled back and removed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ ZOO = Path(package.__file__).parent / "zoo" / "digits"
 
 def boards(farm: Farm, *names: str, more: str = "") -> str:
     """Devices on this machine, each with a store of its own."""
-    table = '[devices.{name}]\nprofile = "x86"\nurl = "local:"\ntags = ["lab"]\noptions = {{ store = "{folder}/store-{name}" }}\n'
+    table = (
+        '[devices.{name}]\nprofile = "x86"\nurl = "local:"\ntags = ["lab"]\noptions = {{ store = '
+        '"{folder}/store-{name}" }}\n'
+    )
     return "".join(table.format(name=name, folder=farm.folder) for name in names) + more
 
 
@@ -39,7 +44,9 @@ def one(farm: Farm) -> Farm:
 def image(farm: Farm) -> Path:
     """A handwritten digit as an input of the model."""
     path = farm.folder / "x.npy"
-    np.save(path, np.load(ZOO / "digits-test.npz")["inputs"][:1].reshape(1, 1, 8, 8).astype("float32"))
+    np.save(
+        path, np.load(ZOO / "digits-test.npz")["inputs"][:1].reshape(1, 1, 8, 8).astype("float32")
+    )
     return path
 
 
@@ -48,7 +55,11 @@ def other_weights(farm: Farm, name: str = "digits.onnx") -> Path:
     model = onnx.load(ZOO / "digits.onnx")
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(0.5), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(
+                    numpy_helper.to_array(tensor) * np.float32(0.5), tensor.name
+                )
+            )
     onnx.save(model, farm.folder / name)
     return farm.folder / name
 
@@ -63,7 +74,9 @@ def listed(farm: Farm, name: str = "one") -> list[tuple[str, int, bool]]:
     done = farm.run("deployments", "--device", name, "--json")
     assert done.code == 0, done.err
     (device,) = done.json["devices"]
-    return [(release["name"], release["release"], release["current"]) for release in device["releases"]]
+    return [
+        (release["name"], release["release"], release["current"]) for release in device["releases"]
+    ]
 
 
 def outputs(farm: Farm, *words: str | Path) -> np.ndarray[Any, Any]:
@@ -76,7 +89,9 @@ def outputs(farm: Farm, *words: str | Path) -> np.ndarray[Any, Any]:
     return np.asarray(result)
 
 
-def test_a_deployed_model_runs_without_its_source_a_build_or_an_upload(one: Farm, image: Path) -> None:
+def test_a_deployed_model_runs_without_its_source_a_build_or_an_upload(
+    one: Farm, image: Path
+) -> None:
     (run,) = deploy(one, "--device", "one", "digits")
     assert run["samples"]["release"] == 1
     built = outputs(one, "--device", "one", "digits", "--build")
@@ -88,12 +103,24 @@ def test_a_deployed_model_runs_without_its_source_a_build_or_an_upload(one: Farm
     assert not (one.cache / "artifacts").exists() and not (one.cache / "models").exists()
     done = one.run("run", "--device", "one", "digits", "--input", "x.npy")
     assert "release 1 of" in done.err
-    assert len(re.findall(r"^ +-?[\d.]+  (zero|one|two|three|four|five|six|seven|eight|nine|\d)", done.out, re.MULTILINE)) == 5, done.out
+    assert (
+        len(
+            re.findall(
+                r"^ +-?[\d.]+  (zero|one|two|three|four|five|six|seven|eight|nine|\d)",
+                done.out,
+                re.MULTILINE,
+            )
+        )
+        == 5
+    ), done.out
     one.assert_nothing_is_left()
 
 
 def test_an_unchanged_model_is_no_new_release_and_sends_nothing(one: Farm) -> None:
-    first, second = deploy(one, "--device", "one", "digits"), deploy(one, "--device", "one", "digits")
+    first, second = (
+        deploy(one, "--device", "one", "digits"),
+        deploy(one, "--device", "one", "digits"),
+    )
     assert (first[0]["samples"]["release"], second[0]["samples"]["release"]) == (1, 1)
     assert first[0]["samples"]["uploaded"] > 0
     assert second[0]["samples"]["uploaded"] == 0
@@ -114,7 +141,9 @@ def test_a_rollback_gives_back_the_bits_of_the_release_before(one: Farm, image: 
     assert "release 1 of" in done.out
     assert listed(one) == [("digits", 2, False), ("digits", 1, True)]
     assert np.array_equal(outputs(one, "--device", "one", "digits"), before)
-    assert one.run("rollback", "--device", "one", "digits").code == 5, "there is none before the first"
+    assert one.run("rollback", "--device", "one", "digits").code == 5, (
+        "there is none before the first"
+    )
     assert one.run("rollback", "--device", "one", "digits", "--to", "2").code == 0
     assert np.array_equal(outputs(one, "--device", "one", "digits"), after)
     assert one.run("rollback", "--device", "one", "digits", "--to", "7").code == 5
@@ -140,7 +169,9 @@ def test_what_is_undeployed_is_gone(one: Farm, image: Path) -> None:
     assert done.code == 0, done.err
     assert listed(one) == []
     assert "nothing is deployed" in one.run("deployments", "--device", "one").err
-    assert "release" not in one.run("run", "--device", "one", "digits", "--input", "x.npy").err, "built again"
+    assert "release" not in one.run("run", "--device", "one", "digits", "--input", "x.npy").err, (
+        "built again"
+    )
     again = one.run("undeploy", "--device", "one", "digits")
     assert again.code == 5
     assert "digits" in again.error["error"] + again.error["why"]
@@ -152,7 +183,9 @@ def test_a_model_whose_answer_is_wrong_is_not_installed(one: Farm) -> None:
     one.cache = one.folder / "cache"
     for reference in one.cache.glob("models/*/reference.npz"):
         with np.load(reference) as kept:
-            content = {name: kept[name] + (1 if name.startswith("output") else 0) for name in kept.files}
+            content = {
+                name: kept[name] + (1 if name.startswith("output") else 0) for name in kept.files
+            }
         np.savez(reference, **content)  # type: ignore[arg-type]
     before = listed(one)
     (run,) = deploy(one, "--device", "one", "digits", code=7)
@@ -168,14 +201,23 @@ def test_the_others_follow_where_the_canary_is_well(farm: Farm) -> None:
     assert [run["samples"]["release"] for run in running.json["runs"]] == [1, 1, 1]
     said = re.findall(r"([abc]) digits: (connecting|right|done|RIGHT)", running.err)
     assert next(name for name, stage in said if stage == "connecting") == "a", running.err
-    assert said.index(("a", "RIGHT")) < min(said.index((name, "connecting")) for name in "bc"), running.err
+    assert said.index(("a", "RIGHT")) < min(said.index((name, "connecting")) for name in "bc"), (
+        running.err
+    )
 
 
 def test_nothing_is_begun_on_the_others_where_a_canary_fails(farm: Farm) -> None:
-    broken = '[devices.broken]\nprofile = "x86"\nurl = "local:"\ntags = ["lab"]\noptions = { launcher = "false" }\n'
+    broken = (
+        '[devices.broken]\nprofile = "x86"\nurl = "local:"\ntags = ["lab"]\noptions = { launcher '
+        '= "false" }\n'
+    )
     farm.configure(boards(farm, more=broken) + boards(farm, "b", "c") + DIGITS + QUICK)
     runs = deploy(farm, "--device", "broken", "--tag", "lab", "--canary", "1", "digits", code=1)
-    assert [(run["device"], run["verdict"]) for run in runs] == [("broken", "FAILED"), ("b", "SKIPPED"), ("c", "SKIPPED")]
+    assert [(run["device"], run["verdict"]) for run in runs] == [
+        ("broken", "FAILED"),
+        ("b", "SKIPPED"),
+        ("c", "SKIPPED"),
+    ]
     assert listed(farm, "b") == []
     shown = farm.run("deploy", "--device", "broken", "--tag", "lab", "--canary", "1", "digits")
     assert "digits on b: not begun: a canary failed" in shown.out
@@ -195,13 +237,24 @@ def test_devices_that_cannot_be_asked_do_not_hide_the_others(farm: Farm) -> None
 
 @pytest.fixture
 def tvm_server(farm: Farm) -> Iterator[int]:
-    words = [sys.executable, "-m", "tvm.exec.rpc_server", "--host=127.0.0.1", "--port=19300", "--port-end=19399"]
+    words = [
+        sys.executable,
+        "-m",
+        "tvm.exec.rpc_server",
+        "--host=127.0.0.1",
+        "--port=19300",
+        "--port-end=19399",
+    ]
     with server(farm.folder, *words, says=r"bind to .*:(\d+)", env=farm.env) as port:
         yield int(port)
 
 
 def test_tvms_own_server_keeps_nothing_and_it_is_said(farm: Farm, tvm_server: int) -> None:
-    farm.configure(f'[devices.theirs]\nprofile = "x86"\nurl = "rpc://127.0.0.1:{tvm_server}"\n' + DIGITS + QUICK)
+    farm.configure(
+        f'[devices.theirs]\nprofile = "x86"\nurl = "rpc://127.0.0.1:{tvm_server}"\n'
+        + DIGITS
+        + QUICK
+    )
     done = farm.run("deploy", "--device", "theirs", "digits")
     assert done.code == 0, done.err
     assert "not kept there" in done.out
@@ -210,23 +263,48 @@ def test_tvms_own_server_keeps_nothing_and_it_is_said(farm: Farm, tvm_server: in
     assert "keeps no deployments" in asked.error["error"]
 
 
-@pytest.mark.parametrize(("profile", "arch", "emulator"), [("x86", "x86_64", ""), ("rasp3b", "armv7", "qemu-arm")])
+@pytest.mark.parametrize(
+    ("profile", "arch", "emulator"), [("x86", "x86_64", ""), ("rasp3b", "armv7", "qemu-arm")]
+)
 def test_the_agent_alone_gives_the_same_output(
-    farm: Farm, image: Path, agents: Callable[[str], Path], emulators: None, profile: str, arch: str, emulator: str
+    farm: Farm,
+    image: Path,
+    agents: Callable[[str], Path],
+    emulators: None,
+    profile: str,
+    arch: str,
+    emulator: str,
 ) -> None:
     url = "qemu:" if emulator else "local:"
     store = farm.folder / "store"
-    farm.configure(f'[devices.one]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ store = "{store}" }}\n' + DIGITS + QUICK)
+    farm.configure(
+        f'[devices.one]\nprofile = "{profile}"\nurl = "{url}"\noptions = {{ store = "{store}" }}\n'
+        + DIGITS
+        + QUICK
+    )
     deploy(farm, "--device", "one", "digits")
     by_farm = outputs(farm, "--device", "one", "digits")
-    command = [*filter(None, [emulator]), agents(arch), "run", "digits", "--input", image, "--output", "alone", "--store", store]
+    command = [
+        *filter(None, [emulator]),
+        agents(arch),
+        "run",
+        "digits",
+        "--input",
+        image,
+        "--output",
+        "alone",
+        "--store",
+        store,
+    ]
     done = subprocess.run(command, cwd=farm.folder, capture_output=True, text=True, check=True)
     (file,) = (farm.folder / "alone").glob("*.npy")
     assert np.array_equal(np.load(file), by_farm), "the very bits"
     assert len(done.stdout.splitlines()) >= 5
 
 
-@pytest.mark.parametrize(("profile", "launcher"), [("x86", ""), ("rasp3b", "qemu-arm"), ("rk3399", "qemu-aarch64")])
+@pytest.mark.parametrize(
+    ("profile", "launcher"), [("x86", ""), ("rasp3b", "qemu-arm"), ("rk3399", "qemu-aarch64")]
+)
 def test_a_board_by_ssh_keeps_releases_and_runs_them_alone(
     farm: Farm, server: SshServer, image: Path, emulators: None, profile: str, launcher: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""`farm devices -v` of devices at an address: asked by threads of this process, all at once, without TVM and without waiting long."""
+"""`farm devices -v` of devices at an address: asked by threads of this process, all at once,
+without TVM and without waiting long.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _BOUND_S = 60.0  # the deadlines are 10 s; the rest is for a busy machine
 
 
 def configure(farm: Farm, **ports: int) -> None:
-    tables = [f'[devices.{name}]\nprofile = "x86"\nurl = "rpc://{HOST}:{port}"\n' for name, port in ports.items()]
+    tables = [
+        f'[devices.{name}]\nprofile = "x86"\nurl = "rpc://{HOST}:{port}"\n'
+        for name, port in ports.items()
+    ]
     farm.configure("".join(tables))
 
 
@@ -78,7 +83,9 @@ def test_each_device_that_fails_has_its_error_and_no_other_waits_for_it(farm: Fa
     assert found["well"]["tvm"]
     assert found["tvm"] == {}
     assert found["mute"] == {"error": "mute accepted the connection but did not greet within 10 s"}
-    assert found["greets"] == {"error": "greets sent what no agent sends: nothing for 15 s after its greeting"}
+    assert found["greets"] == {
+        "error": "greets sent what no agent sends: nothing for 15 s after its greeting"
+    }
     assert "no server for locked" in found["locked"]["error"]
 
 

@@ -13,7 +13,18 @@ from ssh_server import SshServer
 from farm.pipeline.doctor.checks import conditions
 
 SSH_LAYERS = [
-    *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),
+    *(
+        "name",
+        "TCP",
+        "host key",
+        "login",
+        "architecture",
+        "space",
+        "agent binary",
+        "agent version",
+        "RPC handshake",
+        "answer",
+    ),
     *("governor", "temperature", "throttling flags", "clock"),
 ]
 
@@ -40,9 +51,15 @@ def assert_first_fault(done: Done, layer: str, words: str, code: int = 5) -> Non
 def test_a_board_that_is_well_is_well_on_every_layer(farm: Farm, server: SshServer) -> None:
     done = doctor(farm, server.url)
     assert done.code == 0, done.out + done.err
-    assert [(one["layer"], one["holds"]) for one in layers(done)] == [(layer, True) for layer in SSH_LAYERS]
-    assert "digits is right" in next(one["detail"] for one in layers(done) if one["layer"] == "answer")
-    assert os.uname().machine in next(one["detail"] for one in layers(done) if one["layer"] == "architecture")
+    assert [(one["layer"], one["holds"]) for one in layers(done)] == [
+        (layer, True) for layer in SSH_LAYERS
+    ]
+    assert "digits is right" in next(
+        one["detail"] for one in layers(done) if one["layer"] == "answer"
+    )
+    assert os.uname().machine in next(
+        one["detail"] for one in layers(done) if one["layer"] == "architecture"
+    )
     farm.assert_nothing_is_left()
 
 
@@ -72,15 +89,17 @@ def test_a_profile_for_another_kind_of_board(farm: Farm, server: SshServer) -> N
 
 
 def test_a_device_that_cannot_be_on_this_machine(farm: Farm) -> None:
-    assert_first_fault(doctor(farm, "local:", "rasp3b"), "this machine", "the profile rasp3b is for armv7")
+    assert_first_fault(
+        doctor(farm, "local:", "rasp3b"), "this machine", "the profile rasp3b is for armv7"
+    )
 
 
 def test_this_machine_is_checked_without_a_device(farm: Farm) -> None:
     done = farm.run("doctor")
     assert done.code == 0, done.out + done.err
-    assert [line.split(":")[0].split()[-1] for line in done.out.splitlines()[1:] if line[2] in "✓!"] == [
-        *("python", "packages", "cache", "toolchain", "emulators", "sandbox")
-    ]
+    assert [
+        line.split(":")[0].split()[-1] for line in done.out.splitlines()[1:] if line[2] in "✓!"
+    ] == [*("python", "packages", "cache", "toolchain", "emulators", "sandbox")]
 
 
 def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
@@ -94,21 +113,48 @@ def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
 
 
 def test_what_makes_figures_worthless_is_advised_with_its_cure() -> None:
-    well = {"governor": "performance", "temperatures_c": '{"cpu": 48.2}', "throttled": "0", "time_s": "1.0"}
+    well = {
+        "governor": "performance",
+        "temperatures_c": '{"cpu": 48.2}',
+        "throttled": "0",
+        "time_s": "1.0",
+    }
     assert [finding.advice for finding in conditions(well, -0.3)] == [""] * 4
-    ill = {"governor": "powersave", "temperatures_c": '{"cpu": 81.0, "gpu": 60.0}', "throttled": "327681", "time_s": "1.0"}
+    ill = {
+        "governor": "powersave",
+        "temperatures_c": '{"cpu": 81.0, "gpu": 60.0}',
+        "throttled": "327681",
+        "time_s": "1.0",
+    }
     found = {finding.layer: finding for finding in conditions(ill, -7200.0)}
     assert "echo performance" in found["governor"].advice
     assert "cool it" in found["temperature"].advice
-    assert found["throttling flags"].detail == "0x50001" and "better supply" in found["throttling flags"].advice
-    assert found["clock"].detail == "7200.0 s behind ours" and "timedatectl set-ntp" in found["clock"].advice
+    assert (
+        found["throttling flags"].detail == "0x50001"
+        and "better supply" in found["throttling flags"].advice
+    )
+    assert (
+        found["clock"].detail == "7200.0 s behind ours"
+        and "timedatectl set-ntp" in found["clock"].advice
+    )
 
 
-def test_several_devices_are_examined_and_each_has_a_fault_of_its_own(farm: Farm, server: SshServer) -> None:
-    tables = {"good": ("x86", server.url), "bad": ("rasp3b", server.url), "off": ("x86", "rpc://127.0.0.1:1")}
-    text = "".join(f'[devices.{name}]\nprofile = "{profile}"\nurl = "{url}"\n' for name, (profile, url) in tables.items())
+def test_several_devices_are_examined_and_each_has_a_fault_of_its_own(
+    farm: Farm, server: SshServer
+) -> None:
+    tables = {
+        "good": ("x86", server.url),
+        "bad": ("rasp3b", server.url),
+        "off": ("x86", "rpc://127.0.0.1:1"),
+    }
+    text = "".join(
+        f'[devices.{name}]\nprofile = "{profile}"\nurl = "{url}"\n'
+        for name, (profile, url) in tables.items()
+    )
     farm.configure(text + DIGITS)
     done = farm.run("doctor", "--all", "--json")
     assert done.code == 1
-    faults = {name: [one["layer"] for one in layers(done, name) if not one["holds"]] for name in tables}
+    faults = {
+        name: [one["layer"] for one in layers(done, name) if not one["holds"]] for name in tables
+    }
     assert faults == {"good": [], "bad": ["architecture"], "off": ["TCP"]}

@@ -1,4 +1,6 @@
-"""Boards that attack the controller, met by the commands: nothing of theirs runs, one error says so, and nothing stays behind."""
+"""Boards that attack the controller, met by the commands: nothing of theirs runs, one error says
+so, and nothing stays behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""farm agent and farm tracker: loopback unless told otherwise, clear about ports, and gone when they are stopped."""
+"""farm agent and farm tracker: loopback unless told otherwise, clear about ports, and gone when
+they are stopped.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def start(farm: Farm, command: str, *options: str) -> Running:
 
 @pytest.mark.parametrize("command", ["agent", "tracker"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
-def test_an_address_that_others_can_reach_is_refused_unless_it_is_meant(farm: Farm, command: str, address: str) -> None:
+def test_an_address_that_others_can_reach_is_refused_unless_it_is_meant(
+    farm: Farm, command: str, address: str
+) -> None:
     done = farm.run(command, "--host", address, "--port", "0")
     assert done.code == 2
     assert address in done.error["error"]
@@ -46,7 +50,9 @@ def test_a_port_that_is_taken(farm: Farm, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["agent", "tracker"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_is_stopped_has_done_its_work_and_leaves_nothing(farm: Farm, command: str, number: signal.Signals) -> None:
+def test_a_server_that_is_stopped_has_done_its_work_and_leaves_nothing(
+    farm: Farm, command: str, number: signal.Signals
+) -> None:
     running = start(farm, command, "--port", "0")
     running.send(number)
     done = running.end()
@@ -77,7 +83,9 @@ def test_a_tracker_without_a_port_of_its_own_takes_the_next_free_one(farm: Farm)
     ],
     ids=" ".join,
 )
-def test_a_wrong_option_of_a_server(farm: Farm, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_a_wrong_option_of_a_server(
+    farm: Farm, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     done = farm.run(*arguments)
     assert done.code in (2, 5)
     assert all(word in " ".join(done.error.values()) for word in words), done.error

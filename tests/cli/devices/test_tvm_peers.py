@@ -1,4 +1,6 @@
-"""Devices by network: servers that are not there, say nothing or say nonsense; TVM's own server and tracker; and ours."""
+"""Devices by network: servers that are not there, say nothing or say nonsense; TVM's own server and
+tracker; and ours.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_a_host_without_an_address(farm: Farm) -> None:
     assert "no-such-host.invalid" in done.error["why"]
 
 
-def test_a_server_that_never_speaks_is_given_up_at_the_deadline_asked_for_whatever_the_devices_own_is(farm: Farm) -> None:
+def test_a_server_that_never_speaks_is_given_up_at_the_deadline_asked_for_whatever_the_devices_own_is(  # noqa: E501
+    farm: Farm,
+) -> None:
     with peer(lambda connection: connection.recv(1)) as port:
         done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "4", own="deadline_s = 900")
     assert done.code == 6
@@ -45,7 +49,13 @@ def test_a_server_that_never_speaks_is_given_up_at_the_deadline_asked_for_whatev
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\xff" * 4096])
 def test_a_server_that_speaks_something_else(farm: Farm, said: bytes) -> None:
-    with peer(lambda connection: (connection.recv(8), connection.sendall(said), connection.shutdown(socket.SHUT_WR))) as port:
+    with peer(
+        lambda connection: (
+            connection.recv(8),
+            connection.sendall(said),
+            connection.shutdown(socket.SHUT_WR),
+        )
+    ) as port:
         done = deploy(farm, f"rpc://{HOST}:{port}", "--deadline", "100")
     assert done.code == 5
     assert f"{HOST}:{port}" in done.error["error"] + done.error["why"]
@@ -54,7 +64,13 @@ def test_a_server_that_speaks_something_else(farm: Farm, said: bytes) -> None:
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_a_tracker_that_is_none(farm: Farm, said: bytes) -> None:
-    with peer(lambda connection: (connection.recv(4), connection.sendall(said), connection.shutdown(socket.SHUT_WR))) as port:
+    with peer(
+        lambda connection: (
+            connection.recv(4),
+            connection.sendall(said),
+            connection.shutdown(socket.SHUT_WR),
+        )
+    ) as port:
         done = deploy(farm, f"tracker://{HOST}:{port}/board", "--deadline", "100")
     assert done.code == 5
     assert done.error["error"] == f"what listens at {HOST}:{port} is no TVM tracker"
@@ -75,7 +91,10 @@ def test_the_farm_drives_tvms_own_server(farm: Farm) -> None:
 
 
 def test_the_farm_drives_tvms_own_server_through_tvms_own_tracker(farm: Farm) -> None:
-    with tvm_tracker(farm) as tracker, tvm_server(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"):
+    with (
+        tvm_tracker(farm) as tracker,
+        tvm_server(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"),
+    ):
         configure(farm, f"tracker://{HOST}:{tracker}/board")
         for _ in range(2):
             assert_agrees(farm.run("bench", "--device", "board", "--json"))
@@ -84,8 +103,13 @@ def test_the_farm_drives_tvms_own_server_through_tvms_own_tracker(farm: Farm) ->
 
 
 def test_the_farm_drives_its_own_agent_through_its_own_tracker(farm: Farm) -> None:
-    shutil.rmtree(farm.cache / "agent", ignore_errors=True)  # what other tests have sent to the agent of this cache
-    with farm_tracker(farm) as tracker, farm_agent(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"):
+    shutil.rmtree(
+        farm.cache / "agent", ignore_errors=True
+    )  # what other tests have sent to the agent of this cache
+    with (
+        farm_tracker(farm) as tracker,
+        farm_agent(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"),
+    ):
         configure(farm, f"tracker://{HOST}:{tracker}/board")
         first = farm.run("bench", "--device", "board", "--json")
         assert_agrees(first)
@@ -98,7 +122,11 @@ def test_the_farm_drives_its_own_agent_through_its_own_tracker(farm: Farm) -> No
 
 
 def test_a_device_that_another_has_for_ever_is_given_up_at_the_deadline(farm: Farm) -> None:
-    with farm_tracker(farm) as tracker, farm_agent(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"), taken(farm, tracker):
+    with (
+        farm_tracker(farm) as tracker,
+        farm_agent(farm, "--tracker", f"{HOST}:{tracker}", "--key", "board"),
+        taken(farm, tracker),
+    ):
         configure(farm, f"tracker://{HOST}:{tracker}/board")
         done = farm.run("deploy", "--device", "board", "digits", "--deadline", "4")
         assert done.code == 6
@@ -125,8 +153,17 @@ def assert_no_such_key(farm: Farm, tracker: int) -> None:
 @contextlib.contextmanager
 def taken(farm: Farm, tracker: int) -> Iterator[None]:
     """Somebody has the tracker's device."""
-    script = f"session = rpc.connect_tracker('{HOST}', {tracker}).request('board'); print('mine', flush=True); time.sleep(600)"
-    with server(farm.folder, sys.executable, "-c", f"import time; from tvm import rpc; {script}", says="mine"):
+    script = (
+        f"session = rpc.connect_tracker('{HOST}', {tracker}).request('board'); print('mine', "
+        "flush=True); time.sleep(600)"
+    )
+    with server(
+        farm.folder,
+        sys.executable,
+        "-c",
+        f"import time; from tvm import rpc; {script}",
+        says="mine",
+    ):
         yield
 
 

@@ -13,7 +13,9 @@ from gpu_running import agent, cache, device, farm, layers
 __all__ = ["cache", "farm"]  # fixtures
 
 
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
+@pytest.mark.skipif(
+    ctypes.util.find_library("cuda") is not None, reason="this machine has a driver"
+)
 def test_a_machine_without_a_driver_says_so_before_anything_is_built(farm: Farm) -> None:
     """The real thing: there is none here."""
     farm.configure(device() + DIGITS + QUICK)
@@ -26,9 +28,15 @@ def test_a_machine_without_a_driver_says_so_before_anything_is_built(farm: Farm)
         assert done.code == 5 and "without a GPU" in done.out + done.err, done.out + done.err
 
 
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
-def test_an_agent_without_a_driver_says_so_in_its_session(farm: Farm, agents: Callable[[str], Path]) -> None:
-    """As a board would whose driver is missing: it has the agent for GPUs, and is reached over a network."""
+@pytest.mark.skipif(
+    ctypes.util.find_library("cuda") is not None, reason="this machine has a driver"
+)
+def test_an_agent_without_a_driver_says_so_in_its_session(
+    farm: Farm, agents: Callable[[str], Path]
+) -> None:
+    """As a board would whose driver is missing: it has the agent for GPUs, and is reached over a
+    network.
+    """
     with agent(farm, agents) as url:
         farm.configure(device(url=url) + DIGITS + QUICK)
         done = farm.run("doctor", "--device", "gpu0", "--json")
@@ -42,4 +50,7 @@ def test_the_agent_for_cpus_says_that_it_is_one(farm: Farm, agents: Callable[[st
         farm.configure(device(url=url) + DIGITS + QUICK)
         done = farm.run("doctor", "--device", "gpu0", "--json")
         fault = layers(done)[-1]
-        assert fault["error"]["what"] == "gpu0 has the agent for CPUs" and "farm agent --cuda" in fault["error"]["fix"]
+        assert (
+            fault["error"]["what"] == "gpu0 has the agent for CPUs"
+            and "farm agent --cuda" in fault["error"]["fix"]
+        )

@@ -1,4 +1,6 @@
-"""farm bisect: a fault planted into a build of MobileNetV2 is found on an emulated board, and said to be what it is."""
+"""farm bisect: a fault planted into a build of MobileNetV2 is found on an emulated board, and said
+to be what it is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from farm_running import Farm
 
 from farm.compiler import artifact, tensor_cache
 
-NET = ("python:farm.zoo:mobilenet_v2", "--shape", "image:1,3,32,32")  # the whole network, on a small image
+NET = (
+    "python:farm.zoo:mobilenet_v2",
+    "--shape",
+    "image:1,3,32,32",
+)  # the whole network, on a small image
 SCALED, HOLLOW = 9, 30  # the convolutions into whose weights the faults go
 
 
@@ -31,7 +37,11 @@ def kept(farm: Farm, emulators: None) -> Iterator[Path]:
 def convolutions(folder: Path) -> list[tuple[int, dict[str, Any]]]:
     """The steps of a build that are convolutions, with their numbers."""
     steps = json.loads((folder / artifact.GRAPH).read_text())["steps"]
-    return [(number, step) for number, step in enumerate(steps) if "convolution" in step["kernel"] and "depthwise" not in step["kernel"]]
+    return [
+        (number, step)
+        for number, step in enumerate(steps)
+        if "convolution" in step["kernel"] and "depthwise" not in step["kernel"]
+    ]
 
 
 def plant(folder: Path, which: int, change: Any) -> int:
@@ -41,7 +51,11 @@ def plant(folder: Path, which: int, change: Any) -> int:
     name = next(name for name in step["inputs"] if name in graph["parameters"])
     values = tensor_cache.read(folder / "parameters")
     place = f"{tensor_cache.PREFIX}_{graph['parameters'].index(name)}"
-    offset = sum(value.nbytes for other, value in values.items() if int(other.split("_")[1]) < int(place.split("_")[1]))
+    offset = sum(
+        value.nbytes
+        for other, value in values.items()
+        if int(other.split("_")[1]) < int(place.split("_")[1])
+    )
     content = bytearray((folder / "parameters" / tensor_cache.SHARD).read_bytes())
     changed = change(values[place].copy())
     content[offset : offset + changed.nbytes] = changed.tobytes()
@@ -60,15 +74,25 @@ def test_a_wrong_scale_and_nan_are_found_in_their_layers(farm: Farm, kept: Path)
     assert done.code == 7, done.err
     found = done.json
     layers = found["layers"]
-    assert found["first_bad"] == scaled and [number for number, layer in enumerate(layers) if layer["bad"]] == [scaled, nan]
-    assert layers[scaled]["snr_db"] < 40 and layers[scaled]["damaged"]  # 10 % of the branch that is added
+    assert found["first_bad"] == scaled and [
+        number for number, layer in enumerate(layers) if layer["bad"]
+    ] == [scaled, nan]
+    assert (
+        layers[scaled]["snr_db"] < 40 and layers[scaled]["damaged"]
+    )  # 10 % of the branch that is added
     assert layers[nan]["not_finite"] == "NaN" and layers[nan]["damaged"]
     assert layers[scaled]["name"].startswith("features.") and not found["whole"]["right"]
-    assert f"layer {scaled}, {layers[scaled]['name']}" in found["findings"][0] and str(kept) in found["findings"][1]
+    assert (
+        f"layer {scaled}, {layers[scaled]['name']}" in found["findings"][0]
+        and str(kept) in found["findings"][1]
+    )
     assert sum(bool(layer["name"]) for layer in layers) >= len(layers) - 2
 
 
 def test_where_nothing_differs_it_says_so(farm: Farm) -> None:
     done = farm.run("bisect", "--device", "host", "digits")
-    assert done.code == 0 and "no layer of digits differs on host, and the whole answer is right" in done.out
+    assert (
+        done.code == 0
+        and "no layer of digits differs on host, and the whole answer is right" in done.out
+    )
     assert "Relu_2" in done.out and "Gemm_14" in done.out

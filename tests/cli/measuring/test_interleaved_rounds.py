@@ -1,5 +1,7 @@
-"""farm compare --in-turns and farm bench --baseline --in-turns: builds of kept runs, measured again on this machine. The slower model has
-further layers that change nothing, and takes several times as long: so much shows on the busiest machine."""
+"""farm compare --in-turns and farm bench --baseline --in-turns: builds of kept runs, measured again
+on this machine. The slower model has
+further layers that change nothing, and takes several times as long: so much shows on the busiest
+machine."""
 
 from __future__ import annotations
 
@@ -25,19 +27,29 @@ _TRIES = 4
 def write_model(path: Path, identities: int = 0, seed: int = 0) -> None:
     """A convolution, and products by the identity matrix, which change nothing."""
     weights = {
-        "w": (np.random.default_rng(seed).standard_normal((CHANNELS, CHANNELS, 3, 3)) / 17).astype("float32"),
+        "w": (np.random.default_rng(seed).standard_normal((CHANNELS, CHANNELS, 3, 3)) / 17).astype(
+            "float32"
+        ),
         "i": np.eye(CHANNELS, dtype="float32")[..., None, None],
     }
     names = ["a", *(f"t{number}" for number in range(1, identities)), "y"] if identities else ["y"]
     nodes = [node("Conv", ["x", "w"], [names[0]], pads=[1, 1, 1, 1])]
-    nodes += [node("Conv", [before, "i"], [after]) for before, after in zip(names, names[1:], strict=False)]
+    nodes += [
+        node("Conv", [before, "i"], [after])
+        for before, after in zip(names, names[1:], strict=False)
+    ]
     shape = [1, CHANNELS, SIZE, SIZE]
-    save(path, graph(nodes, {"x": shape}, {"y": shape}, weights if identities else {"w": weights["w"]}))
+    save(
+        path,
+        graph(nodes, {"x": shape}, {"y": shape}, weights if identities else {"w": weights["w"]}),
+    )
 
 
 @pytest.fixture(scope="module")
 def built(agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Farm:
-    """A farm in which three models were measured: net, the slower one, and one of the same shape with other weights."""
+    """A farm in which three models were measured: net, the slower one, and one of the same shape
+    with other weights.
+    """
     folder = tmp_path_factory.mktemp("turns")
     (folder / "cache").mkdir()
     (folder / "cache" / "agents").symlink_to(agents("x86_64").parents[1])
@@ -46,7 +58,17 @@ def built(agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactor
     write_model(folder / "net.onnx")
     write_model(folder / "slower.onnx", identities=24)
     write_model(folder / "other.onnx", seed=1)
-    done = farm.run("bench", "--device", "host", "net.onnx", "slower.onnx", "other.onnx", "--quick", "--threads", "1")
+    done = farm.run(
+        "bench",
+        "--device",
+        "host",
+        "net.onnx",
+        "slower.onnx",
+        "other.onnx",
+        "--quick",
+        "--threads",
+        "1",
+    )
     assert done.code == 0, done.err
     return farm
 
@@ -60,7 +82,11 @@ def farm(built: Farm) -> Iterator[Farm]:
 def kept(farm: Farm, model: str) -> dict[str, Any]:
     """The first run of a model, as its line of JSON."""
     lines = [json.loads(line) for line in farm.run("runs", "export").out.splitlines()]
-    return next(line for line in sorted(lines, key=lambda line: line["started_at"]) if line["model"] == model)
+    return next(
+        line
+        for line in sorted(lines, key=lambda line: line["started_at"])
+        if line["model"] == model
+    )
 
 
 def keep(farm: Farm, run: dict[str, Any], **changes: Any) -> str:
@@ -76,7 +102,9 @@ def in_turns(farm: Farm, first: str, second: str, *words: str) -> Done:
 
 
 def told(compare: Callable[[], Done]) -> Done:
-    """A comparison that finds a difference: beside other tests it may be unable to tell, which passes, and is made again."""
+    """A comparison that finds a difference: beside other tests it may be unable to tell, which
+    passes, and is made again.
+    """
     for _ in range(_TRIES):
         if (done := compare()).code:
             break
@@ -118,7 +146,19 @@ def test_bench_measures_in_turns_what_a_noisy_baseline_cannot_tell(farm: Farm) -
     assert farm.run("baseline", "save", "then", "net").code == 0
     shutil.copy(farm.folder / "slower.onnx", farm.folder / "net.onnx")
     try:
-        words = ("bench", "--device", "host", "net.onnx", "--quick", "--threads", "1", "--baseline", "then", "--fail-on", "5%")
+        words = (
+            "bench",
+            "--device",
+            "host",
+            "net.onnx",
+            "--quick",
+            "--threads",
+            "1",
+            "--baseline",
+            "then",
+            "--fail-on",
+            "5%",
+        )
         plain = farm.run(*words)
         assert plain.code == 0 and "in turns: farm compare --in-turns" in plain.out
         done = told(lambda: farm.run(*words, "--in-turns", "--json"))
@@ -139,12 +179,25 @@ def test_builds_that_are_gone_are_told_before_anything_is_measured(farm: Farm) -
         assert farm.run("baseline", "save", "gone", "other").code == 0
         for done in (
             in_turns(farm, first, keep(farm, run)),
-            farm.run("bench", "--device", "host", "other.onnx", "--threads", "1", "--baseline", "gone", "--in-turns"),
+            farm.run(
+                "bench",
+                "--device",
+                "host",
+                "other.onnx",
+                "--threads",
+                "1",
+                "--baseline",
+                "gone",
+                "--in-turns",
+            ),
         ):
             assert done.code == 2
             assert "is no longer in the cache" in done.error["error"]
             assert run["artifact_digest"][:12] in done.error["why"]
-            assert "farm compile other --profile x86" in done.error["fix"] and "farm bench --device host other" in done.error["fix"]
+            assert (
+                "farm compile other --profile x86" in done.error["fix"]
+                and "farm bench --device host other" in done.error["fix"]
+            )
             assert "measuring" not in done.err
     finally:
         (farm.folder / "away").rename(folder)
@@ -161,7 +214,9 @@ def test_builds_that_are_gone_are_told_before_anything_is_measured(farm: Farm) -
         ({"model_digest": None}, "does not say which build"),
     ],
 )
-def test_runs_that_cannot_be_measured_in_turns(farm: Farm, changes: dict[str, Any], complaint: str) -> None:
+def test_runs_that_cannot_be_measured_in_turns(
+    farm: Farm, changes: dict[str, Any], complaint: str
+) -> None:
     run = kept(farm, "net")
     first, second = keep(farm, run, **NOISY), keep(farm, run, **{**NOISY, **changes})
     done = in_turns(farm, first, second)
@@ -181,7 +236,11 @@ def test_a_device_that_is_gone_fails_its_pair(farm: Farm) -> None:
     done = in_turns(farm, *(keep(farm, kept(farm, "net"), **away) for _ in range(2)), "--json")
     assert done.code == 5 and "gone is offline" in done.error["error"]
     (pair,) = done.json["pairs"]
-    assert pair["change"] == "unsure" and pair["failure"]["kind"] == "DeviceError" and pair["in_turns"] is None
+    assert (
+        pair["change"] == "unsure"
+        and pair["failure"]["kind"] == "DeviceError"
+        and pair["in_turns"] is None
+    )
 
 
 def test_a_build_that_answers_wrong_is_said(farm: Farm) -> None:
@@ -201,4 +260,7 @@ def test_ctrl_c_leaves_nothing_behind(farm: Farm) -> None:
 
 def test_options_that_need_in_turns_say_so(farm: Farm) -> None:
     assert "--seconds" in farm.run("compare", "a", "b", "--seconds", "5").error["error"]
-    assert "--in-turns" in farm.run("bench", "--device", "host", "net.onnx", "--in-turns").error["error"]
+    assert (
+        "--in-turns"
+        in farm.run("bench", "--device", "host", "net.onnx", "--in-turns").error["error"]
+    )

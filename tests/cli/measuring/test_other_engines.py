@@ -1,4 +1,6 @@
-"""farm bench --against: the same model in other engines on this machine, in turns, with as many threads."""
+"""farm bench --against: the same model in other engines on this machine, in turns, with as many
+threads.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,22 @@ import torch
 def net():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU()).eval(), (torch.ones(1, 32),)
-"""
+"""  # noqa: E501
 
 
 def test_a_torch_model_runs_in_torch_and_by_its_onnx_export_in_onnx_runtime(farm: Farm) -> None:
     (farm.folder / "small.py").write_text(NET)
-    words = ("bench", "--device", "host", "python:small:net", "--against", "onnxruntime,torch", "--threads", "1", "--json")
+    words = (
+        "bench",
+        "--device",
+        "host",
+        "python:small:net",
+        "--against",
+        "onnxruntime,torch",
+        "--threads",
+        "1",
+        "--json",
+    )
     done = farm.run(*words)
     assert done.code == 0, done.err
     (contest,) = done.json["against"]
@@ -35,13 +47,26 @@ def test_a_torch_model_runs_in_torch_and_by_its_onnx_export_in_onnx_runtime(farm
 def test_a_tflite_file_runs_in_litert_and_the_others_say_so(name: str, farm: Farm) -> None:
     pytest.importorskip("ai_edge_litert")
     model = Path(__file__).parents[2] / "data" / f"{name}.tflite"
-    done = farm.run("bench", "--device", "host", str(model), "--against", "onnxruntime,litert", "--threads", "1", "--json")
+    done = farm.run(
+        "bench",
+        "--device",
+        "host",
+        str(model),
+        "--against",
+        "onnxruntime,litert",
+        "--threads",
+        "1",
+        "--json",
+    )
     assert done.code == 0, done.err
     (contest,) = done.json["against"]
     (rival,) = contest["rivals"]
     assert rival["engine"] == "litert" and rival["agreement"]["right"] and min(rival["seconds"]) > 0
     assert contest["missing"] == {
-        "onnxruntime": f"ONNX Runtime cannot run {name}.tflite: it is a TFLite file, which LiteRT runs: --against litert"
+        "onnxruntime": (
+            f"ONNX Runtime cannot run {name}.tflite: it is a TFLite file, which LiteRT runs: "
+            "--against litert"
+        )
     }
 
 

@@ -47,7 +47,10 @@ def test_answers_are_counted_of_the_model_of_integers(board: Farm) -> None:
     counted = board.run("accuracy", "--device", "board", "digits", "--samples", "36", "--json")
     assert counted.code == 0, counted.err
     assert counted.json["devices"][0]["answered"] == 36
-    assert "compiling" not in board.run("accuracy", "--device", "board", "digits", "--samples", "36").err
+    assert (
+        "compiling"
+        not in board.run("accuracy", "--device", "board", "digits", "--samples", "36").err
+    )
 
 
 def test_a_recipe_is_taken_apart_and_compared_with_other_engines(board: Farm) -> None:
@@ -55,6 +58,10 @@ def test_a_recipe_is_taken_apart_and_compared_with_other_engines(board: Farm) ->
     assert made.code == 0, made.err
     board.configure('[devices.host]\nprofile = "x86"\nurl = "local:"\n')
     assert board.run("bisect", "--device", "host", "d.int8", "--json").json["first_bad"] is None
-    found = board.run("bench", "--device", "host", "d.int8", "--quick", "--against", "onnxruntime", "--json").json
+    found = board.run(
+        "bench", "--device", "host", "d.int8", "--quick", "--against", "onnxruntime", "--json"
+    ).json
     [contest] = found["against"]
-    assert [rival["engine"] for rival in contest["rivals"]] == ["onnxruntime"] and not contest["missing"]
+    assert [rival["engine"] for rival in contest["rivals"]] == ["onnxruntime"] and not contest[
+        "missing"
+    ]

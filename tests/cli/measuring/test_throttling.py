@@ -1,4 +1,6 @@
-"""A board that slows itself down while it is measured: its files under /sys are simulated, its agent and all that follows are real."""
+"""A board that slows itself down while it is measured: its files under /sys are simulated, its
+agent and all that follows are real.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +43,44 @@ class Board:
 
     @property
     def mounts(self) -> str:
-        over = {"cpu0": "/sys/devices/system/cpu/cpu0", "thermal": "/sys/class/thermal", "platform": "/sys/devices/platform"}
-        return " && ".join(f"mount --bind {self.folder / name} {place}" for name, place in over.items())
+        over = {
+            "cpu0": "/sys/devices/system/cpu/cpu0",
+            "thermal": "/sys/class/thermal",
+            "platform": "/sys/devices/platform",
+        }
+        return " && ".join(
+            f"mount --bind {self.folder / name} {place}" for name, place in over.items()
+        )
 
 
 @pytest.fixture
 def board(farm: Farm) -> Iterator[Board]:
     """In a mount namespace of its own, so that nobody else sees its files."""
     made = Board(farm.folder / "board")
-    made.write(frequency="1400000", most="1400000", governor="ondemand", zone="cpu-thermal", temperature="55000", flags="0")
+    made.write(
+        frequency="1400000",
+        most="1400000",
+        governor="ondemand",
+        zone="cpu-thermal",
+        temperature="55000",
+        flags="0",
+    )
     try:
-        subprocesses.run(["unshare", "--mount", "sh", "-c", made.mounts], deadline=Deadline(10), what="a board's files")
+        subprocesses.run(
+            ["unshare", "--mount", "sh", "-c", made.mounts],
+            deadline=Deadline(10),
+            what="a board's files",
+        )
     except (FarmError, OSError) as error:
         pytest.skip(f"no files can be simulated here: {error}")
     agent = [sys.executable, "-m", "farm", "agent", "--port", "0"]
     words = ["unshare", "--mount", "sh", "-c", f'{made.mounts} && exec "$@"', "sh", *agent]
-    with server(farm.folder, *words, says=r"listening on [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}) as port:
+    with server(
+        farm.folder,
+        *words,
+        says=r"listening on [^:]*:(\d+)",
+        env={**farm.env, "FARM_TEST": "a server"},
+    ) as port:
         configure(farm, f"rpc://{HOST}:{port}")
         yield made
 
@@ -69,7 +93,9 @@ def board(farm: Farm) -> Iterator[Board]:
     ],
     ids=["its frequency drops", "its firmware says so"],
 )
-def test_a_board_that_slows_down_on_the_way_is_called_throttled(farm: Farm, board: Board, change: dict[str, str], words: str) -> None:
+def test_a_board_that_slows_down_on_the_way_is_called_throttled(
+    farm: Farm, board: Board, change: dict[str, str], words: str
+) -> None:
     running = farm.start("bench", "--device", "board", "digits", "--minimum", "5", "--json")
     running.says("measuring")
     time.sleep(SLOW_DOWN_AFTER_S)
@@ -79,4 +105,7 @@ def test_a_board_that_slows_down_on_the_way_is_called_throttled(farm: Farm, boar
     (run,) = done.json["runs"]
     assert run["verdict"] == "THROTTLED" and words in run["reason"], run["reason"]
     assert run["samples"]["facts_before"]["governor"] == "ondemand"
-    assert all({"time_s", "host_s", "temperatures_c"} <= set(facts) for facts in run["samples"]["facts_during"])
+    assert all(
+        {"time_s", "host_s", "temperatures_c"} <= set(facts)
+        for facts in run["samples"]["facts_during"]
+    )

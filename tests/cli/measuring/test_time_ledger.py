@@ -1,4 +1,6 @@
-"""Every run's ledger adds up to its wall time, over every kind of transport, and little of a measurement is spent on the way."""
+"""Every run's ledger adds up to its wall time, over every kind of transport, and little of a
+measurement is spent on the way.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,17 @@ def test_on_this_machine(farm: Farm) -> None:
 
 
 def test_with_a_build_from_nothing(fresh: Farm) -> None:
-    assert assert_adds_up(fresh.run("bench", "--device", "host", "digits", "--json"))["ledger"]["build"] > 0
+    assert (
+        assert_adds_up(fresh.run("bench", "--device", "host", "digits", "--json"))["ledger"][
+            "build"
+        ]
+        > 0
+    )
     [metadata] = (fresh.cache / "artifacts").glob("*/metadata.json")
     seconds = json.loads(metadata.read_text())["seconds"]
-    assert seconds["code"] > 0 and "read" not in seconds, "the check's code is the build, which reads no stored module"
+    assert seconds["code"] > 0 and "read" not in seconds, (
+        "the check's code is the build, which reads no stored module"
+    )
 
 
 @pytest.mark.parametrize("device", ["pi3", "rk3399"])
@@ -52,7 +61,19 @@ def test_by_ssh(farm: Farm, server: SshServer) -> None:
 
 
 def test_models_that_take_turns_are_a_run_each_whose_ledger_has_all_rounds(farm: Farm) -> None:
-    done = farm.run("bench", "--device", "host", "digits", "--threads", "1,2", "--rounds", "2", "--count", "7", "--json")
+    done = farm.run(
+        "bench",
+        "--device",
+        "host",
+        "digits",
+        "--threads",
+        "1,2",
+        "--rounds",
+        "2",
+        "--count",
+        "7",
+        "--json",
+    )
     assert done.code == 0, done.err
     assert done.err.count("connecting") >= 4, "two sessions each"
     for run in done.json["runs"]:

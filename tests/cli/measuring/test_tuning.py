@@ -1,4 +1,6 @@
-"""farm tune and farm records on this machine: records are found, kept through death and Ctrl-C, used by later builds, and carried."""
+"""farm tune and farm records on this machine: records are found, kept through death and Ctrl-C,
+used by later builds, and carried.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +65,26 @@ def kept(farm: Farm) -> list[dict[str, object]]:
     return farm.run("records", "--json").json["records"]
 
 
-def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(tuning: Farm) -> None:
-    for minutes in BUDGETS:  # and a model may be measured slower by chance: then the records are put back
-        done = tuning.run("tune", "--device", "host", "net.onnx", "--minutes", str(minutes), "--json")
+def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(
+    tuning: Farm,
+) -> None:
+    for (
+        minutes
+    ) in BUDGETS:  # and a model may be measured slower by chance: then the records are put back
+        done = tuning.run(
+            "tune", "--device", "host", "net.onnx", "--minutes", str(minutes), "--json"
+        )
         assert done.code == 0, done.err
         if done.json["records"]:
             break
         assert kept(tuning) == []
     assert done.json["records"] >= 1 and done.json["boards"]["host-1"] >= 2
     assert all(kernel["tried"] >= 1 for kernel in done.json["kernels"])
-    assert "faster" in done.json["verdict"] or "no" in done.json["verdict"] or "slower" in done.json["verdict"]
+    assert (
+        "faster" in done.json["verdict"]
+        or "no" in done.json["verdict"]
+        or "slower" in done.json["verdict"]
+    )
     found = kept(tuning)
     assert len(found) == done.json["records"]
     assert {record["core"] for record in found} == {done.json["core"]}
@@ -81,29 +93,49 @@ def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried
     assert recorded == {record["workload"] for record in found}
     assert made["digest"] == done.json["after"] != done.json["before"]
     assert tuning.run("records", "export", "out.jsonl").code == 0
-    assert tuning.run("records", "remove", "--core", found[0]["core"]).out == f"{len(found)} records removed\n"
+    assert (
+        tuning.run("records", "remove", "--core", found[0]["core"]).out
+        == f"{len(found)} records removed\n"
+    )
     assert tuning.run("compile", "net.onnx", "--json").json["digest"] == done.json["before"]
-    assert tuning.run("records", "import", "out.jsonl").out.startswith(f"{len(found)} new, 0 faster")
+    assert tuning.run("records", "import", "out.jsonl").out.startswith(
+        f"{len(found)} new, 0 faster"
+    )
     assert kept(tuning) == found
     (tuning.folder / "out.jsonl").write_text("{\n")
     assert "line 1" in tuning.run("records", "import", "out.jsonl").error["error"]
     tuning.assert_nothing_is_left()
 
 
-def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found(tuning: Farm) -> None:
+def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found(
+    tuning: Farm,
+) -> None:
     pool = node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3, 3], strides=[2, 2, 2], pads=[1] * 6)
-    save(tuning.folder / "pool.onnx", graph([pool], {"x": [1, 32, 16, 28, 28]}, {"y": [1, 32, 8, 14, 14]}, {}))
+    save(
+        tuning.folder / "pool.onnx",
+        graph([pool], {"x": [1, 32, 16, 28, 28]}, {"y": [1, 32, 8, 14, 14]}, {}),
+    )
     tuning.configure('[devices.host]\nprofile = "x86"\nurl = "local:"\noptions = { threads = 1 }\n')
-    assert [kernel["rule"] for kernel in tuning.run("compile", "pool.onnx", "--json").json["kernels"]] == ["general"]
+    assert [
+        kernel["rule"] for kernel in tuning.run("compile", "pool.onnx", "--json").json["kernels"]
+    ] == ["general"]
     for minutes in BUDGETS:
-        done = tuning.run("tune", "--device", "host", "pool.onnx", "--minutes", str(minutes), "--json")
+        done = tuning.run(
+            "tune", "--device", "host", "pool.onnx", "--minutes", str(minutes), "--json"
+        )
         assert done.code == 0, done.err
         [kernel] = done.json["kernels"]
         if done.json["records"] and kernel["choice"]["method"] != "general":
             break
-    assert kernel["workload"].startswith("pool_max 1x32x8x14x14 float32 #") and kernel["tried"] > 1 and kernel["candidates"] is None
+    assert (
+        kernel["workload"].startswith("pool_max 1x32x8x14x14 float32 #")
+        and kernel["tried"] > 1
+        and kernel["candidates"] is None
+    )
     made = tuning.run("compile", "pool.onnx", "--json").json
-    assert [(kernel["rule"], kernel["recorded"]) for kernel in made["kernels"]] == [("metaschedule", True)]
+    assert [(kernel["rule"], kernel["recorded"]) for kernel in made["kernels"]] == [
+        ("metaschedule", True)
+    ]
     assert made["digest"] == done.json["after"]
     assert "steps" in tuning.run("records").out
     assert tuning.run("deploy", "pool.onnx", "--device", "host").code == 0
@@ -111,7 +143,9 @@ def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, number: signal.Signals) -> None:
+def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(
+    tuning: Farm, number: signal.Signals
+) -> None:
     running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "30")
     running.says(r"[2-9] of \d+ tried")
     agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
@@ -126,7 +160,9 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(tuning: Farm, numb
     done = running.end()
     assert done.code == 130
     assert "records kept: farm records" in done.err
-    assert {record["workload"] for record in before} <= {record["workload"] for record in kept(tuning)}
+    assert {record["workload"] for record in before} <= {
+        record["workload"] for record in kept(tuning)
+    }
     tuning.assert_nothing_is_left()
 
 
@@ -145,31 +181,56 @@ def compare_wrong(context: Any, device: Any, builds: tuple[Any, Any], *more: Any
 def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_were(
     tuning: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: Any
 ) -> None:
-    """The search begins with a record of a slow tile, and finds faster ones; the two builds are then measured the other way round, or the
+    """The search begins with a record of a slow tile, and finds faster ones; the two builds are
+    then measured the other way round, or the
     answer of the second is called wrong."""
     from farm.compiler.tuning import batch_build
 
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # workers have it too
     store, records = Store(tuning.cache), RecordStore.of_user()
-    profile = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"}, "x86_64-linux-gnu", agent="x86_64")
+    profile = Profile(
+        "x86",
+        {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"},
+        "x86_64-linux-gnu",
+        agent="x86_64",
+    )
     model = Model("net", str(tmp_path / "net.onnx"))
     (tmp_path / "worker").mkdir()
-    core, tasks = batch_build.tasks(prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records)
+    core, tasks = batch_build.tasks(
+        prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records
+    )
     hardest = max(tasks, key=lambda task: task.default.predicted)
     slow = hardest.candidates[-1].choice
     monkeypatch.setattr("farm.pipeline.tuning.tune.compare_task", compared)
     shown: list[Tuning] = []
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
-        records.keep(Record(core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"))
+        records.keep(
+            Record(
+                core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"
+            )
+        )
         before = records.records()
         try:
-            tuned = tune(model, [host], host=profile, store=store, records=records, minutes=minutes, show=lambda *now: shown.append(now[0]))
+            tuned = tune(
+                model,
+                [host],
+                host=profile,
+                store=store,
+                records=records,
+                minutes=minutes,
+                show=lambda *now: shown.append(now[0]),
+            )
         except WrongAnswer as error:
-            assert compared is compare_wrong and "the build after answers wrong on host" in error.what
+            assert (
+                compared is compare_wrong and "the build after answers wrong on host" in error.what
+            )
             break
         if tuned.slower:
-            assert compared is compare_reversed and "the records are as they were before" in verdict(tuned)
+            assert (
+                compared is compare_reversed
+                and "the records are as they were before" in verdict(tuned)
+            )
             break
     else:
         pytest.fail("nothing was found")
@@ -181,9 +242,13 @@ def test_a_device_behind_a_tracker_stands_for_all_boards_of_its_key(tuning: Farm
     with farm_tracker(tuning) as port:
         options = ("--tracker", f"{HOST}:{port}", "--key", "board")
         with farm_agent(tuning, *options), farm_agent(tuning, *options):
-            tuning.configure(f'[devices.lab]\nprofile = "x86"\nurl = "tracker://{HOST}:{port}/board"\n')
+            tuning.configure(
+                f'[devices.lab]\nprofile = "x86"\nurl = "tracker://{HOST}:{port}/board"\n'
+            )
             for minutes in BUDGETS:  # the second may be slow to begin
-                done = tuning.run("tune", "--device", "lab", "net.onnx", "--minutes", str(minutes), "--json")
+                done = tuning.run(
+                    "tune", "--device", "lab", "net.onnx", "--minutes", str(minutes), "--json"
+                )
                 assert done.code == 0, done.err
                 assert list(done.json["boards"]) == ["lab-1", "lab-2"]
                 if all(done.json["boards"].values()):
@@ -193,6 +258,9 @@ def test_a_device_behind_a_tracker_stands_for_all_boards_of_its_key(tuning: Farm
 
 def test_what_cannot_be_tuned_is_said_at_once(tuning: Farm) -> None:
     assert "emulated" in tuning.run("tune", "--device", "pi3", "net.onnx").error["error"]
-    assert "one profile" in tuning.run("tune", "--device", "pi3", "--device", "host", "net.onnx").error["error"]
+    assert (
+        "one profile"
+        in tuning.run("tune", "--device", "pi3", "--device", "host", "net.onnx").error["error"]
+    )
     assert tuning.run("records").err == "no records: farm tune --device NAME MODEL\n"
     assert json.loads(tuning.run("records", "--json").out)["schema"] == "farm/records/1"

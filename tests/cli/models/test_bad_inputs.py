@@ -1,4 +1,6 @@
-"""What a user gets wrong: one clear error each, the documented exit code, and nothing left behind."""
+"""What a user gets wrong: one clear error each, the documented exit code, and nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ def test_a_truncated_onnx_file(farm: Farm, nbytes: int) -> None:
 
 
 def test_all_operators_that_cannot_be_imported_are_named_at_once(farm: Farm) -> None:
-    write_model(farm.folder / "odd.onnx", ("Relu", ""), ("Frobnicate", "acme"), ("Twist", "acme"), ("Relu", ""))
+    write_model(
+        farm.folder / "odd.onnx",
+        ("Relu", ""),
+        ("Frobnicate", "acme"),
+        ("Twist", "acme"),
+        ("Relu", ""),
+    )
     done = farm.run("deploy", "--device", "host", "odd.onnx")
     assert done.code == 3
     said = " ".join(done.error.values())
@@ -61,13 +69,18 @@ def test_all_operators_that_cannot_be_imported_are_named_at_once(farm: Farm) -> 
     ("inputs", "expected"),
     [
         ({"image": np.zeros((1, 1, 9, 9), "float32")}, ("[1, 1, 9, 9]", "[1, 1, 8, 8]")),
-        ({"picture": np.zeros((1, 1, 8, 8), "float32"), "frame": np.zeros(1, "int64")}, ("picture", "image")),
+        (
+            {"picture": np.zeros((1, 1, 8, 8), "float32"), "frame": np.zeros(1, "int64")},
+            ("picture", "image"),
+        ),
         ({"image": np.zeros((1, 1, 8, 8), "complex64")}, ("complex64", "float32")),
         ({}, ("image",)),
     ],
     ids=["shape", "name", "dtype", "nothing"],
 )
-def test_an_input_that_does_not_fit_the_model(farm: Farm, inputs: dict[str, np.ndarray], expected: tuple[str, ...]) -> None:
+def test_an_input_that_does_not_fit_the_model(
+    farm: Farm, inputs: dict[str, np.ndarray], expected: tuple[str, ...]
+) -> None:
     np.savez(farm.folder / "x.npz", **inputs)
     done = farm.run("run", "--device", "host", "digits", "--input", "x.npz", "--output", "y.npz")
     assert done.code == 3
@@ -95,7 +108,11 @@ def test_an_input_that_does_not_fit_the_model(farm: Farm, inputs: dict[str, np.n
         (("deploy", "--all", "--min-top1", "nan"), 2, ("--min-top1", "finite")),
         (("tune", "--device", "host", "digits", "--minutes", "nan"), 2, ("--minutes", "finite")),
         (("compare", "--in-turns", "a", "b", "--seconds", "inf"), 2, ("--seconds", "finite")),
-        (("records", "export", "nowhere/records.jsonl"), 2, ("nowhere/records.jsonl", "No such file")),
+        (
+            ("records", "export", "nowhere/records.jsonl"),
+            2,
+            ("nowhere/records.jsonl", "No such file"),
+        ),
         (("tracker", "--host", "no-such-host.invalid"), 2, ("no-such-host.invalid",)),
         (("devices", "--config", "nowhere.toml"), 2, ("nowhere.toml",)),
         (("devices", "--config", "."), 2, ("folder", "devices.toml")),
@@ -103,9 +120,13 @@ def test_an_input_that_does_not_fit_the_model(farm: Farm, inputs: dict[str, np.n
         (("compile", "digits", "--output", "."), 2, ("exists",)),
         (("history", "--limit", "none"), 2, ("none",)),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) and isinstance(value[0], str) else "",
+    ids=lambda value: (
+        " ".join(value) if isinstance(value, tuple) and isinstance(value[0], str) else ""
+    ),
 )
-def test_a_wrong_argument(farm: Farm, arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
+def test_a_wrong_argument(
+    farm: Farm, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
     done = farm.run(*arguments)
     assert done.code == code
     assert all(word in " ".join(done.error.values()) for word in words), done.error
@@ -141,14 +162,23 @@ def test_a_configuration_that_is_no_text(farm: Farm) -> None:
     assert "line 2" in done.error["why"]
 
 
-@pytest.mark.parametrize(("token", "is_right"), [(9, True), (-10, True), (10, False), (2**40, False)])
-def test_an_index_beyond_a_table_ends_nothing_and_is_said(farm: Farm, token: int, is_right: bool) -> None:
+@pytest.mark.parametrize(
+    ("token", "is_right"), [(9, True), (-10, True), (10, False), (2**40, False)]
+)
+def test_an_index_beyond_a_table_ends_nothing_and_is_said(
+    farm: Farm, token: int, is_right: bool
+) -> None:
     table = np.arange(40, dtype=np.float32).reshape(10, 4)
     node = helper.make_node("Gather", ["table", "tokens"], ["rows"])
     tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [3])
     rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [3, 4])
-    graph = helper.make_graph([node], "rows", [tokens], [rows], [numpy_helper.from_array(table, "table")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), farm.folder / "rows.onnx")
+    graph = helper.make_graph(
+        [node], "rows", [tokens], [rows], [numpy_helper.from_array(table, "table")]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        farm.folder / "rows.onnx",
+    )
     np.save(farm.folder / "x.npy", np.array([0, token, 1]))
     done = farm.run("run", "--device", "host", "rows.onnx", "--input", "x.npy", "--output", "y.npz")
     assert done.code == 0, done.err

@@ -1,4 +1,6 @@
-"""farm check: what is in a model, whether it would build, and all that stands in the way, at once."""
+"""farm check: what is in a model, whether it would build, and all that stands in the way, at
+once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ node = helper.make_node
 def save(path: Path, *nodes: onnx.NodeProto, shape: tuple[int | str, ...] = (1, 4)) -> Path:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
-    onnx.save(helper.make_model(helper.make_graph(list(nodes), "test", ends[:1], ends[1:]), opset_imports=opsets, ir_version=9), path)
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(list(nodes), "test", ends[:1], ends[1:]),
+            opset_imports=opsets,
+            ir_version=9,
+        ),
+        path,
+    )
     return path
 
 
@@ -81,7 +90,10 @@ def test_a_gpu_that_nothing_can_be_built_for_is_named(check, tmp_path):
     said = json.loads(check(str(path), "--profile", "jetson-nano", "--json").stdout)
     assert said["builds"] is False
     assert "sm_53" in said["failure"]["what"]
-    assert json.loads(check(str(path), "--profile", "jetson-orin-nano", "--json").stdout)["builds"] is True
+    assert (
+        json.loads(check(str(path), "--profile", "jetson-orin-nano", "--json").stdout)["builds"]
+        is True
+    )
 
 
 def test_weights_that_are_constant_nodes_are_counted(check, tmp_path):
@@ -102,16 +114,27 @@ def test_weights_that_are_constant_nodes_are_counted(check, tmp_path):
 def test_what_a_stated_value_leaves_unused_is_not_counted(check, tmp_path):
     def branch(operator: str, weight: np.ndarray) -> onnx.GraphProto:
         ends = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [1, 4])]
-        return helper.make_graph([node(operator, ["x", "w"], ["inner"])], operator, [], ends, [onnx.numpy_helper.from_array(weight, "w")])
+        return helper.make_graph(
+            [node(operator, ["x", "w"], ["inner"])],
+            operator,
+            [],
+            ends,
+            [onnx.numpy_helper.from_array(weight, "w")],
+        )
 
-    branches = {"then_branch": branch("Mul", np.ones(4, np.float32)), "else_branch": branch("MatMul", np.ones((4, 4), np.float32))}
+    branches = {
+        "then_branch": branch("Mul", np.ones(4, np.float32)),
+        "else_branch": branch("MatMul", np.ones((4, 4), np.float32)),
+    }
     nodes = [node("Equal", ["sr", "rate"], ["yes"]), node("If", ["yes"], ["y"], **branches)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
     rate = onnx.numpy_helper.from_array(np.array(16000, np.int32), "rate")
     inputs = [ends[0], helper.make_tensor_value_info("sr", TensorProto.INT32, [])]
     graph = helper.make_graph(nodes, "test", inputs, ends[1:], [rate])
     path = tmp_path / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
 
     def counted(*options: str) -> tuple[dict[str, int], int]:
         outline = json.loads(check(str(path), "--json", *options).stdout)["outline"]
@@ -123,6 +146,8 @@ def test_what_a_stated_value_leaves_unused_is_not_counted(check, tmp_path):
 
 
 def test_an_open_axis_is_shown_by_its_name_only_if_somebody_gave_it_one(check, tmp_path):
-    path = save(tmp_path / "net.onnx", node("Relu", ["x"], ["y"]), shape=("unk__215", 4, "width", "?"))
+    path = save(
+        tmp_path / "net.onnx", node("Relu", ["x"], ["y"]), shape=("unk__215", 4, "width", "?")
+    )
     outline = json.loads(check(str(path), "--shape", "x:1,4,2,2", "--json").stdout)["outline"]
     assert outline["outputs"] == ["y float [open, 4, width, open]"]

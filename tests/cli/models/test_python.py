@@ -12,7 +12,11 @@ from farm_running import Farm
 from onnx_models import graph, node, save
 from waiting import LIMIT_S
 
-PLUGIN = [] if any(one.value == "farm.pytest_plugin" for one in entry_points(group="pytest11")) else ["-p", "farm.pytest_plugin"]
+PLUGIN = (
+    []
+    if any(one.value == "farm.pytest_plugin" for one in entry_points(group="pytest11"))
+    else ["-p", "farm.pytest_plugin"]
+)
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
@@ -35,16 +39,25 @@ try:
     farm.bench("digits", device="nowhere")
 except FarmError as error:
     print(error.what)
-"""
+"""  # noqa: E501
 
 
 def python(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**farm.env, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *arguments], cwd=farm.folder, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=farm.folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
 
 
 def test_a_python_program_benches_runs_deploys_and_compares(farm: Farm) -> None:
-    farm.run("undeploy", "--device", "host", "digits")  # another test's; the program's own comes later
+    farm.run(
+        "undeploy", "--device", "host", "digits"
+    )  # another test's; the program's own comes later
     done = python(farm, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -72,7 +85,7 @@ try:
     farm.bench("scaled.onnx", device="host", values={"gian": 2})
 except ModelError as error:
     print(error.what)
-"""
+"""  # noqa: E501
 
 
 def test_a_python_program_states_the_values_of_inputs(farm: Farm) -> None:
@@ -90,7 +103,8 @@ def test_a_python_program_states_the_values_of_inputs(farm: Farm) -> None:
     ]
 
 
-# What a bench gives is fixed here: a busy machine's verdict is left to chance, the plugin's behaviour is not.
+# What a bench gives is fixed here: a busy machine's verdict is left to chance, the plugin's
+# behaviour is not.
 CONFTEST = """
 import dataclasses
 import pytest
@@ -120,13 +134,28 @@ def test_untrusted(judged, verdict):
 """
 
 
-def pytest_run(farm: Farm, text: str, *arguments: str, **files: str) -> subprocess.CompletedProcess[str]:
+def pytest_run(
+    farm: Farm, text: str, *arguments: str, **files: str
+) -> subprocess.CompletedProcess[str]:
     (farm.folder / "test_model.py").write_text(text)
     (farm.folder / "conftest.py").write_text(CONFTEST)
-    return python(farm, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "-q", "--rootdir", str(farm.folder), *arguments)
+    return python(
+        farm,
+        "-m",
+        "pytest",
+        *PLUGIN,
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--rootdir",
+        str(farm.folder),
+        *arguments,
+    )
 
 
-def test_the_fixture_measures_and_a_figure_not_to_be_relied_on_fails_with_its_reason(farm: Farm) -> None:
+def test_the_fixture_measures_and_a_figure_not_to_be_relied_on_fails_with_its_reason(
+    farm: Farm,
+) -> None:
     done = pytest_run(farm, TESTS)
     assert "3 failed, 1 passed" in done.stdout
     assert "digits on host is NOISY: no p50_ms to rely on" in done.stdout
@@ -143,7 +172,9 @@ def test_untrusted_figures_can_be_skips_but_a_wrong_answer_never(farm: Farm) -> 
 
 @pytest.mark.usefixtures("emulators")
 def test_an_emulated_board_gives_no_figure(farm: Farm) -> None:
-    done = pytest_run(farm, 'def test_it(farm):\n    assert farm.bench("digits", device="pi3").p50_ms < 1e9\n')
+    done = pytest_run(
+        farm, 'def test_it(farm):\n    assert farm.bench("digits", device="pi3").p50_ms < 1e9\n'
+    )
     assert "digits on pi3 is EMULATED" in done.stdout
     assert done.returncode == 1
 

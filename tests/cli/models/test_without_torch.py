@@ -1,4 +1,6 @@
-"""farm without PyTorch, which only models from PyTorch need: everything else works, and they get one clear error."""
+"""farm without PyTorch, which only models from PyTorch need: everything else works, and they get
+one clear error.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,15 @@ def test_models_in_onnx_and_tflite_are_imported_checked_and_run(without: Farm) -
     assert without.run("check", "digits", "--profile", "rasp3b").code == 0
 
 
-@pytest.mark.parametrize("words", [("deploy", "--device", "host"), ("check",), ("compile",)], ids=["deploy", "check", "compile"])
+@pytest.mark.parametrize(
+    "words",
+    [("deploy", "--device", "host"), ("check",), ("compile",)],
+    ids=["deploy", "check", "compile"],
+)
 @pytest.mark.parametrize("source", ["python:farm.zoo:resnet18", "net.pt2"])
-def test_a_model_from_torch_gets_one_error_with_the_command(without: Farm, words: tuple[str, ...], source: str) -> None:
+def test_a_model_from_torch_gets_one_error_with_the_command(
+    without: Farm, words: tuple[str, ...], source: str
+) -> None:
     (without.folder / "net.pt2").write_bytes(b"PK\x03\x04 an archive")
     done = without.run(*words, source)
     assert done.code in (1, 3), done.err

@@ -1,4 +1,6 @@
-"""Who hears what: data on stdout, everything else on stderr, one JSON document, no colours where nobody sees them."""
+"""Who hears what: data on stdout, everything else on stderr, one JSON document, no colours where
+nobody sees them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ ZOO = Path(package.__file__).parent / "zoo" / "digits"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_json_is_one_document_on_stdout(farm: Farm, arguments: tuple[str, ...], schema: str, code: int) -> None:
+def test_json_is_one_document_on_stdout(
+    farm: Farm, arguments: tuple[str, ...], schema: str, code: int
+) -> None:
     done = farm.run(*arguments, "--json")
     assert done.code == code, done.err
     assert done.json["schema"] == schema
@@ -76,7 +80,12 @@ def test_no_color_shows_the_live_display_without_colours(farm: Farm) -> None:
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly(farm: Farm) -> None:
-    words = {"bench": "bench --all --dry-run", "devices": "devices", "history": "history --json", "help": "--help"}
+    words = {
+        "bench": "bench --all --dry-run",
+        "devices": "devices",
+        "history": "history --json",
+        "help": "--help",
+    }
     assert farm.run("deploy", "--device", "host", "digits").code == 0
     for line in words.values():
         read, write = os.pipe()
@@ -106,7 +115,11 @@ def test_a_full_disk_under_stdout_is_an_error_of_one_line(farm: Farm) -> None:
 def test_a_dry_run_starts_nothing(fresh: Farm) -> None:
     done = fresh.run("bench", "--all", "--dry-run")
     assert done.code == 0
-    assert re.findall("^digits on (host|pi3|rk3399) ", done.out, re.MULTILINE) == ["host", "pi3", "rk3399"]
+    assert re.findall("^digits on (host|pi3|rk3399) ", done.out, re.MULTILINE) == [
+        "host",
+        "pi3",
+        "rk3399",
+    ]
     assert "3 jobs, 3 builds" in done.out
     assert done.err == ""
     assert sorted(path.name for path in fresh.cache.iterdir()) == ["agents"], "nothing was made"
@@ -141,8 +154,12 @@ def test_run_shows_the_five_best_labels_and_saves_the_outputs(farm: Farm, kind: 
     if kind == "npz":
         np.savez(farm.folder / "x.npz", image=picture[None])
     else:
-        Image.fromarray((picture[0] * 255 / picture.max()).astype("uint8"), "L").save(farm.folder / "x.png")
-    done = farm.run("run", "--device", "host", "digits", "--input", f"x.{kind}", "--output", "y.npz")
+        Image.fromarray((picture[0] * 255 / picture.max()).astype("uint8"), "L").save(
+            farm.folder / "x.png"
+        )
+    done = farm.run(
+        "run", "--device", "host", "digits", "--input", f"x.{kind}", "--output", "y.npz"
+    )
     assert done.code == 0, done.err
     rows = re.findall(r"^ *(-?[\d.]+)  (\d)$", done.out, re.MULTILINE)
     assert len(rows) == 5 and int(rows[0][1]) == label
@@ -150,7 +167,9 @@ def test_run_shows_the_five_best_labels_and_saves_the_outputs(farm: Farm, kind: 
         (scores,) = (outputs[name] for name in outputs.files)
     assert scores.shape == (1, 10) and scores.dtype == np.float32
     assert int(scores.argmax()) == label
-    assert [float(score) for score, _ in rows] == pytest.approx(sorted(scores[0].tolist(), reverse=True)[:5], abs=1e-4)
+    assert [float(score) for score, _ in rows] == pytest.approx(
+        sorted(scores[0].tolist(), reverse=True)[:5], abs=1e-4
+    )
     farm.assert_nothing_is_left()
 
 

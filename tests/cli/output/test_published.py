@@ -1,4 +1,6 @@
-"""What commands print for programs, with real devices, is valid by the published schemas; and the numbers for Prometheus."""
+"""What commands print for programs, with real devices, is valid by the published schemas; and the
+numbers for Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,17 @@ def test_what_a_command_prints_is_valid(farm: Farm, line: str) -> None:
 
 
 def test_a_bench_leaves_numbers_for_prometheus(farm: Farm) -> None:
-    done = farm.run("bench", "--device", "host", "digits", "--prometheus", "farm.prom", "--save-baseline", "first", "--json")
+    done = farm.run(
+        "bench",
+        "--device",
+        "host",
+        "digits",
+        "--prometheus",
+        "farm.prom",
+        "--save-baseline",
+        "first",
+        "--json",
+    )
     text = (farm.folder / "farm.prom").read_text()
     assert 'farm_latency_p50_seconds{device="host",model="digits",profile="x86"}' in text
     again = farm.run("bench", "--device", "host", "digits", "--baseline", "first", "--json")
@@ -63,7 +75,10 @@ def test_a_tracker_tells_prometheus_of_its_boards(farm: Farm) -> None:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return str(answer.read().decode())
 
-    wait_until(lambda: 'farm_tracker_boards_free{key="lab"} 1.0' in numbers(), "the board, which registers before it can be lent")
+    wait_until(
+        lambda: 'farm_tracker_boards_free{key="lab"} 1.0' in numbers(),
+        "the board, which registers before it can be lent",
+    )
     assert 'farm_tracker_boards{key="lab"} 1.0' in numbers()
     for one in (agent, running):
         one.child.terminate()

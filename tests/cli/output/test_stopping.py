@@ -1,4 +1,6 @@
-"""Ctrl-C, SIGTERM, SIGHUP and SIGKILL at every stage: the right exit code, one line, and nothing left behind."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGKILL at every stage: the right exit code, one line, and nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def unbuilt(fresh: Farm) -> Farm:
 
 def assert_interrupted(done: Done, code: int = 130) -> None:
     assert done.code == code, done.err
-    assert re.findall(r"^\S*(?:error|why|fix)\S*: .*", done.err, re.MULTILINE) == ["error: interrupted"], done.err
+    assert re.findall(r"^\S*(?:error|why|fix)\S*: .*", done.err, re.MULTILINE) == [
+        "error: interrupted"
+    ], done.err
     assert "Traceback" not in done.err
 
 
@@ -214,7 +218,9 @@ def test_a_farm_that_is_killed_takes_everything_with_it(farm: Farm, stage: str) 
     farm.assert_nothing_is_left()
 
 
-def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with_it(unbuilt: Farm) -> None:
+def test_a_farm_that_is_killed_while_it_builds_an_agent_takes_the_compilers_with_it(
+    unbuilt: Farm,
+) -> None:
     running = unbuilt.start("deploy", "--device", "host", "digits")
     wait_until(lambda: len(unbuilt.processes_like("clang .*tvm.cc")) >= 1, "the compiler runs")
     running.send(signal.SIGKILL)

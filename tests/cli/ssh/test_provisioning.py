@@ -1,4 +1,6 @@
-"""farm provision: a board gets what it needs to be a device, step by step; a service where that is wanted; and nothing of it stays."""
+"""farm provision: a board gets what it needs to be a device, step by step; a service where that is
+wanted; and nothing of it stays.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,18 @@ from farm import subprocesses
 
 IMAGE = Path(__file__).parents[3] / "docs" / "digit.png"
 STEPS = [
-    *("name", "TCP", "host key", "login", "architecture", "space", "agent binary", "agent version", "RPC handshake", "answer"),
+    *(
+        "name",
+        "TCP",
+        "host key",
+        "login",
+        "architecture",
+        "space",
+        "agent binary",
+        "agent version",
+        "RPC handshake",
+        "answer",
+    ),
     *("governor", "temperature", "throttling flags", "clock"),
 ]
 
@@ -49,13 +62,24 @@ def test_the_journey_of_a_board(farm: Farm, server: SshServer) -> None:
     (board,) = again.json["provisioned"]
     assert [layer["holds"] for layer in board["layers"]] == [True] * len(STEPS)
     assert "it was there already" in again.out
-    for done in (farm.run("deploy", "--device", "board", "digits"), run_digits(farm), farm.run("bench", "--device", "board", "digits")):
+    for done in (
+        farm.run("deploy", "--device", "board", "digits"),
+        run_digits(farm),
+        farm.run("bench", "--device", "board", "digits"),
+    ):
         assert done.code == 0, done.err
     assert farm.run("doctor", "--device", "board").code == 0
-    assert "digits" in subprocess.run([server.kept / "farm-agent", "list"], capture_output=True, text=True, check=True).stdout
+    assert (
+        "digits"
+        in subprocess.run(
+            [server.kept / "farm-agent", "list"], capture_output=True, text=True, check=True
+        ).stdout
+    )
     assert farm.run("undeploy", "--device", "board", "digits").code == 0
     assert_nothing_is_left(farm, server)
-    said = subprocess.run([server.kept / "farm-agent", "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [server.kept / "farm-agent", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     assert said.startswith("farm-agent ")
     gone = provision(farm, "--remove")
     assert gone.code == 0 and "✓ agents: 1, removed" in gone.out and "kept files" in gone.out
@@ -63,11 +87,14 @@ def test_the_journey_of_a_board(farm: Farm, server: SshServer) -> None:
     assert provision(farm, "--remove").out.strip() == "✓ removal: there is nothing of ours"
 
 
-def test_the_journey_of_two_arm_boards_at_once(farm: Farm, server: SshServer, emulators: None) -> None:
+def test_the_journey_of_two_arm_boards_at_once(
+    farm: Farm, server: SshServer, emulators: None
+) -> None:
     kinds = {"pi": ("rasp3b", "qemu-arm"), "rock": ("rk3399", "qemu-aarch64")}
     tables = [
         f'[devices.{name}]\nprofile = "{profile}"\nurl = "{server.url}"\n'
-        f'options = {{ launcher = "{launcher}", threads = 1, store = "{server.data}/{name}", work_dir = "{server.data}/{name}/work" }}\n'
+        f'options = {{ launcher = "{launcher}", threads = 1, store = "{server.data}/{name}", '
+        f'work_dir = "{server.data}/{name}/work" }}\n'
         for name, (profile, launcher) in kinds.items()
     ]
     farm.configure("".join(tables) + DIGITS + QUICK)
@@ -78,7 +105,9 @@ def test_the_journey_of_two_arm_boards_at_once(farm: Farm, server: SshServer, em
         assert farm.run(command, "--all").code == 0
     assert run_digits(farm, "pi").code == run_digits(farm, "rock").code == 0
     farm.assert_nothing_is_left()
-    said = subprocess.run([server.data / "pi" / "farm-agent", "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [server.data / "pi" / "farm-agent", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     assert "armv7" in said, "the launcher goes with it"
     (server.data / "rock" / "notes.txt").write_text("somebody's own")
     gone = farm.run("provision", "--all", "--remove", "--quiet")
@@ -90,13 +119,21 @@ def test_the_journey_of_two_arm_boards_at_once(farm: Farm, server: SshServer, em
 def test_removal_ends_what_runs_and_says_so(farm: Farm, server: SshServer, emulators: None) -> None:
     running = run_slowly(farm, server)
     gone = provision(farm, "--remove")
-    assert "✓ running: agents that ran were ended" in gone.out and "✓ agents: 1, removed" in gone.out
-    assert_failed(running.end(), 5, "the agent on board ended|the session on board ended|the SSH connection .* broke")
+    assert (
+        "✓ running: agents that ran were ended" in gone.out and "✓ agents: 1, removed" in gone.out
+    )
+    assert_failed(
+        running.end(),
+        5,
+        "the agent on board ended|the session on board ended|the SSH connection .* broke",
+    )
     assert_nothing_is_left(farm, server)
     assert list(server.data.iterdir()) == []
 
 
-def test_what_is_interrupted_leaves_nothing_half_and_is_continued(farm: Farm, server: SshServer) -> None:
+def test_what_is_interrupted_leaves_nothing_half_and_is_continued(
+    farm: Farm, server: SshServer
+) -> None:
     configure(farm, server.url)
     for step in ("space", "agent binary", "RPC handshake"):
         running = farm.start("provision", "--device", "board")
@@ -130,7 +167,10 @@ def test_agents_of_other_versions_go_if_nobody_has_used_them_for_a_day(
         shutil.copy(agents("x86_64"), folder / "farm-agent")
         if name != "young":
             os.utime(folder, (time.time() - 200_000,) * 2)
-    with subprocesses.running([server.kept / "agents/running/farm-agent", "--work-dir", farm.folder / "work"], log=farm.folder / "log"):
+    with subprocesses.running(
+        [server.kept / "agents/running/farm-agent", "--work-dir", farm.folder / "work"],
+        log=farm.folder / "log",
+    ):
         assert provision(farm).code == 0
     assert {agent.parent.name for agent in server.agents()} >= {"young", "running"}
     assert not (server.kept / "agents/old").exists()
@@ -149,7 +189,12 @@ def test_devices_on_this_machine_are_proved_too(farm: Farm, emulators: None) -> 
 
 def test_an_agent_that_somebody_else_starts_is_proved_and_nothing_is_put_there(farm: Farm) -> None:
     words = (sys.executable, "-m", "farm", "agent", "--port", "0")
-    with serving(farm.folder, *words, says=r"listening on [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}) as port:
+    with serving(
+        farm.folder,
+        *words,
+        says=r"listening on [^:]*:(\d+)",
+        env={**farm.env, "FARM_TEST": "a server"},
+    ) as port:
         configure(farm, f"rpc://{HOST}:{port}")
         done = provision(farm)
         assert done.code == 0, done.out
@@ -175,13 +220,19 @@ def test_options_that_make_no_sense(farm: Farm, options: tuple[str, ...], words:
     assert words in done.error["why"]
 
 
-@pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="this machine has a systemd, where nothing is to be installed")
+@pytest.mark.skipif(
+    Path("/run/systemd/system").exists(),
+    reason="this machine has a systemd, where nothing is to be installed",
+)
 def test_a_board_without_systemd_is_told_how_else(farm: Farm, server: SshServer) -> None:
     configure(farm, server.url)
     done = provision(farm, "--service", "--tracker", f"{HOST}:9190", "--key", "pi")
     assert done.code == 5
     assert "✗ service: board has no systemd that could start the agent at boot" in done.out
-    assert f"FARM_AGENT_KEY=pi {server.kept}/farm-agent --host {HOST} --port 9090 --tracker {HOST}:9190" in done.out
+    assert (
+        f"FARM_AGENT_KEY=pi {server.kept}/farm-agent --host {HOST} --port 9090 --tracker "
+        f"{HOST}:9190"
+    ) in done.out
 
 
 @pytest.fixture
@@ -194,8 +245,20 @@ def board(farm: Farm, tmp_path: Path) -> Iterator[SystemdBoard]:
 
 @contextlib.contextmanager
 def tracker(farm: Farm) -> Iterator[str]:
-    words = (sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", HOST, "--port", "19190", "--port-end", "19999")
-    with serving(farm.folder, *words, says=r"bind to [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}) as port:
+    words = (
+        sys.executable,
+        "-m",
+        "tvm.exec.rpc_tracker",
+        "--host",
+        HOST,
+        "--port",
+        "19190",
+        "--port-end",
+        "19999",
+    )
+    with serving(
+        farm.folder, *words, says=r"bind to [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}
+    ) as port:
         yield f"{HOST}:{port}"
 
 
@@ -206,21 +269,30 @@ def test_a_service_serves_a_tracker_from_boot_on(farm: Farm, board: SystemdBoard
         configure(farm, board.url)
         service = ("--service", "--tracker", address, "--key", "secret-pi", "--port", str(port))
         first = provision(farm, *service)
-        assert f"✓ service: system unit farm-agent.service, started; it listens on {HOST}:{port}" in first.out, first.out
+        assert (
+            f"✓ service: system unit farm-agent.service, started; it listens on {HOST}:{port}"
+            in first.out
+        ), first.out
         assert board.inside("systemd-analyze", "verify", unit) == ""
         assert board.inside("systemctl", "is-enabled", "farm-agent").strip() == "enabled"
         assert (board.kept / "service/key").stat().st_mode & 0o777 == 0o600
-        assert "secret-pi" not in board.inside("sh", "-c", "cat /proc/[0-9]*/cmdline"), "where every user of the board could read it"
+        assert "secret-pi" not in board.inside("sh", "-c", "cat /proc/[0-9]*/cmdline"), (
+            "where every user of the board could read it"
+        )
         started = board.inside("systemctl", "show", "-p", "ExecMainPID", "farm-agent")
         assert "unchanged, it runs already" in provision(farm, *service).out
         assert board.inside("systemctl", "show", "-p", "ExecMainPID", "farm-agent") == started
         configure(farm, f"tracker://{address}/secret-pi")
-        assert farm.run("deploy", "--device", "board", "digits").code == 0, "a model is loaded and run behind the walls"
+        assert farm.run("deploy", "--device", "board", "digits").code == 0, (
+            "a model is loaded and run behind the walls"
+        )
         configure(farm, board.url)
         assert "started" in provision(farm, *service[:-1], str(free_port())).out
         assert board.inside("systemctl", "show", "-p", "ExecMainPID", "farm-agent") != started
     gone = provision(farm, "--remove")
-    assert "the unit /etc/systemd/system/farm-agent.service is stopped and gone" in gone.out, gone.out
+    assert "the unit /etc/systemd/system/farm-agent.service is stopped and gone" in gone.out, (
+        gone.out
+    )
     assert board.inside("ls", unit) == "" and list(board.data.iterdir()) == []
     assert "farm-agent" not in board.inside("sh", "-c", "cat /proc/[0-9]*/comm")
     assert "there is nothing of ours" in provision(farm, "--remove").out
@@ -232,13 +304,17 @@ def test_a_user_gets_a_unit_of_their_own_and_lingers(farm: Farm, board: SystemdB
     done = provision(farm, "--service", "--port", str(port))
     assert "✓ service: user unit farm-agent.service, started" in done.out, done.out
     assert board.inside("ls", "/run/linger").strip() == "farmer"
-    assert "unchanged, it runs already" in provision(farm, "--service", "--port", str(port)).out, "it keeps its key"
+    assert "unchanged, it runs already" in provision(farm, "--service", "--port", str(port)).out, (
+        "it keeps its key"
+    )
     on_board = re.findall(r"its key is in (\S+) there", done.out)[0]
     line = board.inside("cat", on_board)
     assert re.fullmatch(r"FARM_AGENT_KEY=[0-9a-f]{48}\n", line)
     assert board.inside("stat", "-c", "%a", on_board).strip() == "600"
     configure(farm, f"rpc://{HOST}:{port}")
-    assert "key_file" in farm.run("deploy", "--device", "board", "digits").error["fix"], "nobody gets in without it"
+    assert "key_file" in farm.run("deploy", "--device", "board", "digits").error["fix"], (
+        "nobody gets in without it"
+    )
     (farm.folder / "key").touch(0o600)
     (farm.folder / "key").write_text(line)
     configure(farm, f"rpc://{HOST}:{port}", options='key_file = "key"')

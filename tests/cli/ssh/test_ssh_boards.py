@@ -1,4 +1,6 @@
-"""Boards by SSH, with a real SSH server: the agent gets there by itself, nothing is trusted silently, and nothing is left behind."""
+"""Boards by SSH, with a real SSH server: the agent gets there by itself, nothing is trusted
+silently, and nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_an_agent_that_is_not_whole_is_replaced(farm: Farm, server: SshServer) -
 
 
 @pytest.mark.parametrize(("profile", "launcher"), ARM)
-def test_arm_boards_get_agents_of_their_own(farm: Farm, server: SshServer, emulators: None, profile: str, launcher: str) -> None:
+def test_arm_boards_get_agents_of_their_own(
+    farm: Farm, server: SshServer, emulators: None, profile: str, launcher: str
+) -> None:
     configure(farm, server.url, profile, f'launcher = "{launcher}", threads = 1')
     done = deploy(farm)
     assert done.code == 0, done.err
@@ -69,7 +73,11 @@ def test_arm_boards_get_agents_of_their_own(farm: Farm, server: SshServer, emula
 
 
 def test_folders_on_the_board_can_be_chosen(farm: Farm, server: SshServer) -> None:
-    configure(farm, server.url, options=f'store = "{server.folder}/a b/store", work_dir = "{server.folder}/a b/work"')
+    configure(
+        farm,
+        server.url,
+        options=f'store = "{server.folder}/a b/store", work_dir = "{server.folder}/a b/work"',
+    )
     assert deploy(farm).code == 0
     assert len(list((server.folder / "a b" / "store").glob("agents/*/farm-agent"))) == 1
     assert not server.kept.exists() or not server.agents()
@@ -78,18 +86,28 @@ def test_folders_on_the_board_can_be_chosen(farm: Farm, server: SshServer) -> No
 
 def test_a_host_alias_and_its_key_file_are_honoured(farm: Farm, server: SshServer) -> None:
     (server.home / ".ssh/id_ed25519").rename(server.home / "board key")
-    config = f'Host lab-board\n HostName 127.0.0.1\n Port {server.port}\n IdentityFile "{server.home}/board key"\n'
+    config = (
+        f"Host lab-board\n HostName 127.0.0.1\n Port {server.port}\n IdentityFile "
+        f'"{server.home}/board key"\n'
+    )
     (server.home / ".ssh/config").write_text(config)
     configure(farm, "ssh://lab-board")
     assert deploy(farm).code == 0
 
 
-def test_a_board_behind_a_jump_host_is_reached(farm: Farm, server: SshServer, tmp_path: Path) -> None:
+def test_a_board_behind_a_jump_host_is_reached(
+    farm: Farm, server: SshServer, tmp_path: Path
+) -> None:
     (tmp_path / "gate").mkdir()
     with ssh_server(tmp_path / "gate", farm.mark, more="") as gate:
-        (gate.folder / "authorized_keys").write_text((server.folder / "authorized_keys").read_text())
+        (gate.folder / "authorized_keys").write_text(
+            (server.folder / "authorized_keys").read_text()
+        )
         server.known_hosts.write_text(server.known_hosts.read_text() + gate.known_hosts.read_text())
-        config = f"Host inner\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump 127.0.0.1:{gate.port}\n"
+        config = (
+            f"Host inner\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump "
+            f"127.0.0.1:{gate.port}\n"
+        )
         (server.home / ".ssh/config").write_text(config)
         configure(farm, "ssh://inner")
         assert deploy(farm).code == 0
@@ -97,10 +115,17 @@ def test_a_board_behind_a_jump_host_is_reached(farm: Farm, server: SshServer, tm
         assert_failed(deploy(farm), 5, f"host key of board .*:{gate.port}.* is not known")
 
 
-def test_an_unknown_host_key_is_refused_until_the_command_that_is_shown_accepts_it(farm: Farm, server: SshServer) -> None:
+def test_an_unknown_host_key_is_refused_until_the_command_that_is_shown_accepts_it(
+    farm: Farm, server: SshServer
+) -> None:
     server.known_hosts.unlink()
     shown = assert_failed(deploy(farm), 5, "host key of board .* is not known")
-    fingerprint = subprocess.run(["ssh-keygen", "-lf", server.folder / "host_key.pub"], capture_output=True, text=True, check=True).stdout
+    fingerprint = subprocess.run(
+        ["ssh-keygen", "-lf", server.folder / "host_key.pub"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert fingerprint.split()[1] in shown["why"].replace("\n", "")
     assert not server.known_hosts.exists(), "never added by itself"
     assert not server.kept.exists()
@@ -112,13 +137,19 @@ def test_an_unknown_host_key_is_refused_until_the_command_that_is_shown_accepts_
 
 def test_a_changed_host_key_is_told_from_an_unknown_one(farm: Farm, server: SshServer) -> None:
     keygen(server.folder / "other")
-    server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {(server.folder / 'other.pub').read_text()}")
+    server.known_hosts.write_text(
+        f"[127.0.0.1]:{server.port} {(server.folder / 'other.pub').read_text()}"
+    )
     assert "ssh-keygen" in assert_failed(deploy(farm), 5, "host key of board .* has changed")["fix"]
 
 
 def test_a_key_of_another_type_counts_as_changed(farm: Farm, server: SshServer) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", server.folder / "other"], check=True)
-    server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {(server.folder / 'other.pub').read_text()}")
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", server.folder / "other"], check=True
+    )
+    server.known_hosts.write_text(
+        f"[127.0.0.1]:{server.port} {(server.folder / 'other.pub').read_text()}"
+    )
     assert_failed(deploy(farm), 5, "host key of board .* has changed")
 
 
@@ -139,7 +170,10 @@ def test_a_wrong_user_is_refused(farm: Farm, server: SshServer) -> None:
 
 
 def test_a_key_behind_a_passphrase_is_told(farm: Farm, server: SshServer) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", server.home / ".ssh/id_ed25519"], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", server.home / ".ssh/id_ed25519"],
+        check=True,
+    )
     assert "ssh-add" in assert_failed(deploy(farm), 5, "locked by a passphrase")["fix"]
 
 
@@ -150,8 +184,13 @@ def test_a_refused_port_is_told_at_once(farm: Farm, server: SshServer) -> None:
     assert f"127.0.0.1:{server.port}: Connection refused" in done.err
 
 
-@pytest.mark.parametrize(("says", "code", "words"), [(b"220 mail\r\n" * 200, 5, "is no SSH server"), (b"", 6, "does not answer")])
-def test_what_is_no_ssh_server_is_told(farm: Farm, server: SshServer, says: bytes, code: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("says", "code", "words"),
+    [(b"220 mail\r\n" * 200, 5, "is no SSH server"), (b"", 6, "does not answer")],
+)
+def test_what_is_no_ssh_server_is_told(
+    farm: Farm, server: SshServer, says: bytes, code: int, words: str
+) -> None:
     with listener(says) as port:
         configure(farm, f"ssh://127.0.0.1:{port}")
         assert_failed(deploy(farm), code, words)
@@ -209,7 +248,9 @@ sys.meta_path.insert(0, Slow())
 """
 
 
-def test_a_slow_machine_of_the_user_does_not_keep_the_agent_waiting(farm: Farm, server: SshServer) -> None:
+def test_a_slow_machine_of_the_user_does_not_keep_the_agent_waiting(
+    farm: Farm, server: SshServer
+) -> None:
     assert deploy(farm).code == 0
     (farm.folder / "slow").mkdir()
     (farm.folder / "slow" / "sitecustomize.py").write_text(SLOW_TVM)

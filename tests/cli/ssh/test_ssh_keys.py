@@ -1,4 +1,6 @@
-"""Logging in with whatever people have, and to whatever they have configured: a real SSH server, a real SSH agent, real certificates."""
+"""Logging in with whatever people have, and to whatever they have configured: a real SSH server, a
+real SSH agent, real certificates.
+"""
 
 from __future__ import annotations
 
@@ -56,24 +58,53 @@ def key(server: SshServer, *options: str, name: str = "id_ed25519") -> Path:
     path = server.home / ".ssh" / name
     for old in (path, path.with_name(f"{name}.pub")):
         old.unlink(missing_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-f", path, *(options or ("-t", "ed25519", "-N", ""))], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-f", path, *(options or ("-t", "ed25519", "-N", ""))], check=True
+    )
     (server.folder / "authorized_keys").write_text(path.with_name(f"{name}.pub").read_text())
     return path
 
 
 def certify(server: SshServer, path: Path) -> None:
     """The server accepts the key for its certificate only."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", server.folder / "authority"], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", server.folder / "authority"],
+        check=True,
+    )
     user = server.url.partition("//")[2].partition("@")[0]
-    subprocess.run(["ssh-keygen", "-q", "-s", server.folder / "authority", "-I", "us", "-n", user, f"{path}.pub"], check=True)
-    (server.folder / "authorized_keys").write_text(f"cert-authority {(server.folder / 'authority.pub').read_text()}")
+    subprocess.run(
+        [
+            "ssh-keygen",
+            "-q",
+            "-s",
+            server.folder / "authority",
+            "-I",
+            "us",
+            "-n",
+            user,
+            f"{path}.pub",
+        ],
+        check=True,
+    )
+    (server.folder / "authorized_keys").write_text(
+        f"cert-authority {(server.folder / 'authority.pub').read_text()}"
+    )
 
 
-KINDS = [("ed25519", "id_ed25519", ()), ("ecdsa", "id_ecdsa", ()), ("rsa", "id_rsa", ("-b", "2048")), ("rsa", "id_rsa", ("-m", "PEM"))]
+KINDS = [
+    ("ed25519", "id_ed25519", ()),
+    ("ecdsa", "id_ecdsa", ()),
+    ("rsa", "id_rsa", ("-b", "2048")),
+    ("rsa", "id_rsa", ("-m", "PEM")),
+]
 
 
-@pytest.mark.parametrize(("kind", "name", "more"), KINDS, ids=["ed25519", "ecdsa", "rsa", "rsa in PEM"])
-def test_keys_of_every_kind_log_in_also_locked_ones(server: SshServer, kind: str, name: str, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "more"), KINDS, ids=["ed25519", "ecdsa", "rsa", "rsa in PEM"]
+)
+def test_keys_of_every_kind_log_in_also_locked_ones(
+    server: SshServer, kind: str, name: str, more: tuple[str, ...]
+) -> None:
     (server.home / ".ssh" / "id_ed25519").unlink()
     path = key(server, "-t", kind, "-N", "", *more, name=name)
     assert log_in(server) == "hello\n"
@@ -94,7 +125,9 @@ def test_the_agent_logs_in(server: SshServer, agent: None) -> None:
     assert "ssh-keygen" in fails(server, "there is no key to log in").fix
 
 
-def test_an_agent_elsewhere_is_found(server: SshServer, agent: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_elsewhere_is_found(
+    server: SshServer, agent: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = key(server)
     subprocess.run(["ssh-add", "-q", path], check=True)
     path.unlink()
@@ -105,7 +138,9 @@ def test_an_agent_elsewhere_is_found(server: SshServer, agent: None, monkeypatch
     fails(server, "there is no key to log in")
 
 
-def test_with_many_keys_in_the_agent_the_one_that_was_named_comes_first(server: SshServer, agent: None) -> None:
+def test_with_many_keys_in_the_agent_the_one_that_was_named_comes_first(
+    server: SshServer, agent: None
+) -> None:
     for number in range(8):  # more than the server has patience with
         subprocess.run(["ssh-add", "-q", key(server, name=f"other{number}")], check=True)
     path = key(server, "-t", "ed25519", "-N", "locked", name="the-one")
@@ -124,7 +159,9 @@ def test_a_key_that_the_agent_may_not_use_is_told(server: SshServer, agent: None
     path = key(server)
     (server.folder / "no").write_text("#!/bin/sh\nexit 1\n")
     (server.folder / "no").chmod(0o700)
-    subprocess.run(["ssh-add", "-q", "-c", path], check=True)  # to be confirmed each time, by a program that the agent does not find
+    subprocess.run(
+        ["ssh-add", "-q", "-c", path], check=True
+    )  # to be confirmed each time, by a program that the agent does not find
     path.unlink()
     assert "cannot be used for signing" in fails(server, "refuses the login").why
     key(server)
@@ -163,7 +200,9 @@ def test_in_batch_mode_nothing_is_asked(server: SshServer) -> None:
     assert user.asked == []
 
 
-def test_a_server_may_want_a_key_and_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_may_want_a_key_and_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with password_server(tmp_path / "ssh", uuid.uuid4().hex, KEY_AND_PASSWORD) as server:
         at_home(monkeypatch, server)
         user = User("wrong", PASSWORD)
@@ -172,8 +211,12 @@ def test_a_server_may_want_a_key_and_a_password(tmp_path: Path, monkeypatch: pyt
         fails(server, "wants more than a key")
 
 
-def test_a_server_that_hangs_up_on_a_wrong_password_is_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with password_server(tmp_path / "ssh", uuid.uuid4().hex, f"MaxAuthTries 1\n{PASSWORDS}") as server:
+def test_a_server_that_hangs_up_on_a_wrong_password_is_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with password_server(
+        tmp_path / "ssh", uuid.uuid4().hex, f"MaxAuthTries 1\n{PASSWORDS}"
+    ) as server:
         at_home(monkeypatch, server)
         assert log_in(server, User("wrong", PASSWORD)) == "hello\n"
         user = User(*["wrong"] * 9)
@@ -181,7 +224,9 @@ def test_a_server_that_hangs_up_on_a_wrong_password_is_called_again(tmp_path: Pa
         assert len(user.asked) == 3
 
 
-def test_a_password_that_is_switched_off_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_that_is_switched_off_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with password_server(tmp_path / "ssh", uuid.uuid4().hex, PASSWORDS) as server:
         at_home(monkeypatch, server)
         configure(server, "PasswordAuthentication no\n")
@@ -193,7 +238,9 @@ def test_a_password_that_is_switched_off_is_not_asked_for(tmp_path: Path, monkey
 def test_a_board_is_reached_by_a_command(server: SshServer) -> None:
     (server.folder / "relay").write_text(RELAY)
     relay = f"{shlex.quote(sys.executable)} {shlex.quote(str(server.folder / 'relay'))} %h %p"
-    configure(server, f"Host behind\n HostName 127.0.0.1\n Port {server.port}\n ProxyCommand {relay}\n")
+    configure(
+        server, f"Host behind\n HostName 127.0.0.1\n Port {server.port}\n ProxyCommand {relay}\n"
+    )
     assert log_in(server, url="ssh://behind") == "hello\n"
     configure(server, "Host behind\n ProxyCommand false\n")
     fails(server, "the SSH connection to .* broke|no SSH server", url="ssh://behind")
@@ -203,15 +250,25 @@ def test_what_a_proxy_command_says_stands_in_the_error_and_not_on_the_terminal(
     server: SshServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     configure(server, "Host behind\n ProxyCommand echo no bastion today >&2\n")
-    assert "its ProxyCommand: no bastion today" in fails(server, "the SSH connection to .* broke|no SSH server", url="ssh://behind").why
+    assert (
+        "its ProxyCommand: no bastion today"
+        in fails(server, "the SSH connection to .* broke|no SSH server", url="ssh://behind").why
+    )
     assert "bastion" not in capfd.readouterr().err
 
 
-def test_a_proxy_command_ends_with_the_work_of_its_thread(server: SshServer, tmp_path: Path) -> None:
+def test_a_proxy_command_ends_with_the_work_of_its_thread(
+    server: SshServer, tmp_path: Path
+) -> None:
     """As when its job's deadline is over: the program would go on at the end of its input."""
-    program = "import os, pathlib, time; pathlib.Path('part').write_text(str(os.getpid())); os.rename('part', 'pid'); time.sleep(300)"
+    program = (
+        "import os, pathlib, time; pathlib.Path('part').write_text(str(os.getpid())); "
+        "os.rename('part', 'pid'); time.sleep(300)"
+    )
     (tmp_path / "forward").write_text(f"import os; os.chdir({str(tmp_path)!r})\n{program}\n")
-    configure(server, f"Host behind\n ProxyCommand {shlex.quote(sys.executable)} {tmp_path}/forward\n")
+    configure(
+        server, f"Host behind\n ProxyCommand {shlex.quote(sys.executable)} {tmp_path}/forward\n"
+    )
     work, caught = Cancellation(), list[BaseException]()
 
     def wait() -> None:
@@ -248,8 +305,16 @@ def gate(tmp_path: Path, server: SshServer) -> Iterator[SshServer]:
     """A jump host that accepts the same key, and the board behind it by the name `inner`."""
     (tmp_path / "gate").mkdir()
     with ssh_server(tmp_path / "gate", server.mark, more="") as gate:
-        (gate.folder / "authorized_keys").write_text((server.folder / "authorized_keys").read_text())
-        configure(server, f"Host inner\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump 127.0.0.1:{gate.port}\n")
+        (gate.folder / "authorized_keys").write_text(
+            (server.folder / "authorized_keys").read_text()
+        )
+        configure(
+            server,
+            (
+                f"Host inner\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump "
+                f"127.0.0.1:{gate.port}\n"
+            ),
+        )
         yield gate
 
 
@@ -260,7 +325,9 @@ def shown(server: SshServer, url: str = "") -> str:
     return found[1]
 
 
-def test_the_command_that_is_shown_accepts_each_host_on_the_way(server: SshServer, tmp_path: Path) -> None:
+def test_the_command_that_is_shown_accepts_each_host_on_the_way(
+    server: SshServer, tmp_path: Path
+) -> None:
     with gate(tmp_path, server):
         server.known_hosts.unlink()
         for _ in range(2):
@@ -278,7 +345,10 @@ def test_the_command_that_is_shown_makes_the_folder(server: SshServer) -> None:
 
 
 def test_the_command_that_is_shown_spares_a_last_line_without_an_end(server: SshServer) -> None:
-    before = "other.example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEwm8Wz3EsCoSgVJqKrjR4z4XSqR0hXcYC1dUxbiDbqe"
+    before = (
+        "other.example.org ssh-ed25519 "
+        "AAAAC3NzaC1lZDI1NTE5AAAAIEwm8Wz3EsCoSgVJqKrjR4z4XSqR0hXcYC1dUxbiDbqe"
+    )
     server.known_hosts.write_text(before)
     subprocess.run(["sh", "-c", shown(server)], check=True)
     assert server.known_hosts.read_text().splitlines()[0] == before
@@ -290,7 +360,9 @@ def test_known_hosts_is_understood_in_all_its_forms(server: SshServer, form: str
     name = f"[127.0.0.1]:{server.port}"
     public = (server.folder / "host_key.pub").read_text()
     if form == "hashed":
-        subprocess.run(["ssh-keygen", "-q", "-H", "-f", server.known_hosts], check=True, capture_output=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-H", "-f", server.known_hosts], check=True, capture_output=True
+        )
         assert name not in server.known_hosts.read_text()
     elif form == "pattern":
         server.known_hosts.write_text(f"[127.0.*]:* {public}")

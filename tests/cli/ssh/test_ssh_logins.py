@@ -23,13 +23,17 @@ ASKED = r"password of \S+: "
 @pytest.fixture
 def locked(request: pytest.FixtureRequest, farm: Farm, tmp_path: Path) -> Iterator[SshServer]:
     """A server that lets in who knows the password."""
-    with password_server(tmp_path / "ssh", farm.mark, getattr(request, "param", PASSWORDS)) as server:
+    with password_server(
+        tmp_path / "ssh", farm.mark, getattr(request, "param", PASSWORDS)
+    ) as server:
         farm.environment = {"HOME": str(server.home), "SSH_AUTH_SOCK": "/nowhere"}
         configure(farm, server.url)
         yield server
 
 
-both = pytest.mark.parametrize("locked", [PASSWORDS, QUESTIONS], ids=["password", "keyboard-interactive"], indirect=True)
+both = pytest.mark.parametrize(
+    "locked", [PASSWORDS, QUESTIONS], ids=["password", "keyboard-interactive"], indirect=True
+)
 
 
 def deploy(farm: Farm) -> Terminal:
@@ -54,12 +58,19 @@ def assert_not_in_files(secret: str, *folders: Path) -> None:
 
 @both
 def test_a_password_is_asked_for_once_and_kept_nowhere(farm: Farm, locked: SshServer) -> None:
-    devices = [f'[devices.board{number}]\nprofile = "x86"\nurl = "{locked.url}"\n' for number in (1, 2)]
+    devices = [
+        f'[devices.board{number}]\nprofile = "x86"\nurl = "{locked.url}"\n' for number in (1, 2)
+    ]
     farm.configure("".join(devices) + DIGITS + QUICK)
     terminal = farm.start_on_terminal("bench", "--all", "digits")
     answer(terminal, PASSWORD)
-    wait_until(lambda: farm.processes_like("farm-agent --stdio") or terminal.child.poll() is not None, "an agent")
-    seen = [Path(f"/proc/{pid}/{file}") for pid in farm.processes() for file in ("cmdline", "environ")]
+    wait_until(
+        lambda: farm.processes_like("farm-agent --stdio") or terminal.child.poll() is not None,
+        "an agent",
+    )
+    seen = [
+        Path(f"/proc/{pid}/{file}") for pid in farm.processes() for file in ("cmdline", "environ")
+    ]
     assert [file for file in seen if file.exists() and PASSWORD.encode() in file.read_bytes()] == []
     done = terminal.end()
     assert done.code == 0, done.err
@@ -68,7 +79,9 @@ def test_a_password_is_asked_for_once_and_kept_nowhere(farm: Farm, locked: SshSe
     assert_nothing_is_left(farm, locked)
 
 
-def test_the_dashboard_makes_room_for_the_question_and_goes_on(farm: Farm, locked: SshServer) -> None:
+def test_the_dashboard_makes_room_for_the_question_and_goes_on(
+    farm: Farm, locked: SshServer
+) -> None:
     terminal = deploy(farm)
     terminal.says(ASKED)
     assert not echoes(terminal)
@@ -78,7 +91,9 @@ def test_the_dashboard_makes_room_for_the_question_and_goes_on(farm: Farm, locke
     before, after = re.split(ASKED, done.err)
     assert before.rindex(SHOW_CURSOR) > before.rindex(HIDE_CURSOR)
     assert "board" in after.partition(HIDE_CURSOR)[2]
-    assert re.search(r"\x1b\[\d*A", after.partition("board")[0]) is None, "what stands above the question is not overwritten"
+    assert re.search(r"\x1b\[\d*A", after.partition("board")[0]) is None, (
+        "what stands above the question is not overwritten"
+    )
 
 
 @both
@@ -139,7 +154,9 @@ def test_the_time_of_the_question_is_not_the_jobs(farm: Farm, locked: SshServer)
     assert terminal.end().code == 0
 
 
-def test_a_server_that_does_not_wait_for_the_answer_is_asked_again(farm: Farm, locked: SshServer) -> None:
+def test_a_server_that_does_not_wait_for_the_answer_is_asked_again(
+    farm: Farm, locked: SshServer
+) -> None:
     locked.configure(f"LoginGraceTime {patient(2):.0f}")
     terminal = deploy(farm)
     terminal.says(ASKED)
@@ -151,7 +168,11 @@ def test_a_server_that_does_not_wait_for_the_answer_is_asked_again(farm: Farm, l
 
 
 def test_every_command_asks(farm: Farm, locked: SshServer) -> None:
-    for arguments in (["provision", "--device", "board"], ["devices", "-v"], ["doctor", "--device", "board"]):
+    for arguments in (
+        ["provision", "--device", "board"],
+        ["devices", "-v"],
+        ["doctor", "--device", "board"],
+    ):
         terminal = farm.start_on_terminal(*arguments)
         answer(terminal, PASSWORD)
         done = terminal.end()
@@ -161,7 +182,10 @@ def test_every_command_asks(farm: Farm, locked: SshServer) -> None:
 
 def test_a_passphrase_is_asked_for(farm: Farm, server: SshServer) -> None:
     configure(farm, server.url)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open it", "-f", server.home / ".ssh/id_ed25519"], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-N", "open it", "-f", server.home / ".ssh/id_ed25519"],
+        check=True,
+    )
     terminal = deploy(farm)
     answer(terminal, "wrong", "passphrase of the key .*: ")
     answer(terminal, "open it", "passphrase of the key .*: ", times=2)

@@ -1,4 +1,6 @@
-"""What goes up to a board, and what happens when it breaks on the way: nothing that has arrived goes twice, and nothing that is there."""
+"""What goes up to a board, and what happens when it breaks on the way: nothing that has arrived
+goes twice, and nothing that is there.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def files(farm: Farm, done: Done) -> dict[str, int]:
     """The sizes of what was deployed, by name."""
     folder = farm.cache / "artifacts" / done.json["runs"][0]["artifact_digest"]
     return {
-        path.name: path.stat().st_size for path in folder.rglob("*") if path.suffix in (".so", ".bin") or path.name == "tensor-cache.json"
+        path.name: path.stat().st_size
+        for path in folder.rglob("*")
+        if path.suffix in (".so", ".bin") or path.name == "tensor-cache.json"
     }
 
 
@@ -55,7 +59,9 @@ def by_its_agents_end(farm: Farm, relay: Relay) -> None:
 
 
 @pytest.mark.parametrize("breaks", [by_a_cut, by_its_agents_end])
-def test_an_upload_that_breaks_goes_on_where_it_was(farm: Farm, server: SshServer, breaks: Callable[[Farm, Relay], None]) -> None:
+def test_an_upload_that_breaks_goes_on_where_it_was(
+    farm: Farm, server: SshServer, breaks: Callable[[Farm, Relay], None]
+) -> None:
     size = write_heavy_model(farm.folder / "heavy.onnx")
     with slow_relay(server.port, SPEED) as relay:
         configure(farm, through(relay, server))
@@ -84,14 +90,21 @@ def test_a_board_that_does_not_come_back_is_told(farm: Farm, server: SshServer) 
         running = farm.start("deploy", "--device", "board", "heavy.onnx")
         arrives(server.folder, size // 3)
         relay.close()
-        assert_failed(running.end(), 5, f"nobody listens at 127.0.0.1:{port}|the SSH connection to .*:{port} broke")
+        assert_failed(
+            running.end(),
+            5,
+            f"nobody listens at 127.0.0.1:{port}|the SSH connection to .*:{port} broke",
+        )
     assert_nothing_is_left(farm, server)
 
 
 def test_an_upload_to_an_agent_at_an_address_goes_on_too(farm: Farm) -> None:
     size, store = write_heavy_model(farm.folder / "heavy.onnx"), farm.cache / "agent" / "store"
     words, env = command("agent", "--port", "0", "--no-key"), {**farm.env, "FARM_TEST": "a server"}
-    with program(farm.folder, *words, says=r"listening on [^:]*:(\d+)", env=env) as port, slow_relay(int(port), SPEED) as relay:
+    with (
+        program(farm.folder, *words, says=r"listening on [^:]*:(\d+)", env=env) as port,
+        slow_relay(int(port), SPEED) as relay,
+    ):
         configure(farm, f"rpc://127.0.0.1:{relay.port}")
         running = farm.start("deploy", "--device", "board", "heavy.onnx", "--json")
         arrived = arrives(store, size // 2)

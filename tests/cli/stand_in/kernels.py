@@ -38,23 +38,37 @@ extern "C" int stand_in_run(const char* name, const unsigned* sizes, void** argu
   }}
   return 0;
 }}
-"""
+"""  # noqa: E501
 
 
 def built(source: str, folder: Path) -> Path:
     """A library in a folder."""
     rows, callers, copies = [], [], []
     for name, parameters in _KERNEL.findall(source):
-        kinds = [parameter.replace("__restrict__", "").rsplit(None, 1)[0] for parameter in parameters.split(",") if parameter.strip()]
+        kinds = [
+            parameter.replace("__restrict__", "").rsplit(None, 1)[0]
+            for parameter in parameters.split(",")
+            if parameter.strip()
+        ]
         given = ", ".join(f"*static_cast<{kind}*>(p[{index}])" for index, kind in enumerate(kinds))
         callers.append(f"static void call_{name}(void** p) {{ {name}({given}); }}")
-        kept = ", ".join(f"new {kind}(*static_cast<{kind}*>(p[{index}]))" for index, kind in enumerate(kinds))
+        kept = ", ".join(
+            f"new {kind}(*static_cast<{kind}*>(p[{index}]))" for index, kind in enumerate(kinds)
+        )
         copies.append(f'  if (!__builtin_strcmp(name, "{name}")) return new void*[]{{{kept}}};')
         rows.append(f'  if (!__builtin_strcmp(name, "{name}")) stand_in::body = call_{name};')
-    text = source.replace("#include <cuda.h>", "").replace("#include <cstdint>", "#include <cuda_on_cpu.h>")
-    text = text.replace("extern __shared__ __align__(64)", "extern").replace("__shared__ alignas(64)", "alignas(64) __shared__")
-    (folder / "kernels.cc").write_text("\n".join([text, *callers, _TABLE.format(rows="\n".join(rows), copies="\n".join(copies))]))
-    return _compiled("c++", folder / "kernels.cc", folder / "kernels.so", "-w", *_EACH_ROUNDS, f"-I{HERE}", "-O1")
+    text = source.replace("#include <cuda.h>", "").replace(
+        "#include <cstdint>", "#include <cuda_on_cpu.h>"
+    )
+    text = text.replace("extern __shared__ __align__(64)", "extern").replace(
+        "__shared__ alignas(64)", "alignas(64) __shared__"
+    )
+    (folder / "kernels.cc").write_text(
+        "\n".join([text, *callers, _TABLE.format(rows="\n".join(rows), copies="\n".join(copies))])
+    )
+    return _compiled(
+        "c++", folder / "kernels.cc", folder / "kernels.so", "-w", *_EACH_ROUNDS, f"-I{HERE}", "-O1"
+    )
 
 
 def driver(folder: Path, *more: str) -> Path:
@@ -65,7 +79,21 @@ def driver(folder: Path, *more: str) -> Path:
 
 
 def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
-    command = [sys.executable, "-m", "ziglang", language, *zig_flags("x86_64-cuda"), "-shared", *more, source, "-o", library, "-ldl"]
-    env = {"ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")}  # which has the C and C++ libraries, since the agent was built
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        language,
+        *zig_flags("x86_64-cuda"),
+        "-shared",
+        *more,
+        source,
+        "-o",
+        library,
+        "-ldl",
+    ]
+    env = {
+        "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
+    }  # which has the C and C++ libraries, since the agent was built
     subprocesses.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
     return library

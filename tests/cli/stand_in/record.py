@@ -1,4 +1,5 @@
-"""Builds a model of a devices.toml, and the probes, for a GPU, and keeps the CUDA source of their kernels:
+"""Builds a model of a devices.toml, and the probes, for a GPU, and keeps the CUDA source of their
+kernels:
 record.py CACHE CONFIG MODEL SOURCE."""
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main() -> None:
         model = fleet.model(sys.argv[3])
         prepared = prepare_task(context, model, host_profile(fleet), Store(cache))
         # in this process, which records: in the sandbox nothing is written elsewhere
-        build_task(context, replace(model, trust=True), prepared, fleet.profile("cuda-sm80"), Store(cache))
+        build_task(
+            context, replace(model, trust=True), prepared, fleet.profile("cuda-sm80"), Store(cache)
+        )
         probe_task(context, fleet.profile("cuda-sm80"), cache)
 
 

@@ -1,4 +1,6 @@
-"""Models on boards: built for ARM of 32 and 64 bits, run by the agent under qemu, compared with ONNX Runtime."""
+"""Models on boards: built for ARM of 32 and 64 bits, run by the agent under qemu, compared with
+ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,13 @@ NETWORK = graph(
     ],
     {"x": [1, 3, 9, 9]},
     {"y": [1, 24]},
-    {"w": draw(16, 3, 3, 3), "d": draw(16, 1, 3, 3), "m": 0.1 * draw(400, 24), "low": np.float32(0), "high": np.float32(6)},
+    {
+        "w": draw(16, 3, 3, 3),
+        "d": draw(16, 1, 3, 3),
+        "m": 0.1 * draw(400, 24),
+        "low": np.float32(0),
+        "high": np.float32(6),
+    },
 )
 CONVOLUTIONS = graph(  # sums of many steps; rows and channels that fill no tiles
     [
@@ -50,7 +58,11 @@ CONVOLUTIONS = graph(  # sums of many steps; rows and channels that fill no tile
     {"w": draw(64, 12, 3, 3), "d": 0.1 * draw(64, 64, 3, 3), "u": draw(64, 64, 1, 1)},
 )
 MANY_CHANNELS = graph(  # several blocks of channels at a time, in tiles that reach beyond the image
-    [node("Conv", ["x", "w", "bias"], ["a"], pads=[1, 1, 1, 1]), node("Add", ["a", "z"], ["b"]), node("Relu", ["b"], ["y"])],
+    [
+        node("Conv", ["x", "w", "bias"], ["a"], pads=[1, 1, 1, 1]),
+        node("Add", ["a", "z"], ["b"]),
+        node("Relu", ["b"], ["y"]),
+    ],
     {"x": [1, 64, 7, 9], "z": [1, 256, 7, 9]},
     {"y": [1, 256, 7, 9]},
     {"w": 0.1 * draw(256, 64, 3, 3), "bias": draw(256)},
@@ -75,7 +87,9 @@ WINDOWS = graph(  # rows that fill no tiles, padding that differs on each side, 
         "high": np.float32(6),
     },
 )
-ROWS_OF_WINDOWS = graph(  # tiles of several rows on cores in order, that fill the image; many of them beside one another, or few
+# tiles of several rows on cores in order, that fill the image; many of them beside one another, or
+# few
+ROWS_OF_WINDOWS = graph(
     [
         node("Conv", ["x", "a", "bias"], ["b"], pads=[1, 1, 1, 1], group=12),
         node("Clip", ["b", "low", "high"], ["c"]),
@@ -160,9 +174,19 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
         (ATTENTION, {"convolution", "interleaved", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
-    ids=["network", "convolutions", "many channels", "windows", "rows of windows", "attention", "arithmetic"],
+    ids=[
+        "network",
+        "convolutions",
+        "many channels",
+        "windows",
+        "rows of windows",
+        "attention",
+        "arithmetic",
+    ],
 )
-def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp_path, context, cache, agents):
+def test_an_emulated_board_gives_the_same_answers(
+    body, rules, architecture, tmp_path, context, cache, agents
+):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
     if not subprocesses.find(emulator):
@@ -172,5 +196,7 @@ def test_an_emulated_board_gives_the_same_answers(body, rules, architecture, tmp
     artifact = build(context, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
-    samples = executor.measure(context, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once())
+    samples = executor.measure(
+        context, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once()
+    )
     assert samples.agreement.right, samples.agreement

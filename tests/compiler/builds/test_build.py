@@ -1,4 +1,6 @@
-"""Builds are found again by what went into them, are the same everywhere, and leave nothing when they fail."""
+"""Builds are found again by what went into them, are the same everywhere, and leave nothing when
+they fail.
+"""
 
 from __future__ import annotations
 
@@ -62,20 +64,30 @@ def test_profiles_with_one_target_share_an_artifact_under_their_own_names(contex
 
 def test_outputs_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
     build(context, prepared, X86, cache)
-    renamed = replace(prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs))
+    renamed = replace(
+        prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs)
+    )
     assert build(context, renamed, X86, cache).outputs[0].name == "scores"
 
 
 def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
     other_weights = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
-    other_code = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.nn.relu(network(*a))), weights())
+    other_code = kept(
+        {"x": np.zeros((1, 3, 8, 8), "float32")},
+        lambda *a: a[0](OP.nn.relu(network(*a))),
+        weights(),
+    )
     digests = [
         fingerprint.artifact_digest(prepared, X86),
         fingerprint.artifact_digest(other_weights, X86),
         fingerprint.artifact_digest(other_code, X86),
-        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})),
+        fingerprint.artifact_digest(
+            prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})
+        ),
         fingerprint.artifact_digest(prepared, replace(X86, linker=("gcc",))),
-        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"})),
+        fingerprint.artifact_digest(
+            prepared, replace(X86, target={**X86.target, "mcpu": "native"})
+        ),
     ]
     monkeypatch.setattr(fingerprint, "compiler_digest", lambda: "another source")
     digests.append(fingerprint.artifact_digest(prepared, X86))
@@ -84,14 +96,18 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
     digests.append(fingerprint.artifact_digest(prepared, X86))
     monkeypatch.undo()
     monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
-    digests.append(fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"})))
+    digests.append(
+        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"}))
+    )
     assert len(set(digests)) == len(digests)
 
 
 def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kept, monkeypatch):
     again = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(), name="other")
     monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
-    assert fingerprint.artifact_digest(again, replace(X86, name="twin", description="words")) == fingerprint.artifact_digest(prepared, X86)
+    assert fingerprint.artifact_digest(
+        again, replace(X86, name="twin", description="words")
+    ) == fingerprint.artifact_digest(prepared, X86)
 
 
 @pytest.fixture
@@ -104,7 +120,9 @@ def start(tmp_path, prepared) -> Callable[[Path, str], tuple]:
         for name, value in (("prepared", prepared), ("profile", X86)):
             (folder / name).write_bytes(pickle.dumps(value))
         command = [sys.executable, CODE, cache, folder, folder / "prepared", folder / "profile"]
-        return subprocesses.start(command, log=folder / "log", env={"PYTHONHASHSEED": seed}), folder / "log"
+        return subprocesses.start(
+            command, log=folder / "log", env={"PYTHONHASHSEED": seed}
+        ), folder / "log"
 
     return run
 
@@ -129,7 +147,9 @@ def test_builds_in_two_places_are_the_same_to_the_byte(start, context, prepared,
 
 
 def test_a_change_of_code_leaves_the_parameters_as_they_were(context, prepared, kept, cache):
-    changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights())
+    changed = kept(
+        {"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights()
+    )
     first, second = build(context, prepared, X86, cache), build(context, changed, X86, cache)
     assert first.parameters_digest == second.parameters_digest
     assert first.library_digest != second.library_digest
@@ -143,7 +163,9 @@ def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kep
 
 
 @pytest.mark.parametrize("profile", [X86, ARM64, ARM32], ids=lambda profile: profile.name)
-def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(profile, context, prepared, cache):
+def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(
+    profile, context, prepared, cache
+):
     library = elf.read(build(context, prepared, profile, cache).library)
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
@@ -153,8 +175,15 @@ def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(profile, co
 
 
 def agent_symbols() -> set[str]:
-    """What the agent, which is static, has for libraries: names in its table, those of libm also with an f."""
-    names = set(re.findall(r"X\((\w+)\)", (Path(agent.__file__).parent / "src" / "loader" / "host_symbols.cc").read_text()))
+    """What the agent, which is static, has for libraries: names in its table, those of libm also
+    with an f.
+    """
+    names = set(
+        re.findall(
+            r"X\((\w+)\)",
+            (Path(agent.__file__).parent / "src" / "loader" / "host_symbols.cc").read_text(),
+        )
+    )
     return names | {f"{name}f" for name in names}
 
 
@@ -163,9 +192,19 @@ def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, context, kept, c
     types = ("float16", "float32", "float64", "int32", "int64", "uint32")
 
     def body(emit, *given):
-        converted = [emit(OP.astype(x, dtype)) for x in given for dtype in types if dtype != str(x.ty.dtype)]
+        converted = [
+            emit(OP.astype(x, dtype)) for x in given for dtype in types if dtype != str(x.ty.dtype)
+        ]
         divided = [emit(divide(x, x)) for x in given for divide in (OP.divide, OP.floor_mod)]
-        return converted + divided + [emit(f(x)) for x in given[:3] for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin)]
+        return (
+            converted
+            + divided
+            + [
+                emit(f(x))
+                for x in given[:3]
+                for f in (OP.exp, OP.log, OP.tanh, OP.erf, OP.round, OP.sin)
+            ]
+        )
 
     model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
     assert elf.read(build(context, model, profile, cache).library).undefined <= agent_symbols()
@@ -196,7 +235,9 @@ def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, 
         (("/etc/passwd",), "cannot be started"),
     ],
 )
-def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, words, context, prepared, cache):
+def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(
+    linker, words, context, prepared, cache
+):
     with pytest.raises(BuildError) as caught:
         build(context, prepared, replace(X86, linker=linker), cache)
     assert words in caught.value.what
@@ -205,7 +246,9 @@ def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(linker, wor
 
 
 def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cache):
-    model = kept({"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x)))  # TVM has no code for it on a CPU
+    model = kept(
+        {"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x))
+    )  # TVM has no code for it on a CPU
     with pytest.raises(BuildError) as caught:
         build(context, model, X86, cache)
     assert "model does not compile for x86" in caught.value.what
@@ -215,7 +258,12 @@ def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cach
 
 def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
     with pytest.raises(BuildError):
-        build(context, prepared, replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}), cache)
+        build(
+            context,
+            prepared,
+            replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}),
+            cache,
+        )
     assert nothing_left(cache)
 
 
@@ -232,12 +280,20 @@ from farm.workers import TaskContext
 here = Path({str(tmp_path)!r})
 assert build(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
-"""
-    assert subprocesses.run([sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build").strip() == "[]"
+"""  # noqa: E501
+    assert (
+        subprocesses.run(
+            [sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build"
+        ).strip()
+        == "[]"
+    )
 
 
 def test_tensors_of_a_kernel_do_not_overlap_for_the_compiler_whatever_the_kernel_is_called():
-    low = lowered({"x": np.zeros((1, 4, 6, 6, 6), "float32")}, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2)))
+    low = lowered(
+        {"x": np.zeros((1, 4, 6, 6, 6), "float32")},
+        lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2)),
+    )
     modules = [compiled(low.module, target()).mod]
     for module in modules:
         modules += list(module.imports)
@@ -263,7 +319,9 @@ def test_the_code_is_the_same_from_any_number_of_cores(tmp_path, monkeypatch):
         folder.mkdir()
         made = lowered({"x": np.zeros((1, 8), "float32")}, layers, LAYERS)
         executable = compiled(made.module, target())
-        assert len(executable.mod._collect_dso_modules()) == 4  # twenty kernels, at least six in a part
+        assert (
+            len(executable.mod._collect_dso_modules()) == 4
+        )  # twenty kernels, at least six in a part
         export(executable, folder / "library.so", linker(HOST), folder)
         return (folder / "library.so").read_bytes()
 
@@ -279,8 +337,15 @@ def test_object_files_that_are_written_with_the_code_are_those_of_its_libraries(
     executable = compiled(made.module, target(), load=load, workspace=early)
     written = {path.name: path.read_bytes() for path in early.iterdir()}
     export(executable, tmp_path / "library.so", lambda *_, **__: None, late)
-    assert len(written) == len(executable.mod._collect_dso_modules()) == len(set(written.values())) == 4
-    assert written == {path.name: path.read_bytes() for path in late.iterdir() if path.name in written}
+    assert (
+        len(written)
+        == len(executable.mod._collect_dso_modules())
+        == len(set(written.values()))
+        == 4
+    )
+    assert written == {
+        path.name: path.read_bytes() for path in late.iterdir() if path.name in written
+    }
 
 
 def test_kernels_in_several_libraries_compute_what_they_should():
@@ -288,4 +353,6 @@ def test_kernels_in_several_libraries_compute_what_they_should():
     expected = values
     for weight in LAYERS.values():
         expected = np.maximum(expected @ weight, 0)
-    np.testing.assert_allclose(compute({"x": values}, layers, LAYERS).outputs[0], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        compute({"x": values}, layers, LAYERS).outputs[0], expected, rtol=1e-4
+    )

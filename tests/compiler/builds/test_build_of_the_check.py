@@ -1,4 +1,6 @@
-"""The code that the check of an import generates is the model's build for this machine, and no other model's."""
+"""The code that the check of an import generates is the model's build for this machine, and no
+other model's.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ NODES = [
     node("MatMul", ["d", "m"], ["y"]),
 ]
 numbers = np.random.default_rng(11)
-WEIGHTS = {"w": numbers.standard_normal((16, 3, 3, 3)).astype("float32"), "m": numbers.standard_normal((16, 10)).astype("float32")}
+WEIGHTS = {
+    "w": numbers.standard_normal((16, 3, 3, 3)).astype("float32"),
+    "m": numbers.standard_normal((16, 10)).astype("float32"),
+}
 
 
 def saved(path: Path, batch: int | str = 1) -> Path:
@@ -38,7 +43,9 @@ def saved(path: Path, batch: int | str = 1) -> Path:
 def files(artifact: Artifact) -> dict[str, bytes]:
     folder = artifact.library.parent
     return {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "metadata.json"
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "metadata.json"
     }
 
 
@@ -52,22 +59,38 @@ def test_the_code_of_the_check_is_the_build_byte_for_byte(batch, trust, tmp_path
     again = prepare_task(context, model, HOST, Store(cache), (HOST,))
     assert again.cached and build_task(context, model, again, HOST, Store(cache)).cached
     elsewhere = Store(tmp_path / "elsewhere")
-    apart = build_task(context, model, prepare_task(context, model, HOST, elsewhere), HOST, elsewhere)
+    apart = build_task(
+        context, model, prepare_task(context, model, HOST, elsewhere), HOST, elsewhere
+    )
     assert (shared.target, shared.kernels) == (apart.target, apart.kernels)
     assert shared.library.parent == cache / "artifacts" / shared.digest
     assert files(shared) == files(apart)
 
 
-def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(tmp_path, context, cache):
+def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(
+    tmp_path, context, cache
+):
     model = Model("net", str(saved(tmp_path / "net.onnx")))
-    other = Profile("v3", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "x86_64-linux-gnu")
+    other = Profile(
+        "v3",
+        {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"},
+        "x86_64-linux-gnu",
+    )
     prepared = prepare_task(context, model, HOST, Store(cache), (other,))
-    assert not prepared.built and kept(prepared, HOST, cache) is None and not (cache / "artifacts").exists()
+    assert (
+        not prepared.built
+        and kept(prepared, HOST, cache) is None
+        and not (cache / "artifacts").exists()
+    )
     assert build(context, prepared, HOST, cache).library.is_file()
 
 
-def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_own(tmp_path, context, cache):
-    """Whoever reads a file may be taken over by it: what it leaves as code is not for other files."""
+def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_own(
+    tmp_path, context, cache
+):
+    """Whoever reads a file may be taken over by it: what it leaves as code is not for other
+    files.
+    """
     hostile = Model("net", str(saved(tmp_path / "net.onnx")))
     first = prepare_task(context, hostile, HOST, Store(cache), (HOST,))
     same = saved(tmp_path / "same.onnx")
@@ -86,7 +109,9 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
     key = next(kernel.workload for kernel in shared.kernels if kernel.workload)
     core = target_key(resolve_target(HOST))
     choice = {"method": "direct", "tile": [1, 1, 16], "order": "pixels"}
-    records.keep(Record(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1))
+    records.keep(
+        Record(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
+    )
     assert kept(prepared, HOST, cache, records) is None
     built = build(context, prepared, HOST, cache, records)
     assert built.digest != shared.digest and any(kernel.recorded for kernel in built.kernels)
@@ -96,8 +121,12 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
 def test_a_compilation_for_this_machine_generates_code_once(tmp_path, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx")))
     _, artifact = compile_model(model, HOST, host=HOST, store=Store(cache), show=lambda _: None)
-    assert not artifact.cached and "read" not in artifact.seconds, "only a build reads the stored module"
-    assert artifact.seconds["code"] > 0 and [path.name for path in (cache / "artifacts").iterdir()] == [artifact.digest]
+    assert not artifact.cached and "read" not in artifact.seconds, (
+        "only a build reads the stored module"
+    )
+    assert artifact.seconds["code"] > 0 and [
+        path.name for path in (cache / "artifacts").iterdir()
+    ] == [artifact.digest]
 
 
 def test_a_wrong_answer_leaves_no_build(tmp_path, context, cache):

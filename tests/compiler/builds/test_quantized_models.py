@@ -1,4 +1,6 @@
-"""Models that are quantized compute in integers: the same to the bit on every machine, and what ONNX Runtime makes of them."""
+"""Models that are quantized compute in integers: the same to the bit on every machine, and what
+ONNX Runtime makes of them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_the_answer_is_onnx_runtimes_but_for_a_few_steps(imported):
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
     net = Network()
-    hidden = net.quantized(net.convolution(net.quantized("x", 0.03, 0), 0.03, (8, 3, 1, 1), per_channel), 0.1, 0)
+    hidden = net.quantized(
+        net.convolution(net.quantized("x", 0.03, 0), 0.03, (8, 3, 1, 1), per_channel), 0.1, 0
+    )
     body = net.graph(hidden, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
     imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     assert types_of(imported, "relax.add") == [("int32", "int32")]
@@ -60,7 +64,9 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
 @pytest.mark.parametrize("kind", ARM)
 def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, cache, agents):
     architecture = str(ARM[kind].agent)
-    if not subprocesses.find(emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]):
+    if not subprocesses.find(
+        emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]
+    ):
         pytest.skip(f"{emulator} is not installed")
     run = host_run.built(imported.module, imported.weights, HOST)
     prepared = prepare(context, model, HOST, cache)
@@ -74,7 +80,10 @@ def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, ca
 def test_the_weights_are_kept_as_bytes(model, context, cache):
     artifact = build(context, prepare(context, model, HOST, cache), HOST, cache)
     weights = 16 * 3 * 9 + 16 * 9 + 8 * 8 + 24 * 10
-    assert sum(path.stat().st_size for path in artifact.parameters.glob("*.bin")) < 2.5 * weights + 1000
+    assert (
+        sum(path.stat().st_size for path in artifact.parameters.glob("*.bin"))
+        < 2.5 * weights + 1000
+    )
 
 
 def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
@@ -84,25 +93,38 @@ def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
     imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")]
-    np.testing.assert_allclose(host_run.built(imported.module, imported.weights, HOST)([x])[0], imported.reference({"x": x})[0], atol=1e-5)
+    np.testing.assert_allclose(
+        host_run.built(imported.module, imported.weights, HOST)([x])[0],
+        imported.reference({"x": x})[0],
+        atol=1e-5,
+    )
 
 
 def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path, cache):
     net = Network()
     x = net.quantized("x", 0.03, 119)
-    inputs = [net.weight("w", numbers.integers(0, 255, (8, 3, 1, 1), dtype=np.uint8)), net.weight("s", np.float32(0.01))]
+    inputs = [
+        net.weight("w", numbers.integers(0, 255, (8, 3, 1, 1), dtype=np.uint8)),
+        net.weight("s", np.float32(0.01)),
+    ]
     weight = net.op("DequantizeLinear", *inputs, net.weight("z", np.uint8(7)))
     body = net.graph(net.op("Conv", x, weight), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
     imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
-    np.testing.assert_allclose(host_run.built(imported.module, imported.weights, HOST)([x])[0], imported.reference({"x": x})[0], atol=1e-4)
+    np.testing.assert_allclose(
+        host_run.built(imported.module, imported.weights, HOST)([x])[0],
+        imported.reference({"x": x})[0],
+        atol=1e-4,
+    )
 
 
 def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
     net = Network()
     y = net.quantized("x", 0.5, 10)
-    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", net.graph(y, {"x": [7]}, {"y": [7]})))), cache)
+    imported = importers.load(
+        Model("m", str(save(tmp_path / "m.onnx", net.graph(y, {"x": [7]}, {"y": [7]})))), cache
+    )
     x = np.array([0.25, 0.75, -0.25, 1.25, 1e9, -1e9, 0], np.float32)
     [answer] = host_run.built(imported.module, imported.weights, HOST)([x])
     np.testing.assert_array_equal(answer, [0, 1, 0, 1, 122.5, -5, 0])

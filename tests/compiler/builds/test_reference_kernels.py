@@ -1,4 +1,6 @@
-"""A build taken apart into its steps, as plain loops for this machine: for other architectures, and for a batch that is left open."""
+"""A build taken apart into its steps, as plain loops for this machine: for other architectures, and
+for a batch that is left open.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ numbers = np.random.default_rng(21)
 
 @pytest.fixture
 def answer(context, cache, tmp_path):
-    """What the plain kernels of a model's build for a profile make of an input, one step after the other."""
+    """What the plain kernels of a model's build for a profile make of an input, one step after the
+    other.
+    """
 
     def compute(model, profile, x):
         records = RecordStore(tmp_path / "records.sqlite")
@@ -30,7 +34,13 @@ def answer(context, cache, tmp_path):
         parts = plain(prepared, build(context, prepared, profile, cache, records), profile, {})
         values = {**parts.parameters, parts.inputs[0]: x}
         for step in parts.steps:
-            values.update(zip((number for number, _, _ in step.outputs), parts.compute(step, values), strict=True))
+            values.update(
+                zip(
+                    (number for number, _, _ in step.outputs),
+                    parts.compute(step, values),
+                    strict=True,
+                )
+            )
         return {step.kernel for step in parts.steps}, [values[number] for number in parts.outputs]
 
     return compute
@@ -42,11 +52,15 @@ def built_here(model, cache, x):
 
 
 @pytest.mark.parametrize("kind", ["armv7", "aarch64"])
-def test_integers_of_an_arm_build_are_the_same_to_the_bit_as_loops_of_this_machine(kind, answer, cache, tmp_path):
+def test_integers_of_an_arm_build_are_the_same_to_the_bit_as_loops_of_this_machine(
+    kind, answer, cache, tmp_path
+):
     model = Model("integers", str(save(tmp_path / "integers.onnx", residual_network())))
     x = numbers.uniform(-4, 4, (1, 3, 12, 12)).astype(np.float32)
     kernels, found = answer(model, ARM[kind], x)
-    assert any("depthwise_int8" in kernel for kernel in kernels) and any("convolution_int8" in kernel for kernel in kernels)
+    assert any("depthwise_int8" in kernel for kernel in kernels) and any(
+        "convolution_int8" in kernel for kernel in kernels
+    )
     [expected] = built_here(model, cache, x)
     assert found[0].tobytes() == expected.tobytes()
 
@@ -56,14 +70,20 @@ def test_integers_of_an_arm_build_are_the_same_to_the_bit_as_loops_of_this_machi
     [(Profile("v3", {"kind": "llvm", "mcpu": "x86-64-v3"}, ""), True), (ARM["armv7"], False)],
     ids=["v3", "armv7"],
 )
-def test_loops_of_this_machine_take_weights_of_float16_as_the_kernels_of_a_build_do(profile, reads_halves, answer, tmp_path):
+def test_loops_of_this_machine_take_weights_of_float16_as_the_kernels_of_a_build_do(
+    profile, reads_halves, answer, tmp_path
+):
     w = (0.1 * numbers.standard_normal((512, 512))).astype(np.float32)
     net = graph([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 512]}, {"y": [1, 512]}, {"w": w})
-    model = Model("halved", str(save(tmp_path / "halved.onnx", net)), quantize=Quantize(dtype="float16"))
+    model = Model(
+        "halved", str(save(tmp_path / "halved.onnx", net)), quantize=Quantize(dtype="float16")
+    )
     x = numbers.standard_normal((1, 512)).astype(np.float32)
     kernels, [found] = answer(model, profile, x)
     assert any(kernel.endswith("_half") for kernel in kernels) == reads_halves
-    np.testing.assert_allclose(found, x.astype("float64") @ w.astype("float16").astype("float64"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found, x.astype("float64") @ w.astype("float16").astype("float64"), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("profile", [HOST, ARM["armv7"]], ids=["host", "armv7"])
@@ -71,8 +91,17 @@ def test_steps_of_an_open_batch_are_those_of_a_batch_of_one(profile, answer, cac
     net = Network()
     hidden = net.convolution(net.quantized("x", 0.03, 119), 0.03, (16, 3, 3, 3), pads=[1, 1, 1, 1])
     hidden = net.convolution(net.quantized(hidden, 0.1, 120), 0.1, (16, 1, 3, 3), group=16)
-    product = net.product(net.op("Flatten", net.op("GlobalAveragePool", net.quantized(hidden, 0.3, 128))), (16, 10))
-    model = Model("open", str(save(tmp_path / "open.onnx", net.graph(product, {"x": ["n", 3, 8, 8]}, {"y": ["n", 10]}))))
+    product = net.product(
+        net.op("Flatten", net.op("GlobalAveragePool", net.quantized(hidden, 0.3, 128))), (16, 10)
+    )
+    model = Model(
+        "open",
+        str(
+            save(
+                tmp_path / "open.onnx", net.graph(product, {"x": ["n", 3, 8, 8]}, {"y": ["n", 10]})
+            )
+        ),
+    )
     assert all(spec.open for spec in importers.load(model, cache).inputs)
     x = numbers.uniform(-4, 4, (1, 3, 8, 8)).astype(np.float32)
     _, found = answer(model, profile, x)

@@ -1,4 +1,6 @@
-"""Small graphs whose kernels were once wrong, left their tensors, or could not be compiled: see `small_graphs`."""
+"""Small graphs whose kernels were once wrong, left their tensors, or could not be compiled: see
+`small_graphs`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def imported_from(tmp_path: Path, made: Graph) -> Imported:
 
 
 def agrees(imported: Imported, threads: tuple[int, ...] = (1,)) -> None:
-    """Compare with ONNX Runtime on the example, and the answers of any number of threads bit by bit."""
+    """Compare with ONNX Runtime on the example, and the answers of any number of threads bit by
+    bit.
+    """
     run = host_run.built(imported.module, imported.weights, HOST)
     expected, first = imported.reference(imported.example), None
     use_threads = tvm.get_global_func("runtime.config_threadpool")
@@ -30,7 +34,9 @@ def agrees(imported: Imported, threads: tuple[int, ...] = (1,)) -> None:
             use_threads(0, count)
             answers = run([imported.example[spec.name] for spec in imported.inputs])
             for ours, theirs in zip(answers, expected, strict=True):
-                np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), rtol=1e-5)
+                np.testing.assert_allclose(
+                    ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), rtol=1e-5
+                )
             first = first or answers
             for ours, of_first in zip(answers, first, strict=True):
                 np.testing.assert_array_equal(ours, of_first)

@@ -1,4 +1,6 @@
-"""What is known of a target's core, and that there is code for every kind of board that farm knows."""
+"""What is known of a target's core, and that there is code for every kind of board that farm
+knows.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,23 @@ OP = relax.op
     ("target", "name", "lanes", "registers"),
     [
         ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53"}, "cortex-a53", 4, 32),
-        ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mattr": ["+neon"]}, "cortex-a9-32bit", 4, 16),
+        (
+            {"mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mattr": ["+neon"]},
+            "cortex-a9-32bit",
+            4,
+            16,
+        ),
         ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}, "neon", 4, 32),
         ({"mtriple": "riscv64-unknown-linux-gnu", "mcpu": "generic-rv64"}, "scalar", 4, 32),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, "sse", 4, 16),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "avx2", 8, 16),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, "avx512", 16, 32),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4", "mattr": ["-avx512f"]}, "avx2", 8, 16),
+        (
+            {"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4", "mattr": ["-avx512f"]},
+            "avx2",
+            8,
+            16,
+        ),
     ],
 )
 def test_the_vectors_of_a_core(target, name, lanes, registers):
@@ -46,17 +58,28 @@ def test_native_is_the_cpu_of_this_machine():
 def test_what_a_virtual_machine_hides_of_its_cpu_is_not_used(monkeypatch):
     functions = {
         "target.llvm_get_system_cpu": lambda: "skylake-avx512",
-        "tvm.codegen.llvm.GetHostCPUFeatures": lambda: {"avx512f": 0, "avx2": 1, "fma": 1, "amx-tile": 0},
+        "tvm.codegen.llvm.GetHostCPUFeatures": lambda: {
+            "avx512f": 0,
+            "avx2": 1,
+            "fma": 1,
+            "amx-tile": 0,
+        },
     }
     original = tvm.get_global_func
-    monkeypatch.setattr(tvm, "get_global_func", lambda name, *more: functions.get(name) or original(name, *more))
+    monkeypatch.setattr(
+        tvm, "get_global_func", lambda name, *more: functions.get(name) or original(name, *more)
+    )
     resolved = resolve_target(HOST)
     assert list(resolved.attrs["mattr"]) == ["-avx512f"]
     assert cpu_model_of(resolved).name == "avx2"
 
 
 PROFILES = [profiles.made(name, table) for name, table in profiles.shipped().items()]
-CPUS = {json.dumps(profile.target, sort_keys=True): profile for profile in PROFILES if profile.target["kind"] == "llvm"}
+CPUS = {
+    json.dumps(profile.target, sort_keys=True): profile
+    for profile in PROFILES
+    if profile.target["kind"] == "llvm"
+}
 
 
 def network(emit, x, w, d, m):
@@ -70,8 +93,19 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
     shapes = {"w": (16, 3, 3, 3), "d": (16, 1, 3, 3), "m": (16, 32)}
     weights = {name: np.ones(shape, "float32") for name, shape in shapes.items()}
     target = resolve_target(profile)
-    lowered = lower(module({"x": np.zeros((1, 3, 9, 9), "float32")}, network, weights), list(weights.values()), target, {})
-    assert {kernel.rule for kernel in lowered.kernels} == {"convolution", "depthwise", "dense", "softmax", "general"}
+    lowered = lower(
+        module({"x": np.zeros((1, 3, 9, 9), "float32")}, network, weights),
+        list(weights.values()),
+        target,
+        {},
+    )
+    assert {kernel.rule for kernel in lowered.kernels} == {
+        "convolution",
+        "depthwise",
+        "dense",
+        "softmax",
+        "general",
+    }
     assert not any(kernel.note for kernel in lowered.kernels)
     assert tvm.compile(lowered.module, target=target)
 

@@ -23,16 +23,25 @@ def load():
 
     def run(folder):
         tvm.get_global_func("vm.builtin.tensor_cache.load")(str(folder), CPU, 0)
-        return [value.numpy() for value in tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)]
+        return [
+            value.numpy()
+            for value in tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
+        ]
 
     clear()
     yield run
     clear()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
+)
 def test_every_type_comes_back_exactly(dtype, tmp_path, load):
-    values = [np.arange(24).reshape(2, 3, 4).astype(dtype), np.zeros((1, 17), dtype), np.array(1, dtype)]
+    values = [
+        np.arange(24).reshape(2, 3, 4).astype(dtype),
+        np.zeros((1, 17), dtype),
+        np.array(1, dtype),
+    ]
     write(tmp_path / "parameters", values)
     for ours, theirs in zip(load(tmp_path / "parameters"), values, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
@@ -40,7 +49,9 @@ def test_every_type_comes_back_exactly(dtype, tmp_path, load):
 
 
 def test_every_bit_comes_back(tmp_path, load):
-    bits = np.random.default_rng(0).integers(0, 256, 4096, np.uint8).view("float32")  # NaNs with payloads among them
+    bits = (
+        np.random.default_rng(0).integers(0, 256, 4096, np.uint8).view("float32")
+    )  # NaNs with payloads among them
     write(tmp_path / "parameters", [bits])
     assert load(tmp_path / "parameters")[0].tobytes() == bits.tobytes()
 
@@ -65,7 +76,12 @@ def test_no_parameters_are_an_index_of_none_and_an_empty_file(tmp_path, load):
 
 def test_the_bytes_of_an_array_are_in_c_order_whatever_its_type():
     half = np.array([[1, 2], [3, 4]], ml_dtypes.bfloat16)
-    for value in (half, np.arange(6, dtype="float32").reshape(2, 3).T, np.zeros((0, 3), "int8"), np.array(2.5)):
+    for value in (
+        half,
+        np.arange(6, dtype="float32").reshape(2, 3).T,
+        np.zeros((0, 3), "int8"),
+        np.array(2.5),
+    ):
         assert raw(value).tobytes() == value.tobytes()
 
 

@@ -1,4 +1,6 @@
-"""Whole ONNX models of every odd kind: right on an agent on this machine, or refused with the reason; never wrong, never a traceback."""
+"""Whole ONNX models of every odd kind: right on an agent on this machine, or refused with the
+reason; never wrong, never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from farm.errors import FarmError, ModelError, WrongAnswer
 from farm.prepare import prepare
 from farm.types import Device, Fitted, Model, Plan, Profile, Samples
 
-HOST = Profile("x86", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"}, "x86_64-linux-gnu", agent="x86_64")
+HOST = Profile(
+    "x86",
+    {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"},
+    "x86_64-linux-gnu",
+    agent="x86_64",
+)
 numbers = np.random.default_rng(5)
 
 
@@ -34,7 +41,12 @@ def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callab
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
         prepared = prepare(context, model, HOST, cache)
         artifact = build(context, prepared, HOST, cache)
-        return executor.measure(context, Device("here", HOST, "local:"), Fitted(model, prepared, artifact, agents("x86_64")), Plan.once())
+        return executor.measure(
+            context,
+            Device("here", HOST, "local:"),
+            Fitted(model, prepared, artifact, agents("x86_64")),
+            Plan.once(),
+        )
 
     return once
 
@@ -47,23 +59,43 @@ SCALAR: list[int] = []
 CONVOLUTION = {"w": draw(16, 3, 3, 3)}
 NORM = {"s": draw(16), "b": draw(16), "m": draw(16), "v": np.abs(draw(16)) + 0.1}
 WORKS = {
-    "clip by attributes": graph([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], {"x": [2, 5]}, {"y": [2, 5]}),
+    "clip by attributes": graph(
+        [node("Clip", ["x"], ["y"], min=0.0, max=6.0)], {"x": [2, 5]}, {"y": [2, 5]}
+    ),
     "clip of integers": graph(
-        [node("Clip", ["x", "a", "b"], ["y"])], {"x": ("int64", [9])}, {"y": ("int64", [9])}, {"a": np.int64(0), "b": np.int64(1)}
+        [node("Clip", ["x", "a", "b"], ["y"])],
+        {"x": ("int64", [9])},
+        {"y": ("int64", [9])},
+        {"a": np.int64(0), "b": np.int64(1)},
     ),
     "a batch of open size": graph([node("Relu", ["x"], ["y"])], {"x": ["n", 5]}, {"y": ["n", 5]}),
-    "tokens": graph([node("Gather", ["w", "x"], ["y"])], {"x": ("int64", [1, 7])}, {"y": [1, 7, 8]}, {"w": draw(20, 8)}),
-    "an output that is an input": graph([node("Identity", ["x"], ["y"])], {"x": [2, 5]}, {"y": [2, 5]}),
+    "tokens": graph(
+        [node("Gather", ["w", "x"], ["y"])],
+        {"x": ("int64", [1, 7])},
+        {"y": [1, 7, 8]},
+        {"w": draw(20, 8)},
+    ),
+    "an output that is an input": graph(
+        [node("Identity", ["x"], ["y"])], {"x": [2, 5]}, {"y": [2, 5]}
+    ),
     "the same output twice": graph(
-        [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])], {"x": [2, 5]}, {"y": [2, 5], "z": [2, 5]}
+        [node("Identity", ["x"], ["y"]), node("Identity", ["x"], ["z"])],
+        {"x": [2, 5]},
+        {"y": [2, 5], "z": [2, 5]},
     ),
     "outputs that are constants": graph(
-        [node("Relu", ["x"], ["y"]), node("Identity", ["w"], ["z"]), node("Identity", ["c"], ["t"])],
+        [
+            node("Relu", ["x"], ["y"]),
+            node("Identity", ["w"], ["z"]),
+            node("Identity", ["c"], ["t"]),
+        ],
         {"x": [2, 5]},
         {"y": [2, 5], "z": [30], "t": SCALAR},
         {"w": draw(30), "c": np.float32(3)},
     ),
-    "nothing but a reshape": graph([node("Flatten", ["x"], ["y"])], {"x": [1, 2, 5]}, {"y": [1, 10]}),
+    "nothing but a reshape": graph(
+        [node("Flatten", ["x"], ["y"])], {"x": [1, 2, 5]}, {"y": [1, 10]}
+    ),
     "no inputs": graph([node("Relu", ["w"], ["y"])], {}, {"y": [30]}, {"w": draw(30)}),
     "scalars in and out": graph(
         [node("Add", ["a", "b"], ["c"]), node("Mul", ["x", "c"], ["y"])],
@@ -71,9 +103,14 @@ WORKS = {
         {"y": SCALAR},
         {"a": np.float32(2), "b": np.float32(3)},
     ),
-    "an input that is not used": graph([node("Relu", ["x"], ["y"])], {"x": [2], "z": [3]}, {"y": [2]}),
+    "an input that is not used": graph(
+        [node("Relu", ["x"], ["y"])], {"x": [2], "z": [3]}, {"y": [2]}
+    ),
     "double precision": graph(
-        [node("MatMul", ["x", "w"], ["y"])], {"x": ("float64", [2, 5])}, {"y": ("float64", [2, 8])}, {"w": draw(5, 8, dtype="float64")}
+        [node("MatMul", ["x", "w"], ["y"])],
+        {"x": ("float64", [2, 5])},
+        {"y": ("float64", [2, 8])},
+        {"w": draw(5, 8, dtype="float64")},
     ),
     "half precision": graph(
         [node("Conv", ["x", "w"], ["y"])],
@@ -82,7 +119,11 @@ WORKS = {
         {"w": draw(16, 3, 3, 3, dtype="float16")},
     ),
     "constants of 64 bits": graph(
-        [node("Cast", ["a"], ["c"], to=onnx.TensorProto.INT64), node("Add", ["c", "b"], ["d"]), node("Add", ["x", "d"], ["y"])],
+        [
+            node("Cast", ["a"], ["c"], to=onnx.TensorProto.INT64),
+            node("Add", ["c", "b"], ["d"]),
+            node("Add", ["x", "d"], ["y"]),
+        ],
         {"x": ("int64", [3])},
         {"y": ("int64", [3])},
         {"a": np.array([1, 2, 3], "int32"), "b": np.array([1 << 40, -(1 << 60), 7])},
@@ -94,19 +135,32 @@ WORKS = {
         {"s": np.int64(2), "a": np.array([-7, 7, (1 << 60) + 1])},
     ),
     "tied weights": graph(
-        [node("Gather", ["w", "x"], ["e"]), node("Transpose", ["w"], ["t"]), node("MatMul", ["e", "t"], ["y"])],
+        [
+            node("Gather", ["w", "x"], ["e"]),
+            node("Transpose", ["w"], ["t"]),
+            node("MatMul", ["e", "t"], ["y"]),
+        ],
         {"x": ("int64", [1, 7])},
         {"y": [1, 7, 20]},
         {"w": draw(20, 8)},
     ),
     "a weight used twice": graph(
-        [node("MatMul", ["x", "w"], ["a"]), node("MatMul", ["a", "w"], ["y"])], {"x": [2, 16]}, {"y": [2, 16]}, {"w": draw(16, 16)}
+        [node("MatMul", ["x", "w"], ["a"]), node("MatMul", ["a", "w"], ["y"])],
+        {"x": [2, 16]},
+        {"y": [2, 16]},
+        {"w": draw(16, 16)},
     ),
     "an input with the name of a parameter": graph(
-        [node("MatMul", ["weight0", "w"], ["y"])], {"weight0": [2, 16]}, {"y": [2, 16]}, {"w": draw(16, 16)}
+        [node("MatMul", ["weight0", "w"], ["y"])],
+        {"weight0": [2, 16]},
+        {"y": [2, 16]},
+        {"w": draw(16, 16)},
     ),
     "names that are no identifiers": graph(
-        [node("MatMul", ["a/b:0", "w"], ["y y"])], {"a/b:0": [2, 16]}, {"y y": [2, 16]}, {"w": draw(16, 16)}
+        [node("MatMul", ["a/b:0", "w"], ["y y"])],
+        {"a/b:0": [2, 16]},
+        {"y y": [2, 16]},
+        {"w": draw(16, 16)},
     ),
     "convolutions in both branches of a choice": graph(
         [
@@ -115,7 +169,11 @@ WORKS = {
                 ["c"],
                 ["z"],
                 then_branch=branch([node("Conv", ["x", "w"], ["t"])], "t", [1, 16, 6, 6]),
-                else_branch=branch([node("Conv", ["x", "w"], ["u"]), node("Clip", ["u", "low", "high"], ["e"])], "e", [1, 16, 6, 6]),
+                else_branch=branch(
+                    [node("Conv", ["x", "w"], ["u"]), node("Clip", ["u", "low", "high"], ["e"])],
+                    "e",
+                    [1, 16, 6, 6],
+                ),
             ),
             node("Relu", ["z"], ["y"]),
         ],
@@ -123,7 +181,9 @@ WORKS = {
         {"y": [1, 16, 6, 6]},
         {**CONVOLUTION, "low": np.float32(0), "high": np.float32(1)},
     ),
-    "dropout": graph([node("Dropout", ["x"], ["a"]), node("Relu", ["a"], ["y"])], {"x": [2, 5]}, {"y": [2, 5]}),
+    "dropout": graph(
+        [node("Dropout", ["x"], ["a"]), node("Relu", ["a"], ["y"])], {"x": [2, 5]}, {"y": [2, 5]}
+    ),
     "a maximum that TVM cannot lay out, after a convolution": graph(
         [node("Conv", ["x", "w"], ["a"]), node("Max", ["a", "m"], ["y"])],
         {"x": [1, 3, 8, 8]},
@@ -131,19 +191,28 @@ WORKS = {
         {**CONVOLUTION, "m": np.float32(0.5)},
     ),
     "a batch norm whose convolution is used again": graph(
-        [node("Conv", ["x", "w"], ["a"]), node("BatchNormalization", ["a", "s", "b", "m", "v"], ["z"]), node("Add", ["a", "z"], ["y"])],
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("BatchNormalization", ["a", "s", "b", "m", "v"], ["z"]),
+            node("Add", ["a", "z"], ["y"]),
+        ],
         {"x": [1, 3, 8, 8]},
         {"y": [1, 16, 6, 6]},
         {**CONVOLUTION, **NORM},
     ),
     "a batch norm after a transposed convolution": graph(
-        [node("ConvTranspose", ["x", "w"], ["a"], strides=[2, 2]), node("BatchNormalization", ["a", "s", "b", "m", "v"], ["y"])],
+        [
+            node("ConvTranspose", ["x", "w"], ["a"], strides=[2, 2]),
+            node("BatchNormalization", ["a", "s", "b", "m", "v"], ["y"]),
+        ],
         {"x": [1, 3, 5, 5]},
         {"y": [1, 16, 11, 11]},
         {"w": draw(3, 16, 3, 3), **NORM},
     ),
     "a convolution whose weight is an input": graph(
-        [node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8], "w": [16, 3, 3, 3]}, {"y": [1, 16, 6, 6]}
+        [node("Conv", ["x", "w"], ["y"])],
+        {"x": [1, 3, 8, 8], "w": [16, 3, 3, 3]},
+        {"y": [1, 16, 6, 6]},
     ),
     "channels shuffled between convolutions": graph(
         [
@@ -155,10 +224,18 @@ WORKS = {
         ],
         {"x": [1, 3, 8, 8]},
         {"y": [1, 8, 6, 6]},
-        {**CONVOLUTION, "w2": draw(8, 16, 1, 1), "s1": np.array([1, 2, 8, 6, 6]), "s2": np.array([1, 16, 6, 6])},
+        {
+            **CONVOLUTION,
+            "w2": draw(8, 16, 1, 1),
+            "s1": np.array([1, 2, 8, 6, 6]),
+            "s2": np.array([1, 16, 6, 6]),
+        },
     ),
     "NaN and infinities among the weights": graph(
-        [node("Add", ["x", "w"], ["y"])], {"x": [4]}, {"y": [4]}, {"w": np.array([np.nan, np.inf, -np.inf, -0.0], "float32")}
+        [node("Add", ["x", "w"], ["y"])],
+        {"x": [4]},
+        {"y": [4]},
+        {"w": np.array([np.nan, np.inf, -np.inf, -0.0], "float32")},
     ),
     "bytes in, truth out": graph(
         [node("Cast", ["x"], ["a"], to=onnx.TensorProto.FLOAT), node("Greater", ["a", "w"], ["y"])],
@@ -182,7 +259,12 @@ LOOP = graph(
 )
 REFUSED: dict[str, tuple[Any, type[FarmError], str]] = {
     "a loop": (
-        graph([node("Loop", ["n", "t", "x"], ["y"], body=LOOP)], {"x": [2, 5]}, {"y": [2, 5]}, {"n": np.int64(3), "t": np.bool_(True)}),
+        graph(
+            [node("Loop", ["n", "t", "x"], ["y"], body=LOOP)],
+            {"x": [2, 5]},
+            {"y": [2, 5]},
+            {"n": np.int64(3), "t": np.bool_(True)},
+        ),
         ModelError,
         "Loop",
     ),
@@ -206,7 +288,15 @@ REFUSED: dict[str, tuple[Any, type[FarmError], str]] = {
     ),
     "a conversion that TVM gets wrong": (
         graph(
-            [node("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="asymmetric", nearest_mode="floor")],
+            [
+                node(
+                    "Resize",
+                    ["x", "", "s"],
+                    ["y"],
+                    coordinate_transformation_mode="asymmetric",
+                    nearest_mode="floor",
+                )
+            ],
             {"x": [1, 1, 4, 5]},
             {"y": [1, 1, 6, 10]},  # of 6.4 rows: TVM samples by 6 / 4
             {"s": np.array([1, 1, 1.6, 2], "float32")},
@@ -241,4 +331,9 @@ def test_bounds_that_come_as_tensors_put_no_transposes_between_convolutions(tmp_
     imported = importers.load(Model("model", str(save(tmp_path / "model.onnx", body))), tmp_path)
     lowered = lower(imported.module, imported.weights, resolve_target(HOST), {})
     rules = sorted(kernel.rule for kernel in lowered.kernels if kernel.operations)
-    assert rules == ["convolution", "convolution", "general", "general"]  # and a transpose at both ends
+    assert rules == [
+        "convolution",
+        "convolution",
+        "general",
+        "general",
+    ]  # and a transpose at both ends

@@ -1,4 +1,6 @@
-"""The inner loops of ARM's convolutions: nothing of a tile is kept in memory, and multiply-adds fill the core's time."""
+"""The inner loops of ARM's convolutions: nothing of a tile is kept in memory, and multiply-adds
+fill the core's time.
+"""
 
 from __future__ import annotations
 
@@ -79,18 +81,32 @@ def compiled(layer: str, cpu: str) -> list[inner_loops.Loop]:
     weights = {name: value.astype("float32") for name, value in weights.items()}
 
     def body(emit, x, w, b):
-        y = emit(relax.op.nn.conv2d(x, w, strides=(stride, stride), padding=(kernel // 2,) * 4, groups=groups))
+        y = emit(
+            relax.op.nn.conv2d(
+                x, w, strides=(stride, stride), padding=(kernel // 2,) * 4, groups=groups
+            )
+        )
         return emit(relax.op.clip(emit(relax.op.add(y, b)), 0, 6))
 
     target = tvm.target.Target({"kind": "llvm", "mtriple": TRIPLE, "mcpu": cpu, "mattr": ["+neon"]})
-    module = relax_models.module({"x": np.zeros((1, channels, size, size), "float32")}, body, weights)
+    module = relax_models.module(
+        {"x": np.zeros((1, channels, size, size), "float32")}, body, weights
+    )
     low = lower(module, list(weights.values()), target, {})
-    functions = inner_loops.functions(inner_loops.assembly(tvm.compile(low.module, target=target).mod))
-    (kernel,) = (kernel for kernel in low.kernels if kernel.rule in ("convolution", "depthwise", "winograd"))
+    functions = inner_loops.functions(
+        inner_loops.assembly(tvm.compile(low.module, target=target).mod)
+    )
+    (kernel,) = (
+        kernel for kernel in low.kernels if kernel.rule in ("convolution", "depthwise", "winograd")
+    )
     assert (kernel.rule == "winograd") == ("Winograd" in layer)
     kinds = (True, False) if kernel.rule == "winograd" else (None,)
     return [
-        loop for kind in kinds for loop in inner_loops.inner_loops(kernel.name, functions, kind, OF_TRANSFORMS if kind is False else 0.5)
+        loop
+        for kind in kinds
+        for loop in inner_loops.inner_loops(
+            kernel.name, functions, kind, OF_TRANSFORMS if kind is False else 0.5
+        )
     ]
 
 
@@ -99,17 +115,24 @@ def compiled(layer: str, cpu: str) -> list[inner_loops.Loop]:
 def test_no_inner_loop_spills(layer, cpu, loops_of):
     loops = loops_of(layer, cpu)
     assert loops
-    assert [loop.spills for loop in loops] == [0] * len(loops), "\n".join(max(loops, key=lambda loop: loop.spills).lines)
+    assert [loop.spills for loop in loops] == [0] * len(loops), "\n".join(
+        max(loops, key=lambda loop: loop.spills).lines
+    )
 
 
 @pytest.mark.parametrize(
     ("layer", "cpu", "least"),
-    [*((layer, "cortex-a72", LEAST) for layer in LAYERS), *((layer, "cortex-a53", least) for layer, least in IN_ORDER.items())],
+    [
+        *((layer, "cortex-a72", LEAST) for layer in LAYERS),
+        *((layer, "cortex-a53", least) for layer, least in IN_ORDER.items()),
+    ],
 )
 def test_multiply_adds_fill_the_time(layer, cpu, least, loops_of):
     if not subprocesses.find(inner_loops.MCA):
         pytest.skip("llvm-mca is not installed: apt-get install llvm")
-    loops = [loop for loop in loops_of(layer, cpu) if loop.is_sum or "Winograd" not in layer]  # not the transforms
+    loops = [
+        loop for loop in loops_of(layer, cpu) if loop.is_sum or "Winograd" not in layer
+    ]  # not the transforms
     fullest = max(loops, key=lambda loop: loop.multiply_adds)
     assert inner_loops.share_of_peak(fullest, TRIPLE, cpu) >= least
 
@@ -118,8 +141,12 @@ def test_all_loops_of_a_core_out_of_order_fill_the_time(loops_of):
     if not subprocesses.find(inner_loops.MCA):
         pytest.skip("llvm-mca is not installed: apt-get install llvm")
     for layer in LAYERS:
-        loops = [loop for loop in loops_of(layer, "cortex-a72") if loop.is_sum or "Winograd" not in layer]
-        assert min(inner_loops.share_of_peak(loop, TRIPLE, "cortex-a72") for loop in loops) >= LEAST, layer
+        loops = [
+            loop for loop in loops_of(layer, "cortex-a72") if loop.is_sum or "Winograd" not in layer
+        ]
+        assert (
+            min(inner_loops.share_of_peak(loop, TRIPLE, "cortex-a72") for loop in loops) >= LEAST
+        ), layer
 
 
 def test_sums_of_a_depthwise_convolution_begin_with_loads(loops_of):
@@ -149,18 +176,31 @@ def test_a_spill_is_seen_by_any_register_that_points_into_the_stack():
         "\tldr\tq0, [x8]",
         "\tb.ne\t.LBB0_1",
     ]
-    (loop,) = inner_loops.inner_loops("kernel", inner_loops.functions("\n".join(["kernel_compute_:", *lines])))
+    (loop,) = inner_loops.inner_loops(
+        "kernel", inner_loops.functions("\n".join(["kernel_compute_:", *lines]))
+    )
     assert (loop.multiply_adds, loop.spills) == (1, 1)
 
 
 def test_maximum_and_minimum_are_one_instruction_each(loops_of):
-    (words, *_) = ([line.split()[0] for line in loop.lines] for loop in loops_of("depthwise", "cortex-a72"))
+    (words, *_) = (
+        [line.split()[0] for line in loop.lines] for loop in loops_of("depthwise", "cortex-a72")
+    )
     assert {"fmax", "fmin"} <= set(words)
     assert not {"fcmgt", "bit", "bif", "bsl"} & set(words)
 
 
 def test_sums_are_told_from_transforms():
     total = ["\tldr\tq1, [x0]", "\tfmla\tv0.4s, v1.4s, v2.s[0]", "\tb.ne\t.LBB0_1"]
-    line = ["\tldr\tq0, [x0]", "\tfmla\tv0.4s, v1.4s, v2.s[0]", "\tstr\tq0, [x0]", "\tb.ne\t.LBB0_1"]
+    line = [
+        "\tldr\tq0, [x0]",
+        "\tfmla\tv0.4s, v1.4s, v2.s[0]",
+        "\tstr\tq0, [x0]",
+        "\tb.ne\t.LBB0_1",
+    ]
     halves = ["\tvld1.32\t{d16, d17}, [r0]", "\tvmla.f32\tq8, q9, d0[0]", "\tbne\t.LBB0_1"]
-    assert [inner_loops.Loop(tuple(lines)).is_sum for lines in (total, line, halves)] == [True, False, False]
+    assert [inner_loops.Loop(tuple(lines)).is_sum for lines in (total, line, halves)] == [
+        True,
+        False,
+        False,
+    ]

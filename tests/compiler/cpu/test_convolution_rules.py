@@ -35,15 +35,39 @@ DEPTHWISE = Convolution(channels=16, outputs=16, groups=16)
     ("case", "left"),
     [
         (Convolution(size=(12, 12), dilation=(12, 12), padding=(12, 12, 12, 12)), (1, 1)),
-        (Convolution(size=(12, 40), dilation=(24, 24), padding=(24, 24, 24, 24), then="relu"), (1, 3)),
-        (Convolution(size=(5, 5), kernel=(5, 5), dilation=(3, 3), padding=(6, 6, 6, 6), strides=(2, 2)), (3, 3)),
         (
-            Convolution(size=(5, 6), kernel=(4, 3), dilation=(6, 2), padding=(18, 2, 0, 2), batch=2),
+            Convolution(size=(12, 40), dilation=(24, 24), padding=(24, 24, 24, 24), then="relu"),
+            (1, 3),
+        ),
+        (
+            Convolution(
+                size=(5, 5), kernel=(5, 5), dilation=(3, 3), padding=(6, 6, 6, 6), strides=(2, 2)
+            ),
+            (3, 3),
+        ),
+        (
+            Convolution(
+                size=(5, 6), kernel=(4, 3), dilation=(6, 2), padding=(18, 2, 0, 2), batch=2
+            ),
             (1, 3),
         ),  # causal: the last sees the image
-        (replace(DEPTHWISE, channels=32, outputs=32, groups=32, size=(7, 7), dilation=(7, 7), padding=(7, 7, 7, 7)), (1, 1)),
+        (
+            replace(
+                DEPTHWISE,
+                channels=32,
+                outputs=32,
+                groups=32,
+                size=(7, 7),
+                dilation=(7, 7),
+                padding=(7, 7, 7, 7),
+            ),
+            (1, 1),
+        ),
         (Convolution(size=(6, 7), padding=(1, 1, 1, 1)), (3, 3)),
-        (Convolution(size=(4, 4), padding=(9, 0, 9, 0), kernel=(3, 3)), (3, 3)),  # some results see nothing but padding, each tap a pixel
+        (
+            Convolution(size=(4, 4), padding=(9, 0, 9, 0), kernel=(3, 3)),
+            (3, 3),
+        ),  # some results see nothing but padding, each tap a pixel
     ],
     ids=str,
 )
@@ -54,13 +78,20 @@ def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
 
 
 def test_taps_of_weights_that_are_computed_are_left_out_too():
-    x, w = (np.random.default_rng(8).standard_normal(shape).astype("float16") for shape in ((1, 8, 5, 5), (16, 8, 3, 3)))
+    x, w = (
+        np.random.default_rng(8).standard_normal(shape).astype("float16")
+        for shape in ((1, 8, 5, 5), (16, 8, 3, 3))
+    )
 
     def body(emit, x, w):
-        return emit(relax.op.nn.conv2d(x, emit(relax.op.astype(w, "float32")), padding=9, dilation=9))
+        return emit(
+            relax.op.nn.conv2d(x, emit(relax.op.astype(w, "float32")), padding=9, dilation=9)
+        )
 
     answer = compute({"x": x.astype("float32")}, body, {"w": w})
-    exact = functional.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=9, dilation=9)
+    exact = functional.conv2d(
+        torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=9, dilation=9
+    )
     np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-4)
     assert max(value.size for value in answer.lowered.parameters) == 16 * 8
 
@@ -80,11 +111,17 @@ def test_taps_of_weights_that_are_computed_are_left_out_too():
         Convolution(padding=(0, 1, 2, 3), strides=(2, 1)),
         Convolution(dilation=(2, 1), padding=(2, 0, 2, 0), size=(9, 9)),
         Convolution(batch=3, then="relu"),
-        Convolution(channels=256, outputs=128, size=(4, 4), strides=(2, 1), padding=(1, 1, 1, 1)),  # weights beyond the L2 cache
+        Convolution(
+            channels=256, outputs=128, size=(4, 4), strides=(2, 1), padding=(1, 1, 1, 1)
+        ),  # weights beyond the L2 cache
         Convolution(outputs=7, then="relu"),
         Convolution(outputs=1, padding=(1, 1, 1, 1), then="bias"),
-        Convolution(channels=256, outputs=1024, size=(4, 14), kernel=(1, 1), then="residual"),  # large tiles, several blocks together
-        Convolution(outputs=58, size=(13, 13), then="residual"),  # neither the channels nor the pixels fill tiles
+        Convolution(
+            channels=256, outputs=1024, size=(4, 14), kernel=(1, 1), then="residual"
+        ),  # large tiles, several blocks together
+        Convolution(
+            outputs=58, size=(13, 13), then="residual"
+        ),  # neither the channels nor the pixels fill tiles
         Convolution(channels=1, outputs=1),
         Convolution(channels=8, outputs=32, groups=2, then="relu"),
         Convolution(channels=8, outputs=32, groups=8, then="relu"),  # depthwise with a multiplier
@@ -107,12 +144,31 @@ NARROW = Convolution(channels=16, outputs=48, size=(40, 1), kernel=(5, 1), paddi
         NARROW,
         replace(NARROW, then="relu", outputs=58, size=(41, 1)),
         replace(NARROW, then="residual", batch=2, strides=(2, 1), padding=(0, 0, 3, 0)),
-        replace(NARROW, then="silu", size=(37, 2), kernel=(3, 2), padding=(1, 1, 1, 0), dilation=(2, 1)),
-        replace(NARROW, then="bias", channels=3, outputs=27, size=(50, 2), kernel=(3, 3), padding=(1, 1, 1, 1)),
+        replace(
+            NARROW, then="silu", size=(37, 2), kernel=(3, 2), padding=(1, 1, 1, 0), dilation=(2, 1)
+        ),
+        replace(
+            NARROW,
+            then="bias",
+            channels=3,
+            outputs=27,
+            size=(50, 2),
+            kernel=(3, 3),
+            padding=(1, 1, 1, 1),
+        ),
         replace(NARROW, then="two results", channels=32, outputs=68, groups=2),
         replace(NARROW, then="relu", size=(29, 2), kernel=(1, 1), padding=(0, 0, 0, 0)),
         replace(NARROW, then="both", size=(6, 9), kernel=(3, 3), padding=(1, 0, 2, 1)),
-        replace(NARROW, channels=20, outputs=136, groups=4, size=(8, 7), kernel=(1, 1), padding=(0, 0, 0, 0), then="relu"),
+        replace(
+            NARROW,
+            channels=20,
+            outputs=136,
+            groups=4,
+            size=(8, 7),
+            kernel=(1, 1),
+            padding=(0, 0, 0, 0),
+            then="relu",
+        ),
     ],
     ids=str,
 )
@@ -131,8 +187,12 @@ def test_tiles_run_along_the_height_of_narrow_images_only(cpu):
 
 
 def is_turned(answer, case):
-    (workload,) = (kernel.workload for kernel in answer.lowered.kernels if kernel.rule == "convolution")
-    return workload.startswith(f"convolution {case.batch}x{case.size[1]}x{case.size[0]}x{case.channels} ")
+    (workload,) = (
+        kernel.workload for kernel in answer.lowered.kernels if kernel.rule == "convolution"
+    )
+    return workload.startswith(
+        f"convolution {case.batch}x{case.size[1]}x{case.size[0]}x{case.channels} "
+    )
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -147,7 +207,9 @@ def is_turned(answer, case):
         replace(DEPTHWISE, channels=17, outputs=17, groups=17, padding=(1, 1, 1, 1)),
         replace(DEPTHWISE, channels=58, outputs=58, groups=58, size=(13, 13), then="relu"),
         replace(DEPTHWISE, size=(3, 3)),
-        replace(DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)),  # too many taps to unroll
+        replace(
+            DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)
+        ),  # too many taps to unroll
         replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
     ],
     ids=str,
@@ -163,14 +225,27 @@ def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
     [
         Convolution(channels=8, outputs=24, groups=8, then="relu"),
         Convolution(channels=8, outputs=12, groups=2, padding=(1, 0, 0, 1)),
-        Convolution(channels=136, outputs=136, groups=4, size=(7, 6), kernel=(1, 1), then="residual"),  # ShuffleNet's
-        Convolution(channels=51, outputs=66, groups=3, size=(9, 5), strides=(2, 1), dilation=(1, 2), then="silu", batch=2),
+        Convolution(
+            channels=136, outputs=136, groups=4, size=(7, 6), kernel=(1, 1), then="residual"
+        ),  # ShuffleNet's
+        Convolution(
+            channels=51,
+            outputs=66,
+            groups=3,
+            size=(9, 5),
+            strides=(2, 1),
+            dilation=(1, 2),
+            then="silu",
+            batch=2,
+        ),
         Convolution(channels=6, outputs=6, groups=3, padding=(1, 1, 1, 1), then="bias"),
         Convolution(channels=10, outputs=10, groups=2, then="two results"),
     ],
     ids=str,
 )
-def test_a_convolution_whose_groups_fill_no_vectors_is_filled_up_with_channels_and_gets_the_rule(case, cpu):
+def test_a_convolution_whose_groups_fill_no_vectors_is_filled_up_with_channels_and_gets_the_rule(
+    case, cpu
+):
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == (["convolution"], [])
 
@@ -182,7 +257,15 @@ def test_a_convolution_with_one_channel_a_group_is_right_by_the_general_rule(cpu
 
 
 def test_a_group_gets_the_channels_that_fill_the_fewest_vectors():
-    assert [whole_channels(channels, (16, 8)) for channels in (34, 2, 3, 6, 17, 20, 68)] == [48, 4, 4, 8, 32, 20, 68]
+    assert [whole_channels(channels, (16, 8)) for channels in (34, 2, 3, 6, 17, 20, 68)] == [
+        48,
+        4,
+        4,
+        8,
+        32,
+        20,
+        68,
+    ]
     assert [whole_channels(channels, (4,)) for channels in (34, 2, 6, 20)] == [36, 4, 8, 20]
 
 
@@ -273,7 +356,11 @@ def test_the_largest_tiles_are_in_registers(cpu):
 def test_what_is_added_to_a_tile_is_fetched_ahead():
     if CPUS[-1] == "native":
         pytest.skip("for x86 only")
-    x, r, w = np.zeros((1, 32, 14, 14), "float32"), np.zeros((1, 64, 14, 14), "float32"), np.ones((64, 32, 1, 1), "float32")
+    x, r, w = (
+        np.zeros((1, 32, 14, 14), "float32"),
+        np.zeros((1, 64, 14, 14), "float32"),
+        np.ones((64, 32, 1, 1), "float32"),
+    )
     bias = np.ones((1, 64, 1, 1), "float32")
 
     def fetches(other):
@@ -281,6 +368,10 @@ def test_what_is_added_to_a_tile_is_fetched_ahead():
             y = emit(relax.op.add(emit(relax.op.nn.conv2d(x, w)), const(bias)))
             return emit(relax.op.nn.relu(emit(relax.op.add(y, r)) if other else y))
 
-        return len(re.findall("llvm.prefetch", lowered({"x": x, "r": r}, body, {"w": w}, CPUS[-1]).module.script()))
+        return len(
+            re.findall(
+                "llvm.prefetch", lowered({"x": x, "r": r}, body, {"w": w}, CPUS[-1]).module.script()
+            )
+        )
 
     assert (fetches(other=True), fetches(other=False)) == (1, 0)

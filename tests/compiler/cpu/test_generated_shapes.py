@@ -1,4 +1,6 @@
-"""Convolutions, products, reductions and resizes of shapes that nobody chose, against torch in double precision: many in one module."""
+"""Convolutions, products, reductions and resizes of shapes that nobody chose, against torch in
+double precision: many in one module.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ generated = settings(max_examples=2, suppress_health_check=list(HealthCheck))
 
 @dataclass(frozen=True)
 class Case:
-    """One operator: its operands' shapes, of which the second is constant or not, and what it is in relax and in torch."""
+    """One operator: its operands' shapes, of which the second is constant or not, and what it is in
+    relax and in torch.
+    """
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -43,22 +47,49 @@ def pairs(low: int, high: int) -> some.SearchStrategy[tuple[int, int]]:
 @some.composite
 def convolutions(draw: some.DrawFn) -> Case:
     groups = draw(some.sampled_from([1, 1, 1, 2, 3]))
-    depth, channels = draw(some.sampled_from([1, 3, 7, 16, 40, 130])), draw(some.sampled_from([1, 5, 8, 16, 24, 33, 64, 100]))
-    size, kernel = draw(pairs(1, 20)), draw(some.one_of(pairs(1, 5), some.just((1, 1)), some.just((7, 7))))
-    strides, dilation, padding = draw(pairs(1, 4)), draw(pairs(1, 2)), draw(some.tuples(*[some.integers(0, 3)] * 4))
+    depth, channels = (
+        draw(some.sampled_from([1, 3, 7, 16, 40, 130])),
+        draw(some.sampled_from([1, 5, 8, 16, 24, 33, 64, 100])),
+    )
+    size, kernel = (
+        draw(pairs(1, 20)),
+        draw(some.one_of(pairs(1, 5), some.just((1, 1)), some.just((7, 7)))),
+    )
+    strides, dilation, padding = (
+        draw(pairs(1, 4)),
+        draw(pairs(1, 2)),
+        draw(some.tuples(*[some.integers(0, 3)] * 4)),
+    )
     top, left, _, _ = padding
     reach = [dilation[axis] * (kernel[axis] - 1) + 1 for axis in (0, 1)]
-    bottom, right = (max(padding[2 + axis], reach[axis] - size[axis] - padding[axis]) for axis in (0, 1))  # at least one output
+    bottom, right = (
+        max(padding[2 + axis], reach[axis] - size[axis] - padding[axis]) for axis in (0, 1)
+    )  # at least one output
     batch = draw(some.sampled_from([1, 3]))
 
     def theirs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(functional.pad(x, (left, right, top, bottom)), w, None, strides, 0, dilation, groups)
+        return functional.conv2d(
+            functional.pad(x, (left, right, top, bottom)), w, None, strides, 0, dilation, groups
+        )
 
     def ours(x: Any, w: Any) -> Any:
-        return relax.op.nn.conv2d(x, w, strides=strides, padding=(top, left, bottom, right), dilation=dilation, groups=groups)
+        return relax.op.nn.conv2d(
+            x,
+            w,
+            strides=strides,
+            padding=(top, left, bottom, right),
+            dilation=dilation,
+            groups=groups,
+        )
 
     shapes = (batch, groups * depth, *size), (groups * channels, depth, *kernel)
-    return Case(*shapes, True, ours, theirs, f"convolution {strides} {(top, left, bottom, right)} {dilation} {groups}")
+    return Case(
+        *shapes,
+        True,
+        ours,
+        theirs,
+        f"convolution {strides} {(top, left, bottom, right)} {dilation} {groups}",
+    )
 
 
 @some.composite
@@ -77,27 +108,64 @@ def transposed(draw: some.DrawFn) -> Case:
         return functional.conv_transpose2d(x, w, None, strides, padding, extra, groups, dilation)
 
     def ours(x: Any, w: Any) -> Any:
-        geometry = {"strides": strides, "padding": [padding] * 4, "output_padding": extra, "dilation": dilation, "groups": groups}
+        geometry = {
+            "strides": strides,
+            "padding": [padding] * 4,
+            "output_padding": extra,
+            "dilation": dilation,
+            "groups": groups,
+        }
         return relax.op.nn.conv2d_transpose(x, w, **geometry)
 
-    shapes = (draw(some.sampled_from([1, 3])), groups * depth, *size), (groups * depth, channels, *kernel)
-    return Case(*shapes, True, ours, theirs, f"transposed {strides} {padding} {extra} {dilation} {groups}")
+    shapes = (
+        (draw(some.sampled_from([1, 3])), groups * depth, *size),
+        (groups * depth, channels, *kernel),
+    )
+    return Case(
+        *shapes, True, ours, theirs, f"transposed {strides} {padding} {extra} {dilation} {groups}"
+    )
 
 
 @some.composite
 def products(draw: some.DrawFn) -> Case:
     constant = draw(some.booleans())
     outer = tuple(draw(some.lists(some.integers(1, 3), max_size=2)))
-    rows, depth, width = draw(some.integers(1, 40)), draw(some.integers(1, 130)), draw(some.integers(1, 150))
-    return Case((*outer, rows, depth), (*(() if constant else outer), depth, width), constant, relax.op.matmul, torch.matmul, "product")
+    rows, depth, width = (
+        draw(some.integers(1, 40)),
+        draw(some.integers(1, 130)),
+        draw(some.integers(1, 150)),
+    )
+    return Case(
+        (*outer, rows, depth),
+        (*(() if constant else outer), depth, width),
+        constant,
+        relax.op.matmul,
+        torch.matmul,
+        "product",
+    )
 
 
 @some.composite
 def reductions(draw: some.DrawFn) -> Case:
     axes = draw(some.sampled_from([[1], [0], [0, 1], [2], [1, 2]]))
-    ours, theirs = draw(some.sampled_from([(relax.op.max, torch.amax), (relax.op.sum, torch.sum), (relax.op.mean, torch.mean)]))
-    shape = draw(some.integers(1, 3)), draw(some.integers(1, 60)), draw(some.sampled_from([1, 7, 16, 21, 64, 130, 1024]))
-    return Case(shape, (1,), True, lambda x, _: ours(x, axes), lambda x, _: theirs(x, axes), f"{ours.__name__} over {axes}")
+    ours, theirs = draw(
+        some.sampled_from(
+            [(relax.op.max, torch.amax), (relax.op.sum, torch.sum), (relax.op.mean, torch.mean)]
+        )
+    )
+    shape = (
+        draw(some.integers(1, 3)),
+        draw(some.integers(1, 60)),
+        draw(some.sampled_from([1, 7, 16, 21, 64, 130, 1024])),
+    )
+    return Case(
+        shape,
+        (1,),
+        True,
+        lambda x, _: ours(x, axes),
+        lambda x, _: theirs(x, axes),
+        f"{ours.__name__} over {axes}",
+    )
 
 
 @some.composite
@@ -129,12 +197,17 @@ def check(cases: list[Case], cpu: str) -> None:
 
     def body(emit: Any, *variables: Any) -> list[Any]:
         named = dict(zip([*inputs, *constants], variables, strict=True))
-        return [emit(case.ours(named[f"x{index}"], named[f"{'w' if case.constant else 'y'}{index}"])) for index, case in enumerate(cases)]
+        return [
+            emit(case.ours(named[f"x{index}"], named[f"{'w' if case.constant else 'y'}{index}"]))
+            for index, case in enumerate(cases)
+        ]
 
     answer = compute(inputs, body, constants, cpu)
     assert answer.notes == []
     for case, got, left, right in zip(cases, answer.outputs, lefts, rights, strict=True):
-        exact = case.theirs(torch.from_numpy(left).double(), torch.from_numpy(right).double()).numpy()
+        exact = case.theirs(
+            torch.from_numpy(left).double(), torch.from_numpy(right).double()
+        ).numpy()
         np.testing.assert_allclose(got, exact, atol=1e-4, rtol=1e-4, err_msg=repr(case))
 
 
@@ -158,8 +231,15 @@ def test_a_large_weight_is_fetched_ahead_and_a_small_one_is_not():
         pytest.skip("for x86 only")
 
     def prefetches(channels: int) -> int:
-        shapes = {"x": np.zeros((1, channels, 7, 7), "float32")}, {"w": np.zeros((channels, channels, 3, 3), "float32")}
-        return len(re.findall("llvm.prefetch", lowered(shapes[0], large, shapes[1], CPUS[-1]).module.script()))
+        shapes = (
+            {"x": np.zeros((1, channels, 7, 7), "float32")},
+            {"w": np.zeros((channels, channels, 3, 3), "float32")},
+        )
+        return len(
+            re.findall(
+                "llvm.prefetch", lowered(shapes[0], large, shapes[1], CPUS[-1]).module.script()
+            )
+        )
 
     assert prefetches(256) > 0
     assert prefetches(4) == 0

@@ -1,4 +1,6 @@
-"""Convolutions and products of 8-bit integers: the very numbers of 64-bit arithmetic, by the instructions that there are for them."""
+"""Convolutions and products of 8-bit integers: the very numbers of 64-bit arithmetic, by the
+instructions that there are for them.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +72,15 @@ def test_vnni_is_used_where_the_cpu_has_it(case):
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_rounding_is_half_to_even_and_within_bounds_whatever_the_zero_point(cpu):
-    values = np.concatenate([np.arange(-300, 301) / 2, [1e9, -1e9, 2.0**31, 127.49999, -0.0]]).astype("float32").reshape(2, -1)
+    values = (
+        np.concatenate([np.arange(-300, 301) / 2, [1e9, -1e9, 2.0**31, 127.49999, -0.0]])
+        .astype("float32")
+        .reshape(2, -1)
+    )
     zeros = (0, 1, 100, 255)
-    answer = compute({"x": values}, lambda emit, x: [rounded(emit, x, zero) for zero in zeros], {}, cpu)
+    answer = compute(
+        {"x": values}, lambda emit, x: [rounded(emit, x, zero) for zero in zeros], {}, cpu
+    )
     for zero, got in zip(zeros, answer.outputs, strict=True):
         np.testing.assert_array_equal(got, np.clip(np.round(values) + zero, 0, 255).astype("uint8"))
 
@@ -82,9 +90,18 @@ def test_a_product_is_rounded_before_the_rounding_to_whole_numbers(cpu):
     numbers = np.random.default_rng(0)
     values = numbers.integers(-(2**20), 2**20, (64, 1024)).astype("float32")
     factor = np.float32(2**-14 * 1.37)
-    values = np.where(numbers.random(values.shape) < 0.5, values, np.round(values / factor) * np.float32(0.5)).astype("float32")
-    answer = compute({"x": values}, lambda emit, x: rounded(emit, emit(relax.op.multiply(x, const(factor))), 3), {}, cpu)
-    np.testing.assert_array_equal(answer.outputs[0], np.clip(np.round(values * factor) + 3, 0, 255).astype("uint8"))
+    values = np.where(
+        numbers.random(values.shape) < 0.5, values, np.round(values / factor) * np.float32(0.5)
+    ).astype("float32")
+    answer = compute(
+        {"x": values},
+        lambda emit, x: rounded(emit, emit(relax.op.multiply(x, const(factor))), 3),
+        {},
+        cpu,
+    )
+    np.testing.assert_array_equal(
+        answer.outputs[0], np.clip(np.round(values * factor) + 3, 0, 255).astype("uint8")
+    )
 
 
 def test_an_image_becomes_bytes_by_vectors_of_its_row():
@@ -97,23 +114,37 @@ def test_an_image_becomes_bytes_by_vectors_of_its_row():
 
     answer = compute({"x": image}, body)
     expected = np.clip(np.round(image * np.float32(40)) + 114, 0, 255).astype("uint8")
-    expected = np.pad(expected, [(0, 0), (0, 0), (1, 2), (3, 1)], constant_values=114).transpose(0, 2, 3, 1)
+    expected = np.pad(expected, [(0, 0), (0, 0), (1, 2), (3, 1)], constant_values=114).transpose(
+        0, 2, 3, 1
+    )
     np.testing.assert_array_equal(answer.outputs[0], expected)
     assert "T.vectorized(3)" not in answer.lowered.module.script()
 
 
-ARM = {  # CPU: architecture, triple, and the instructions that a convolution and a depthwise one must come to there
+# CPU: architecture, triple, and the instructions that a convolution and a depthwise one must come
+# to there
+ARM = {
     "cortex-a72": ("aarch64", "aarch64-linux-gnu", {"smull", "smlal", "sadalp"}, {"smlal"}),
     "cortex-a53": ("aarch64", "aarch64-linux-gnu", {"smull", "smlal", "sadalp"}, {"smlal"}),
     "cortex-a76": ("aarch64", "aarch64-linux-gnu", {"sdot"}, {"smlal"}),
-    "cortex-a7": ("armv7", "arm-linux-gnueabihf", {"vmull.s8", "vmlal.s8", "vpadal.s16"}, {"vmlal.s16"}),
+    "cortex-a7": (
+        "armv7",
+        "arm-linux-gnueabihf",
+        {"vmull.s8", "vmlal.s8", "vpadal.s16"},
+        {"vmlal.s16"},
+    ),
 }
 DEPTHWISE = Case((1, 64, 14, 14), (64, 1, 3, 3), padding=(1, 1, 1, 1), groups=64, zero=7)
 
 
 def arm(cpu: str) -> Profile:
     architecture, triple, *_ = ARM[cpu]
-    described: dict[str, object] = {"kind": "llvm", "mtriple": triple, "mcpu": cpu, "mattr": ["+neon"]}
+    described: dict[str, object] = {
+        "kind": "llvm",
+        "mtriple": triple,
+        "mcpu": cpu,
+        "mattr": ["+neon"],
+    }
     if architecture == "armv7":
         described |= {"mtriple": "armv7l-linux-gnueabihf", "mfloat-abi": "hard"}
     return Profile(cpu, described, triple, agent=architecture)
@@ -123,14 +154,24 @@ def arm(cpu: str) -> Profile:
 @pytest.mark.parametrize("case", [LAYER, DEPTHWISE], ids=["convolution", "depthwise"])
 def test_arm_multiplies_by_its_long_instructions_and_spills_nothing(case, cpu):
     inputs, body, weights, _ = module_of([case])
-    weights = {name: np.maximum(value, -127) if name.startswith("w") else value for name, value in weights.items()}
+    weights = {
+        name: np.maximum(value, -127) if name.startswith("w") else value
+        for name, value in weights.items()
+    }
     board = resolve_target(arm(cpu))
     low = lower(module(inputs, body, weights), list(weights.values()), board, {})
-    functions = inner_loops.functions(inner_loops.assembly(tvm.compile(low.module, target=board).mod))
+    functions = inner_loops.functions(
+        inner_loops.assembly(tvm.compile(low.module, target=board).mod)
+    )
     wanted = ARM[cpu][3 if case is DEPTHWISE else 2]
     assert any(wanted <= words(lines) for lines in functions.values())
     if case is LAYER:
-        loops = [loop for lines in functions.values() for loop in innermost(lines) if wanted <= words(loop)]
+        loops = [
+            loop
+            for lines in functions.values()
+            for loop in innermost(lines)
+            if wanted <= words(loop)
+        ]
         assert [line for line in max(loops, key=len) if "[sp" in line] == []
 
 
@@ -155,7 +196,15 @@ BOARD_CASES = [
     DEPTHWISE,
     Case((1, 3, 13, 11), (20, 3, 3, 3), strides=(2, 2), padding=(0, 1, 2, 1), zero=5),
     Case((2, 24, 7, 9), (48, 8, 2, 3), "int8", dilation=(1, 2), groups=3, quantized=False),
-    Case((1, 33, 9, 9), (33, 1, 5, 5), "int8", strides=(2, 1), padding=(2, 2, 2, 2), groups=33, zero=128),
+    Case(
+        (1, 33, 9, 9),
+        (33, 1, 5, 5),
+        "int8",
+        strides=(2, 1),
+        padding=(2, 2, 2, 2),
+        groups=33,
+        zero=128,
+    ),
     Case((5, 70), (70, 33), zero=3),
     Case((1, 1280), (1280, 100), quantized=False),
 ]
@@ -167,16 +216,33 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
     if not subprocesses.find(emulator):
         pytest.skip(f"{emulator} is not installed")
     inputs, body, weights, _ = module_of(BOARD_CASES)
-    weights = {name: np.maximum(value, -127) if name.startswith("w") else value for name, value in weights.items()}
-    weights["w0"] = np.full_like(weights["w0"], -128)  # with inputs of 0, less 128, products of which 16 bits do not hold the sum of two
+    weights = {
+        name: np.maximum(value, -127) if name.startswith("w") else value
+        for name, value in weights.items()
+    }
+    weights["w0"] = np.full_like(
+        weights["w0"], -128
+    )  # with inputs of 0, less 128, products of which 16 bits do not hold the sum of two
     inputs["x0"][:] = 0
     prepared = kept(inputs, body, weights)
     named = {f"input:{name}": value for name, value in inputs.items()}
     for index, case in enumerate(BOARD_CASES):
-        named[f"output:{index}"] = case.exact(inputs[f"x{index}"], *(weights[f"{name}{index}"] for name in ("w", "bias", "factor")))
+        named[f"output:{index}"] = case.exact(
+            inputs[f"x{index}"], *(weights[f"{name}{index}"] for name in ("w", "bias", "factor"))
+        )
     np.savez(prepared.directory / "reference.npz", **named)
     artifact = build(context, prepared, arm(cpu), cache)
-    assert {kernel.rule for kernel in artifact.kernels} == {"convolution_int8", "depthwise_int8", "dense_int8", "general"}
+    assert {kernel.rule for kernel in artifact.kernels} == {
+        "convolution_int8",
+        "depthwise_int8",
+        "dense_int8",
+        "general",
+    }
     board = Device("board", arm(cpu), "qemu:")
-    samples = executor.measure(context, board, Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])), Plan.once())
+    samples = executor.measure(
+        context,
+        board,
+        Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),
+        Plan.once(),
+    )
     assert (samples.agreement.right, samples.agreement.max_abs) == (True, 0)

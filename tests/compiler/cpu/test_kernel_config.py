@@ -1,4 +1,6 @@
-"""What is chosen for a kernel: the cheapest prediction, or a record where a rule can build it, for its core only."""
+"""What is chosen for a kernel: the cheapest prediction, or a record where a rule can build it, for
+its core only.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from tuning_records import record
 from tvm import relax
 
 from farm.compiler.build import build
-from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, ConfigSelector, KernelConfig, Workload, parsed
+from farm.compiler.cpu.kernel_config import (
+    DIRECT,
+    PIXELS,
+    ConfigSelector,
+    KernelConfig,
+    Workload,
+    parsed,
+)
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
@@ -36,30 +45,46 @@ def prepared(kept):
 
 def test_a_key_says_all_that_a_choice_may_depend_on():
     assert WORKLOAD.key == "convolution 1x56x56x64 3x3x64x128 s1,1 p1,1,1,1 d1,1 g1"
-    others = [replace(WORKLOAD, strides=(2, 1)), replace(WORKLOAD, groups=2), replace(WORKLOAD, padding=(1, 1, 1, 0))]
+    others = [
+        replace(WORKLOAD, strides=(2, 1)),
+        replace(WORKLOAD, groups=2),
+        replace(WORKLOAD, padding=(1, 1, 1, 0)),
+    ]
     assert len({WORKLOAD.key, *(other.key for other in others)}) == 4
 
 
 def test_the_cheapest_candidate_is_chosen_unless_a_record_names_another_that_there_is():
     candidates = [(DEAR, 20.0), (CHEAP, 10.0)]
     unknown = KernelConfig("magic", Tile(1, 1, 1))
-    for recorded, chosen, used in [({}, CHEAP, False), ({WORKLOAD.key: DEAR}, DEAR, True), ({WORKLOAD.key: unknown}, CHEAP, False)]:
+    for recorded, chosen, used in [
+        ({}, CHEAP, False),
+        ({WORKLOAD.key: DEAR}, DEAR, True),
+        ({WORKLOAD.key: unknown}, CHEAP, False),
+    ]:
         selector = ConfigSelector(cpu_model_of(resolve_target(X86)), recorded)
         assert selector.best(WORKLOAD, candidates) == chosen
         assert selector.decisions[WORKLOAD.key].recorded is used
 
 
 def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
-    assert parsed({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {"a": CHEAP}
+    assert parsed({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {
+        "a": CHEAP
+    }
 
 
 def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cache, records):
     first = build(context, prepared, X86, cache, records)
-    [convolution] = [task for task in tasks(prepared, X86, records)[1] if task.workload.startswith("convolution")]
+    [convolution] = [
+        task for task in tasks(prepared, X86, records)[1] if task.workload.startswith("convolution")
+    ]
     other = next(
-        one for one in convolution.candidates if one != convolution.default and one.choice["tile"] != convolution.default.choice["tile"]
+        one
+        for one in convolution.candidates
+        if one != convolution.default and one.choice["tile"] != convolution.default.choice["tile"]
     )
-    records.keep(record(X86, "convolution 1x1x1x1 1x1x1x1 s1,1 p0,0,0,0 d1,1 g1", other.choice))  # of another model
+    records.keep(
+        record(X86, "convolution 1x1x1x1 1x1x1x1 s1,1 p0,0,0,0 d1,1 g1", other.choice)
+    )  # of another model
     records.keep(record(ARM64, convolution.workload, other.choice))
     assert build(context, prepared, X86, cache, records).digest == first.digest
     records.keep(record(X86, convolution.workload, other.choice))
@@ -71,7 +96,9 @@ def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cach
     assert build(context, prepared, X86, cache).digest == first.digest
 
 
-def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(context, prepared, cache, records):
+def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(
+    context, prepared, cache, records
+):
     first = build(context, prepared, X86, cache, records)
     key = next(kernel.workload for kernel in first.kernels if kernel.workload)
     records.keep(record(X86, key, {"method": "magic", "tile": [1, 1, 1], "order": PIXELS}))
@@ -80,7 +107,9 @@ def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_o
     assert build(context, prepared, X86, cache, records).digest == second.digest
 
 
-def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(context, prepared, records, tmp_path):
+def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(
+    context, prepared, records, tmp_path
+):
     _, found = tasks(prepared, X86, records)
     found = [task for task in found if not task.open]
     assert {task.workload.split()[0] for task in found} == {"convolution", "dense"}
@@ -94,25 +123,38 @@ def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(contex
 
 def test_a_convolution_by_each_kind_of_candidate_is_right():
     numbers = np.random.default_rng(3)
-    x, w = (numbers.standard_normal(shape).astype("float32") for shape in ((1, 5, 9, 11), (24, 5, 3, 3)))
+    x, w = (
+        numbers.standard_normal(shape).astype("float32") for shape in ((1, 5, 9, 11), (24, 5, 3, 3))
+    )
     answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w)), {"w": w})
     (decision,) = answer.lowered.decisions.values()
     assert decision.config == min(decision.candidates, key=lambda one: one[1])[0]
 
 
-def test_a_record_for_weights_of_float16_is_none_for_those_of_float32_where_a_kernel_may_read_them():
+def test_a_record_for_weights_of_float16_is_none_for_those_of_float32_where_a_kernel_may_read_them():  # noqa: E501
     def body(emit, x, w):
         return emit(relax.op.matmul(x, emit(relax.op.astype(w, "float32"))))
 
     row = {"x": np.ones((1, 256), "float32")}
     half = np.random.default_rng(5).standard_normal((256, 256)).astype("float16")
-    keys = {dtype: lowered(row, body, {"w": half.astype(dtype)}, "x86-64-v3").record_keys for dtype in ("float16", "float32")}
+    keys = {
+        dtype: lowered(row, body, {"w": half.astype(dtype)}, "x86-64-v3").record_keys
+        for dtype in ("float16", "float32")
+    }
     assert keys["float16"] == [f"{keys['float32'][0]} f16"]
-    for cpu, small in (("x86-64", half), ("x86-64-v3", half[:, :8])):  # a core without the instruction; what stays in the nearest cache
-        assert lowered(row, body, {"w": small}, cpu).record_keys == lowered(row, body, {"w": small.astype("float32")}, cpu).record_keys
+    for cpu, small in (
+        ("x86-64", half),
+        ("x86-64-v3", half[:, :8]),
+    ):  # a core without the instruction; what stays in the nearest cache
+        assert (
+            lowered(row, body, {"w": small}, cpu).record_keys
+            == lowered(row, body, {"w": small.astype("float32")}, cpu).record_keys
+        )
 
 
-def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them(context, kept, records, tmp_path):
+def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them(
+    context, kept, records, tmp_path
+):
     def body(emit, x, w):
         return emit(relax.op.matmul(x, emit(relax.op.astype(w, "float32"))))
 
@@ -122,4 +164,7 @@ def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them
     assert task.workload.endswith(" f16")
     batch = build_batch(context, prepared, X86, [(task.workload, task.default)], tmp_path / "batch")
     with np.load(batch.arrays) as arrays:
-        assert {arrays[name].dtype.name for name in batch.variants[0].arguments} == {"float32", "float16"}
+        assert {arrays[name].dtype.name for name in batch.variants[0].arguments} == {
+            "float32",
+            "float16",
+        }

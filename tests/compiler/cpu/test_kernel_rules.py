@@ -1,4 +1,6 @@
-"""Every kind of kernel but convolutions against torch and numpy, and which rule each of them gets."""
+"""Every kind of kernel but convolutions against torch and numpy, and which rule each of them
+gets.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,18 @@ def close(ours, theirs):
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rows", [1, 3, 17])
-@pytest.mark.parametrize(("depth", "width"), [(16, 64), (7, 8), (33, 1000), (5, 10), (1, 1), (700, 200)])
+@pytest.mark.parametrize(
+    ("depth", "width"), [(16, 64), (7, 8), (33, 1000), (5, 10), (1, 1), (700, 200)]
+)
 def test_a_dense_layer(rows, depth, width, cpu):
     x, w, b = draw(rows, depth), draw(depth, width), draw(width)
     answer = compute(
-        {"x": x}, lambda emit, x, w, b: emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b)))), {"w": w, "b": b}, cpu
+        {"x": x},
+        lambda emit, x, w, b: emit(
+            relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b)))
+        ),
+        {"w": w, "b": b},
+        cpu,
     )
     close(answer.outputs, np.maximum(x.astype("float64") @ w + b, 0))
     assert (answer.rules, answer.notes) == (["dense"], [])
@@ -50,7 +59,12 @@ def test_a_dense_layer_without_anything_after_it():
 @pytest.mark.parametrize("shape", [(2, 5, 16), (1, 1, 16), (3, 2, 17, 16), (1, 197, 16)], ids=str)
 def test_a_dense_layer_over_further_axes(shape, cpu):
     x, w, b = draw(*shape), draw(16, 40), draw(40)
-    answer = compute({"x": x}, lambda emit, x, w, b: emit(relax.op.add(emit(relax.op.matmul(x, w)), b)), {"w": w, "b": b}, cpu)
+    answer = compute(
+        {"x": x},
+        lambda emit, x, w, b: emit(relax.op.add(emit(relax.op.matmul(x, w)), b)),
+        {"w": w, "b": b},
+        cpu,
+    )
     close(answer.outputs, x @ w + b)
     assert (answer.rules, answer.notes) == (["dense"], [])
 
@@ -69,27 +83,50 @@ def test_a_dense_layer_over_further_axes(shape, cpu):
 )
 def test_a_product_of_two_inputs(shapes, cpu):
     x, y = (draw(*shape) for shape in shapes)
-    answer = compute({"x": x, "y": y}, lambda emit, x, y: emit(relax.op.multiply(emit(relax.op.matmul(x, y)), const(0.5))), cpu=cpu)
+    answer = compute(
+        {"x": x, "y": y},
+        lambda emit, x, y: emit(relax.op.multiply(emit(relax.op.matmul(x, y)), const(0.5))),
+        cpu=cpu,
+    )
     close(answer.outputs, x @ y / 2)
     assert (answer.rules, answer.notes) == (["product"], [])
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("activate", [relax.op.sigmoid, relax.op.nn.silu, None], ids=["sigmoid", "silu", "nothing"])
+@pytest.mark.parametrize(
+    "activate", [relax.op.sigmoid, relax.op.nn.silu, None], ids=["sigmoid", "silu", "nothing"]
+)
 def test_the_factor_of_a_channel_is_computed_once_and_not_for_each_pixel(activate, cpu):
     factors, image, w, b = draw(3, 1, 1, 12), draw(3, 7, 5, 40), draw(1, 1, 12, 40), draw(40)
 
     def gated(emit, factors, image, w, b):
-        factor = emit(relax.op.add(emit(relax.op.nn.conv2d(factors, w, data_layout="NHWC", kernel_layout="HWIO")), b))
-        return emit(relax.op.nn.relu(emit(relax.op.multiply(image, emit(activate(factor)) if activate else factor))))
+        factor = emit(
+            relax.op.add(
+                emit(relax.op.nn.conv2d(factors, w, data_layout="NHWC", kernel_layout="HWIO")), b
+            )
+        )
+        return emit(
+            relax.op.nn.relu(
+                emit(relax.op.multiply(image, emit(activate(factor)) if activate else factor))
+            )
+        )
 
     answer = compute({"factors": factors, "image": image}, gated, {"w": w, "b": b}, cpu)
     named = {None: lambda x: x, relax.op.sigmoid: torch.sigmoid, relax.op.nn.silu: functional.silu}
-    close(answer.outputs, (torch.tensor(image) * named[activate](torch.tensor(factors @ w[0] + b))).relu())
+    close(
+        answer.outputs,
+        (torch.tensor(image) * named[activate](torch.tensor(factors @ w[0] + b))).relu(),
+    )
     assert (answer.rules, answer.notes) == (["convolution"], [])
-    (kernel,) = (function.script() for variable, function in answer.lowered.module.functions_items() if "convolution" in variable.name_hint)
+    (kernel,) = (
+        function.script()
+        for variable, function in answer.lowered.module.functions_items()
+        if "convolution" in variable.name_hint
+    )
     *_, last = kernel.split("T.sblock(")
-    assert "exp" not in last and "T.Let" not in last, "what is made of a factor is not made of it again for each pixel"
+    assert "exp" not in last and "T.Let" not in last, (
+        "what is made of a factor is not made of it again for each pixel"
+    )
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -98,19 +135,27 @@ def test_what_a_depthwise_convolution_is_added_to_may_be_taken_again(cpu):
 
     def mixed(emit, x, factor, w):
         scaled = emit(relax.op.multiply(x, factor))
-        sums = emit(relax.op.nn.conv2d(x, w, padding=1, groups=16, data_layout="NHWC", kernel_layout="HWOI"))
-        return emit(relax.op.subtract(emit(relax.op.nn.relu(emit(relax.op.add(scaled, sums)))), scaled))
+        sums = emit(
+            relax.op.nn.conv2d(x, w, padding=1, groups=16, data_layout="NHWC", kernel_layout="HWOI")
+        )
+        return emit(
+            relax.op.subtract(emit(relax.op.nn.relu(emit(relax.op.add(scaled, sums)))), scaled)
+        )
 
     answer = compute({"x": x}, mixed, {"factor": factor, "w": w}, cpu)
     image, scaled = (torch.tensor(value).permute(0, 3, 1, 2) for value in (x, x * factor))
-    theirs = (scaled + functional.conv2d(image, torch.tensor(w).permute(2, 3, 0, 1), padding=1, groups=16)).relu() - scaled
+    theirs = (
+        scaled + functional.conv2d(image, torch.tensor(w).permute(2, 3, 0, 1), padding=1, groups=16)
+    ).relu() - scaled
     close(answer.outputs, theirs.permute(0, 2, 3, 1))
     assert (answer.rules, answer.notes) == (["depthwise"], [])
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4, -1, 2.5])
 def test_whole_powers_are_products(exponent):
-    x = np.array([[-np.inf, -2.5, -0.0, 0.0, 1e-20, 0.3, 7.0, np.inf, np.nan, 1e13, -1e-13]], "float32")
+    x = np.array(
+        [[-np.inf, -2.5, -0.0, 0.0, 1e-20, 0.3, 7.0, np.inf, np.nan, 1e13, -1e-13]], "float32"
+    )
     answer = compute({"x": x}, lambda emit, x: emit(relax.op.power(x, const(exponent))))
     with np.errstate(all="ignore"):
         theirs = np.power(x.astype("float64"), exponent).astype("float32")
@@ -125,7 +170,12 @@ def test_concatenations_of_slices_of_concatenations_do_not_grow_without_end():
     def mixed(emit, x):
         for axis in (1, 2, 1, 2):
             parts = emit(relax.op.split(emit(relax.op.add(x, const(1))), 8, axis=axis))
-            x = emit(relax.op.concat([emit(relax.TupleGetItem(parts, place)) for place in (3, 1, 4, 0, 5, 2, 7, 6)], axis))
+            x = emit(
+                relax.op.concat(
+                    [emit(relax.TupleGetItem(parts, place)) for place in (3, 1, 4, 0, 5, 2, 7, 6)],
+                    axis,
+                )
+            )
         return x
 
     answer = compute({"x": x}, mixed)
@@ -133,7 +183,11 @@ def test_concatenations_of_slices_of_concatenations_do_not_grow_without_end():
     close(answer.outputs, (x + 4)[:, turned][:, turned][:, :, turned][:, :, turned])
 
 
-@pytest.mark.parametrize("shapes", [((16,), (16, 32)), ((3, 16), (16,)), ((2, 4, 16), (2, 16, 8)), ((0, 16), (16, 8))], ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [((16,), (16, 32)), ((3, 16), (16,)), ((2, 4, 16), (2, 16, 8)), ((0, 16), (16, 8))],
+    ids=str,
+)
 def test_a_product_of_any_shape_is_right(shapes):
     x, w = (draw(*shape) for shape in shapes)
     answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
@@ -153,40 +207,96 @@ KERNELS = {
         lambda emit, x: emit(relax.op.nn.avg_pool2d(x, (3, 2), (2, 1), (1, 0, 1, 0))),
         lambda x: functional.avg_pool2d(x, (3, 2), (2, 1), (1, 0), count_include_pad=False),
     ),
-    "global average pool": (IMAGE, lambda emit, x: emit(relax.op.nn.adaptive_avg_pool2d(x, (1, 1))), lambda x: x.mean((2, 3), True)),
+    "global average pool": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.nn.adaptive_avg_pool2d(x, (1, 1))),
+        lambda x: x.mean((2, 3), True),
+    ),
     "softmax": (ROWS, lambda emit, x: emit(relax.op.nn.softmax(x, -1)), lambda x: x.softmax(-1)),
-    "softmax over another axis": (ROWS, lambda emit, x: emit(relax.op.nn.softmax(x, 1)), lambda x: x.softmax(1)),
-    "log softmax": (ROWS, lambda emit, x: emit(relax.op.nn.log_softmax(x, -1)), lambda x: x.log_softmax(-1)),
-    "mean": (ROWS, lambda emit, x: emit(relax.op.mean(x, [1], keepdims=True)), lambda x: x.mean(1, True)),
+    "softmax over another axis": (
+        ROWS,
+        lambda emit, x: emit(relax.op.nn.softmax(x, 1)),
+        lambda x: x.softmax(1),
+    ),
+    "log softmax": (
+        ROWS,
+        lambda emit, x: emit(relax.op.nn.log_softmax(x, -1)),
+        lambda x: x.log_softmax(-1),
+    ),
+    "mean": (
+        ROWS,
+        lambda emit, x: emit(relax.op.mean(x, [1], keepdims=True)),
+        lambda x: x.mean(1, True),
+    ),
     "mean of everything": (ROWS, lambda emit, x: emit(relax.op.mean(x)), lambda x: x.mean()),
-    "variance": (ROWS, lambda emit, x: emit(relax.op.variance(x, [0, 2])), lambda x: x.var((0, 2), unbiased=False)),
+    "variance": (
+        ROWS,
+        lambda emit, x: emit(relax.op.variance(x, [0, 2])),
+        lambda x: x.var((0, 2), unbiased=False),
+    ),
     "largest": (ROWS, lambda emit, x: emit(relax.op.max(x, [2])), lambda x: x.amax(2)),
-    "place of the largest": (ROWS, lambda emit, x: emit(relax.op.argmax(x, 1)), lambda x: x.argmax(1)),
+    "place of the largest": (
+        ROWS,
+        lambda emit, x: emit(relax.op.argmax(x, 1)),
+        lambda x: x.argmax(1),
+    ),
     "running sum": (ROWS, lambda emit, x: emit(relax.op.cumsum(x, 2)), lambda x: x.cumsum(2)),
-    "concatenation": (ROWS, lambda emit, x: emit(relax.op.concat([x, emit(relax.op.exp(x))], 1)), lambda x: torch.cat([x, x.exp()], 1)),
+    "concatenation": (
+        ROWS,
+        lambda emit, x: emit(relax.op.concat([x, emit(relax.op.exp(x))], 1)),
+        lambda x: torch.cat([x, x.exp()], 1),
+    ),
     "split": (
         ROWS,
-        lambda emit, x: [emit(relax.TupleGetItem(emit(relax.op.split(x, [3], axis=2)), part)) for part in (0, 1)],
+        lambda emit, x: [
+            emit(relax.TupleGetItem(emit(relax.op.split(x, [3], axis=2)), part)) for part in (0, 1)
+        ],
         lambda x: [x[:, :, :3], x[:, :, 3:]],
     ),
-    "transpose": (IMAGE, lambda emit, x: emit(relax.op.permute_dims(x, [0, 3, 1, 2])), lambda x: x.permute(0, 3, 1, 2)),
-    "reshape": (IMAGE, lambda emit, x: emit(relax.op.reshape(x, (2, 45, 7))), lambda x: x.reshape(2, 45, 7)),
+    "transpose": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.permute_dims(x, [0, 3, 1, 2])),
+        lambda x: x.permute(0, 3, 1, 2),
+    ),
+    "reshape": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.reshape(x, (2, 45, 7))),
+        lambda x: x.reshape(2, 45, 7),
+    ),
     "nearest resize": (
         IMAGE,
-        lambda emit, x: emit(relax.op.image.resize2d(x, (18, 14), None, "NCHW", "nearest_neighbor", "asymmetric", "floor")),
+        lambda emit, x: emit(
+            relax.op.image.resize2d(
+                x, (18, 14), None, "NCHW", "nearest_neighbor", "asymmetric", "floor"
+            )
+        ),
         lambda x: functional.interpolate(x, scale_factor=2.0),
     ),
     "bilinear resize": (
         IMAGE,
-        lambda emit, x: emit(relax.op.image.resize2d(x, (13, 20), method="linear", coordinate_transformation_mode="half_pixel")),
+        lambda emit, x: emit(
+            relax.op.image.resize2d(
+                x, (13, 20), method="linear", coordinate_transformation_mode="half_pixel"
+            )
+        ),
         lambda x: functional.interpolate(x, (13, 20), mode="bilinear"),
     ),
-    "padding": (IMAGE, lambda emit, x: emit(relax.op.nn.pad(x, (0, 0, 0, 0, 1, 2, 3, 0))), lambda x: functional.pad(x, (3, 0, 1, 2))),
-    "slice": (ROWS, lambda emit, x: emit(relax.op.strided_slice(x, [2], [9], [-11], [-2])), lambda x: x.flip(2)[:, :, ::2]),
+    "padding": (
+        IMAGE,
+        lambda emit, x: emit(relax.op.nn.pad(x, (0, 0, 0, 0, 1, 2, 3, 0))),
+        lambda x: functional.pad(x, (3, 0, 1, 2)),
+    ),
+    "slice": (
+        ROWS,
+        lambda emit, x: emit(relax.op.strided_slice(x, [2], [9], [-11], [-2])),
+        lambda x: x.flip(2)[:, :, ::2],
+    ),
     "gelu": (ROWS, lambda emit, x: emit(relax.op.nn.gelu(x)), lambda x: functional.gelu(x)),
     "choice": (
         ROWS,
-        lambda emit, x: emit(relax.op.where(emit(relax.op.greater(x, const(0))), x, emit(relax.op.negative(x)))),
+        lambda emit, x: emit(
+            relax.op.where(emit(relax.op.greater(x, const(0))), x, emit(relax.op.negative(x)))
+        ),
         lambda x: x.abs(),
     ),
 }
@@ -219,10 +329,20 @@ def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding
     x, w = draw(*shape), draw(shape[1], shape[1], 1, 1)
 
     def body(emit, x, w):
-        return emit(relax.op.nn.max_pool2d(emit(relax.op.nn.conv2d(x, w)), (size, size), (stride, stride), (padding,) * 4, ceil_mode=ceil))
+        return emit(
+            relax.op.nn.max_pool2d(
+                emit(relax.op.nn.conv2d(x, w)),
+                (size, size),
+                (stride, stride),
+                (padding,) * 4,
+                ceil_mode=ceil,
+            )
+        )
 
     answer = compute({"x": x}, body, {"w": w}, cpu)
-    exact = functional.max_pool2d(functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), size, stride, padding, 1, ceil)
+    exact = functional.max_pool2d(
+        functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), size, stride, padding, 1, ceil
+    )
     close(answer.outputs, exact)
     assert (answer.rules, answer.notes) == (["convolution", *rule], [])
 
@@ -233,7 +353,9 @@ def test_a_concatenation_of_channels_after_convolutions(channels, cpu):
     x, v, w = draw(1, 8, 9, 9), draw(channels[0], 8, 1, 1), draw(channels[1], 8, 1, 1)
 
     def body(emit, x, v, w):
-        return emit(relax.op.concat([emit(relax.op.nn.conv2d(x, v)), emit(relax.op.nn.conv2d(x, w))], 1))
+        return emit(
+            relax.op.concat([emit(relax.op.nn.conv2d(x, v)), emit(relax.op.nn.conv2d(x, w))], 1)
+        )
 
     exact = [functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight)) for weight in (v, w)]
     close(compute({"x": x}, body, {"v": v, "w": w}, cpu).outputs, torch.cat(exact, 1))
@@ -243,7 +365,11 @@ def test_a_concatenation_of_channels_after_convolutions(channels, cpu):
 @pytest.mark.parametrize("shape", [(3, 197), (2, 3, 33, 64), (1, 7), (5, 16), (2, 1)], ids=str)
 def test_a_softmax(shape, cpu):
     x = 9 * draw(*shape)
-    answer = compute({"x": x}, lambda emit, x: emit(relax.op.multiply(emit(relax.op.nn.softmax(x, -1)), const(2))), cpu=cpu)
+    answer = compute(
+        {"x": x},
+        lambda emit, x: emit(relax.op.multiply(emit(relax.op.nn.softmax(x, -1)), const(2))),
+        cpu=cpu,
+    )
     close(answer.outputs, 2 * torch.from_numpy(x).softmax(-1))
     assert (answer.rules, answer.notes) == (["softmax"], [])
 
@@ -251,10 +377,33 @@ def test_a_softmax(shape, cpu):
 def test_a_softmax_of_what_a_mask_hid_is_zero_there():
     x = draw(3, 40)
     x[:, 20:] = -np.inf
-    close(compute({"x": x}, lambda emit, x: emit(relax.op.nn.softmax(x, -1))).outputs, torch.from_numpy(x).softmax(-1))
+    close(
+        compute({"x": x}, lambda emit, x: emit(relax.op.nn.softmax(x, -1))).outputs,
+        torch.from_numpy(x).softmax(-1),
+    )
 
 
-AWKWARD = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-30, -1e-30, 3e38, -3e38, 88.7, 88.8, -87.2, -103, 0.5, -0.625, 1e-3], "float32")
+AWKWARD = np.array(
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0,
+        -0.0,
+        1e-30,
+        -1e-30,
+        3e38,
+        -3e38,
+        88.7,
+        88.8,
+        -87.2,
+        -103,
+        0.5,
+        -0.625,
+        1e-3,
+    ],
+    "float32",
+)
 FUNCTIONS = {
     "exp": (relax.op.exp, torch.exp),
     "sigmoid": (relax.op.sigmoid, torch.sigmoid),
@@ -269,7 +418,13 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_right_to_six_digits_everywhere(name, cpu):
     ours, theirs = FUNCTIONS[name]
-    x = np.concatenate([AWKWARD, np.linspace(-100, 88, 2048, dtype="float32"), np.linspace(-6, 6, 4096, dtype="float32")])
+    x = np.concatenate(
+        [
+            AWKWARD,
+            np.linspace(-100, 88, 2048, dtype="float32"),
+            np.linspace(-6, 6, 4096, dtype="float32"),
+        ]
+    )
     answer = compute({"x": x}, lambda emit, x: emit(ours(x)), cpu=cpu)
     exact = theirs(torch.from_numpy(x).double()).float().numpy()
     np.testing.assert_allclose(answer.outputs[0], exact, rtol=2e-6, atol=1e-6)
@@ -279,9 +434,21 @@ def test_a_function_is_right_to_six_digits_everywhere(name, cpu):
 @pytest.mark.parametrize("width", [10, 192, 17])
 def test_a_layer_norm(width, cpu):
     x, gain, bias = draw(2, 3, width), draw(width), draw(width)
-    answer = compute({"x": x}, lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, [-1], 1e-3)), {"g": gain, "b": bias}, cpu)
+    answer = compute(
+        {"x": x},
+        lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, [-1], 1e-3)),
+        {"g": gain, "b": bias},
+        cpu,
+    )
     close(
-        answer.outputs, functional.layer_norm(*map(torch.from_numpy, (x,)), (width,), torch.from_numpy(gain), torch.from_numpy(bias), 1e-3)
+        answer.outputs,
+        functional.layer_norm(
+            *map(torch.from_numpy, (x,)),
+            (width,),
+            torch.from_numpy(gain),
+            torch.from_numpy(bias),
+            1e-3,
+        ),
     )
     assert (answer.rules, answer.notes) == (["layer_norm"], [])
 
@@ -295,8 +462,20 @@ def test_a_layer_norm(width, cpu):
         ((3, 5, 4, 3), (5, 7, 4, 3), (2, 1), (1, 2), (0, 0)),
         ((1, 4, 1, 1), (4, 58, 5, 5), (1, 1), (0, 0), (0, 0)),
         ((1, 4, 3, 3), (4, 16, 2, 1), (3, 4), (0, 0), (1, 2)),  # strides larger than the kernel
-        ((2, 4, 7, 5), (4, 3, 3, 4), (2, 2), (2, 3), (1, 0)),  # side by side, and more padding than a phase reaches
-        ((1, 3, 3, 2), (3, 64, 6, 6), (2, 3), (3, 4), (1, 2)),  # phases that meet a part of the image
+        (
+            (2, 4, 7, 5),
+            (4, 3, 3, 4),
+            (2, 2),
+            (2, 3),
+            (1, 0),
+        ),  # side by side, and more padding than a phase reaches
+        (
+            (1, 3, 3, 2),
+            (3, 64, 6, 6),
+            (2, 3),
+            (3, 4),
+            (1, 2),
+        ),  # phases that meet a part of the image
     ],
     ids=str,
 )
@@ -305,38 +484,71 @@ def test_a_transposed_convolution(shape, weight, strides, padding, extra, cpu):
     both = (*padding, *padding)
 
     def body(emit, x, w, b):
-        return emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.nn.conv2d_transpose(x, w, strides, both, extra)), b))))
+        return emit(
+            relax.op.nn.relu(
+                emit(
+                    relax.op.add(emit(relax.op.nn.conv2d_transpose(x, w, strides, both, extra)), b)
+                )
+            )
+        )
 
     answer = compute({"x": x}, body, {"w": w, "b": b}, cpu)
-    exact = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, strides, padding, extra)
+    exact = functional.conv_transpose2d(
+        torch.from_numpy(x), torch.from_numpy(w), None, strides, padding, extra
+    )
     close(answer.outputs, (exact + torch.from_numpy(b)).relu())
     expected = {"convolution"} if strides == (1, 1) else {"convolution", "interleaved"}
     assert ({*answer.rules} - {"winograd"} | {"convolution"}, answer.notes) == (expected, [])
 
 
 @pytest.mark.parametrize(
-    ("groups", "dilation", "strides"), [(2, (1, 1), 2), (1, (2, 1), 2), (1, (2, 4), (4, 6)), (4, (1, 1), 2), (4, (3, 1), (2, 3))]
+    ("groups", "dilation", "strides"),
+    [(2, (1, 1), 2), (1, (2, 1), 2), (1, (2, 4), (4, 6)), (4, (1, 1), 2), (4, (3, 1), (2, 3))],
 )
 def test_a_transposed_convolution_in_groups_or_dilated(groups, dilation, strides):
     x, w = draw(1, 4, 5, 5), draw(4, 8 // groups, 3, 3)
     answer = compute(
-        {"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, strides, dilation=dilation, groups=groups)), {"w": w}
+        {"x": x},
+        lambda emit, x, w: emit(
+            relax.op.nn.conv2d_transpose(x, w, strides, dilation=dilation, groups=groups)
+        ),
+        {"w": w},
     )
-    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, strides, 0, 0, groups, dilation))
+    close(
+        answer.outputs,
+        functional.conv_transpose2d(
+            torch.from_numpy(x), torch.from_numpy(w), None, strides, 0, 0, groups, dilation
+        ),
+    )
     assert "interleaved" in answer.rules
 
 
 def test_a_transposed_depthwise_convolution_is_made_of_depthwise_ones():
     x, w = draw(1, 16, 5, 5), draw(16, 1, 4, 4)
-    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1), groups=16)), {"w": w})
-    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, groups=16))
+    answer = compute(
+        {"x": x},
+        lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1), groups=16)),
+        {"w": w},
+    )
+    close(
+        answer.outputs,
+        functional.conv_transpose2d(
+            torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, groups=16
+        ),
+    )
     assert {*answer.rules} == {"depthwise", "interleaved"}
 
 
 def test_a_transposed_convolution_by_a_kernel_that_is_an_input_is_right():
     x, w = draw(1, 4, 5, 5), draw(4, 8, 3, 3)
-    answer = compute({"x": x, "w": w}, lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1))))
-    close(answer.outputs, functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1))
+    answer = compute(
+        {"x": x, "w": w},
+        lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1))),
+    )
+    close(
+        answer.outputs,
+        functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1),
+    )
 
 
 def test_what_follows_a_transposed_convolution_may_have_another_shape():
@@ -344,7 +556,10 @@ def test_what_follows_a_transposed_convolution_may_have_another_shape():
 
     def body(emit, x, w, v):
         grown = emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1)))
-        return [emit(relax.op.mean(grown, [2, 3])), emit(relax.op.nn.conv2d(emit(relax.op.concat([grown, grown], 2)), v))]
+        return [
+            emit(relax.op.mean(grown, [2, 3])),
+            emit(relax.op.nn.conv2d(emit(relax.op.concat([grown, grown], 2)), v)),
+        ]
 
     answer = compute({"x": x}, body, {"w": w, "v": v})
     grown = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1)
@@ -365,13 +580,22 @@ TURNED = [
 @pytest.mark.parametrize(("shape", "axes"), TURNED)
 def test_a_transpose_in_tiles_moves_every_element_to_its_place(shape, axes, cpu):
     x, bias = draw(*shape), draw(shape[axes[-1]])
-    (ours,) = compute({"x": x}, lambda emit, x: emit(relax.op.add(emit(relax.op.permute_dims(x, axes)), const(bias))), cpu=cpu).outputs
+    (ours,) = compute(
+        {"x": x},
+        lambda emit, x: emit(relax.op.add(emit(relax.op.permute_dims(x, axes)), const(bias))),
+        cpu=cpu,
+    ).outputs
     np.testing.assert_array_equal(ours, x.transpose(axes) + bias)
 
 
 def test_an_embedding_with_indices_of_64_bits():
     table, tokens = draw(20, 8), np.array([[0, 19, 7]])
-    close(compute({"tokens": tokens}, lambda emit, x, w: emit(relax.op.take(w, x, 0)), {"w": table}).outputs, table[tokens])
+    close(
+        compute(
+            {"tokens": tokens}, lambda emit, x, w: emit(relax.op.take(w, x, 0)), {"w": table}
+        ).outputs,
+        table[tokens],
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
@@ -379,7 +603,10 @@ def test_other_types_than_float32_go_by_the_general_rule(dtype):
     x, w = (np.asarray(8 * draw(*shape), dtype) for shape in ((3, 8), (8, 16)))
     answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
     np.testing.assert_allclose(
-        answer.outputs[0], x.astype("float64") @ w.astype("float64"), rtol=2e-2, atol=1 if dtype == "float16" else 1e-3
+        answer.outputs[0],
+        x.astype("float64") @ w.astype("float64"),
+        rtol=2e-2,
+        atol=1 if dtype == "float16" else 1e-3,
     )
     assert answer.outputs[0].dtype == dtype
     assert answer.rules == []
@@ -395,7 +622,9 @@ def test_a_batch_of_open_size_is_right_at_every_size():
     low = lowered({"x": relax.TensorType((batch, 3, 8, 8), "float32")}, body, {"w": weight})
     for count in (1, 3):
         x = draw(count, 3, 8, 8)
-        close(run(low, [x]), functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight)).relu())
+        close(
+            run(low, [x]), functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight)).relu()
+        )
 
 
 def test_scheduling_leaves_the_module_that_it_was_given_as_it_was():

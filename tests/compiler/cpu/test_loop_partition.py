@@ -26,7 +26,9 @@ def own(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffe
 
 
 @T.prim_func(s_tir=True)
-def foreign(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def foreign(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in range(N):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):
@@ -35,7 +37,9 @@ def foreign(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.B
 
 
 @T.prim_func(s_tir=True)
-def loaded(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def loaded(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in range(N):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):
@@ -44,7 +48,9 @@ def loaded(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Bu
 
 
 @T.prim_func(s_tir=True)
-def both(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def both(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in range(N):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):
@@ -53,7 +59,9 @@ def both(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buff
 
 
 @T.prim_func(s_tir=True)
-def named(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def named(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in range(N):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):
@@ -63,7 +71,9 @@ def named(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buf
 
 
 @T.prim_func(s_tir=True)
-def nested(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def nested(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):
@@ -72,7 +82,9 @@ def nested(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Bu
 
 
 @T.prim_func(s_tir=True)
-def cancelling(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
+def cancelling(
+    a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
+):
     for i in range(N):
         for j in T.serial(N, annotations={"pragma_loop_partition_hint": 1}):
             with T.sblock("y"):

@@ -1,4 +1,6 @@
-"""Kernels without a rule of farm's own: what MetaSchedule proposes is right, is kept by what the kernel computes, and is applied."""
+"""Kernels without a rule of farm's own: what MetaSchedule proposes is right, is kept by what the
+kernel computes, and is applied.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,16 @@ KEY = "group_conv3d_ncdhw 1x8x4x6x6 float32 #168dd5357589"
 
 
 def volumes(emit, x, w):
-    """A convolution of volumes in groups, for which there is no rule, and one more kernel without."""
-    return emit(relax.op.nn.max_pool3d(emit(relax.op.nn.relu(emit(relax.op.nn.conv3d(x, w, padding=1, groups=4)))), 2, strides=2))
+    """A convolution of volumes in groups, for which there is no rule, and one more kernel
+    without.
+    """
+    return emit(
+        relax.op.nn.max_pool3d(
+            emit(relax.op.nn.relu(emit(relax.op.nn.conv3d(x, w, padding=1, groups=4)))),
+            2,
+            strides=2,
+        )
+    )
 
 
 @pytest.fixture
@@ -44,10 +54,16 @@ def convolution(found):
 
 def test_a_kernel_has_one_key_whatever_its_model_calls_things_and_on_every_machine():
     [first] = [key for key in lowered(X, volumes, W).record_keys if "conv3d" in key]
-    [other] = [key for key in lowered({"image": X["x"]}, volumes, {"filters": W["w"]}).record_keys if "conv3d" in key]
+    [other] = [
+        key
+        for key in lowered({"image": X["x"]}, volumes, {"filters": W["w"]}).record_keys
+        if "conv3d" in key
+    ]
     assert first == other == KEY
     image, table = (np.zeros(shape, "float32") for shape in ((1, 8, 9, 9), (3, 5)))
-    [early] = lowered({"x": image}, lambda emit, x: emit(relax.op.max(emit(relax.op.nn.relu(x)), 1))).record_keys
+    [early] = lowered(
+        {"x": image}, lambda emit, x: emit(relax.op.max(emit(relax.op.nn.relu(x)), 1))
+    ).record_keys
 
     def after_others(emit, t, x):
         more = emit(relax.op.add(emit(relax.op.permute_dims(t)), relax.const(1.0)))
@@ -61,7 +77,11 @@ def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_s
     ids, table, step = te.placeholder((4,), "int64"), te.placeholder((8, 9)), te.reduce_axis((0, 4))
     looked_up = te.compute((9,), lambda j: te.sum(table[ids[step], j], step))
     plain = te.compute((9,), lambda j: te.sum(table[step, j], step))
-    assert workload_of(te.create_prim_func([ids, table, looked_up])) == "" != workload_of(te.create_prim_func([table, plain]))
+    assert (
+        workload_of(te.create_prim_func([ids, table, looked_up]))
+        == ""
+        != workload_of(te.create_prim_func([table, plain]))
+    )
     for inputs, body in [
         (open_batch, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2))),
         ({"x": np.zeros((9, 8), "float32")}, lambda emit, x: emit(relax.op.permute_dims(x))),
@@ -69,53 +89,95 @@ def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_s
         assert lowered(inputs, body).record_keys == []
 
 
-def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record(context, kept, cache, records, tmp_path):
+def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record(
+    context, kept, cache, records, tmp_path
+):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, HOST, records)[1])
     assert task.open and (task.default.words, task.chosen.words) == ("general", "general")
-    first = build_batch(context, prepared, HOST, [(task.workload, task.default), (task.workload, asked(4))], tmp_path / "first")
+    first = build_batch(
+        context,
+        prepared,
+        HOST,
+        [(task.workload, task.default), (task.workload, asked(4))],
+        tmp_path / "first",
+    )
     assert first.failed == () and len({variant.candidate.words for variant in first.variants}) == 5
-    tried = [(variant.candidate, ratio) for variant, ratio in zip(first.variants, (1.0, 0.9, 0.5, 0.7, 0.6), strict=True)]
+    tried = [
+        (variant.candidate, ratio)
+        for variant, ratio in zip(first.variants, (1.0, 0.9, 0.5, 0.7, 0.6), strict=True)
+    ]
     more = [(task.workload, asked(1, *tried, (tried[1][0], 0.8), seed=2))]  # enough to predict by
     second = build_batch(context, prepared, HOST, more, tmp_path / "second")
-    assert not {variant.candidate.words for variant in second.variants} & {one.words for one, _ in tried}
+    assert not {variant.candidate.words for variant in second.variants} & {
+        one.words for one, _ in tried
+    }
     weights = list(W.values())
     [plain] = runner(lower(module(X, volumes, W), weights, target(), {}))([X["x"]])
     for variant in (first.variants[1], *second.variants):
-        low = lower(module(X, volumes, W), weights, target(), {}, parsed({task.workload: variant.candidate.choice}))
+        low = lower(
+            module(X, volumes, W),
+            weights,
+            target(),
+            {},
+            parsed({task.workload: variant.candidate.choice}),
+        )
         [kernel] = [kernel for kernel in low.kernels if kernel.recorded]
-        assert (kernel.rule, kernel.workload, kernel.choice) == ("metaschedule", task.workload, variant.candidate.words)
+        assert (kernel.rule, kernel.workload, kernel.choice) == (
+            "metaschedule",
+            task.workload,
+            variant.candidate.words,
+        )
         [answer] = runner(low)([X["x"]])
         np.testing.assert_allclose(answer, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_a_record_is_carried_and_applied_and_for_its_core_only(context, kept, cache, records, tmp_path):
+def test_a_record_is_carried_and_applied_and_for_its_core_only(
+    context, kept, cache, records, tmp_path
+):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, X86, records)[1])
     batch = build_batch(context, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch")
     [variant] = batch.variants
-    before = {profile.name: build(context, prepared, profile, cache, records).digest for profile in (X86, ARM64)}
+    before = {
+        profile.name: build(context, prepared, profile, cache, records).digest
+        for profile in (X86, ARM64)
+    }
     write_records(tmp_path / "out.jsonl", [record(X86, task.workload, variant.candidate.choice)])
     records.merge(read_records(tmp_path / "out.jsonl"))
     made = build(context, prepared, X86, cache, records)
-    assert [kernel.rule for kernel in made.kernels if kernel.recorded] == ["metaschedule"] and made.digest != before["x86"]
+    assert [kernel.rule for kernel in made.kernels if kernel.recorded] == [
+        "metaschedule"
+    ] and made.digest != before["x86"]
     assert build(context, prepared, X86, cache, records).cached
     assert build(context, prepared, ARM64, cache, records).digest == before["arm64"]
     assert convolution(tasks(prepared, X86, records)[1]).chosen == variant.candidate
 
 
-@pytest.mark.parametrize("trace", [[[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []], [], ["x"]])
+@pytest.mark.parametrize(
+    "trace", [[[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []], [], ["x"]]
+)
 def test_a_record_that_does_not_apply_is_left_out_and_said(trace):
     [key] = [key for key in lowered(X, volumes, W).record_keys if "conv3d" in key]
-    low = lower(module(X, volumes, W), list(W.values()), target(), {}, {key: ScheduleTrace(str(trace).replace("'", '"'))})
+    low = lower(
+        module(X, volumes, W),
+        list(W.values()),
+        target(),
+        {},
+        {key: ScheduleTrace(str(trace).replace("'", '"'))},
+    )
     [kernel] = [kernel for kernel in low.kernels if "conv3d" in kernel.name]
-    assert (kernel.rule, kernel.recorded) == ("general", False) and kernel.note.startswith("its record does not apply")
+    assert (kernel.rule, kernel.recorded) == ("general", False) and kernel.note.startswith(
+        "its record does not apply"
+    )
     [answer] = runner(low)([X["x"]])
     np.testing.assert_allclose(answer, runner(lowered(X, volumes, W))([X["x"]])[0])
 
 
 @pytest.mark.parametrize("profile", [ARM64, ARM32], ids=lambda profile: profile.name)
-def test_boards_of_other_kinds_have_proposals_that_compile(context, kept, records, tmp_path, profile):
+def test_boards_of_other_kinds_have_proposals_that_compile(
+    context, kept, records, tmp_path, profile
+):
     prepared = kept(X, volumes, W)
     task = convolution(tasks(prepared, profile, records)[1])
     batch = build_batch(context, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch")

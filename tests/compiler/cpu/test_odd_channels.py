@@ -1,4 +1,6 @@
-"""Channels that do not fill vectors: what follows a convolution goes by whole vectors all the same, and is right at the end."""
+"""Channels that do not fill vectors: what follows a convolution goes by whole vectors all the same,
+and is right at the end.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,24 @@ def test_a_convolution_to_any_number_of_channels_is_right(data):
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("channels", [27, 58, 162, 366])
 def test_an_activation_after_a_convolution_goes_by_whole_vectors(channels, cpu):
-    low = check(Convolution(channels=27, outputs=channels, size=(4, 14), kernel=(1, 1), then="silu"), cpu).lowered
-    (kernel,) = (function for name, function in low.module.functions_items() if "convolution" in str(name.name_hint))
+    low = check(
+        Convolution(channels=27, outputs=channels, size=(4, 14), kernel=(1, 1), then="silu"), cpu
+    ).lowered
+    (kernel,) = (
+        function
+        for name, function in low.module.functions_items()
+        if "convolution" in str(name.name_hint)
+    )
     widths = [
-        int(width) for width in re.findall(r"vectorized\(T\.int64\((\d+)\)\):\n\s+with T\.sblock\(\"(?!convolution)", kernel.script())
+        int(width)
+        for width in re.findall(
+            r"vectorized\(T\.int64\((\d+)\)\):\n\s+with T\.sblock\(\"(?!convolution)",
+            kernel.script(),
+        )
     ]
-    assert max(widths) == max(width for width in cpu_model_of(target(cpu)).vector_widths if width <= channels)
+    assert max(widths) == max(
+        width for width in cpu_model_of(target(cpu)).vector_widths if width <= channels
+    )
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -55,6 +69,13 @@ def test_an_activation_after_a_convolution_goes_by_whole_vectors(channels, cpu):
 def test_a_depthwise_convolution_goes_by_vectors_that_a_core_has(channels, cpu):
     core = cpu_model_of(target(cpu))
     assert _lanes(core, channels) in core.vector_widths
-    case = Convolution(channels=channels, outputs=channels, groups=channels, size=(5, 9), padding=(1, 1, 1, 1), then="silu")
+    case = Convolution(
+        channels=channels,
+        outputs=channels,
+        groups=channels,
+        size=(5, 9),
+        padding=(1, 1, 1, 1),
+        then="silu",
+    )
     assert check(case, cpu).rules == ["depthwise"]
     assert check(replace(case, strides=(2, 2), then="residual"), cpu).rules == ["depthwise"]

@@ -14,7 +14,9 @@ from farm.compiler.cpu.kernel_config import Workload
 from farm.compiler.ir.annotations import SKIP_PADDING_TAPS
 from farm.compiler.target.cpu_model import cpu_model_of
 
-WIDE = Convolution(channels=16, size=(16, 16), outputs=32, padding=(12, 12, 12, 12), dilation=(12, 12), then="relu")
+WIDE = Convolution(
+    channels=16, size=(16, 16), outputs=32, padding=(12, 12, 12, 12), dilation=(12, 12), then="relu"
+)
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
@@ -41,10 +43,18 @@ def test_a_convolution_with_much_padding_is_right(data):
 @settings(max_examples=60)
 @given(data=some.data())
 def test_the_share_of_taps_is_what_counting_them_gives(data):
-    numbers = [data.draw(some.integers(low, high)) for low, high in ((1, 9), (1, 9), (1, 4), (1, 4), (1, 3), (1, 3), (1, 4), (1, 4))]
+    numbers = [
+        data.draw(some.integers(low, high))
+        for low, high in ((1, 9), (1, 9), (1, 4), (1, 4), (1, 3), (1, 3), (1, 4), (1, 4))
+    ]
     height, width, rows, columns, *rest = numbers
     padding = tuple(data.draw(some.integers(0, 6)) for _ in range(4))
-    shape = {"data": (1, height, width, 8), "weight": (rows, columns, 8, 8), "strides": tuple(rest[:2]), "dilation": tuple(rest[2:])}
+    shape = {
+        "data": (1, height, width, 8),
+        "weight": (rows, columns, 8, 8),
+        "strides": tuple(rest[:2]),
+        "dilation": tuple(rest[2:]),
+    }
     workload = Workload("convolution", padding=padding, **shape)
     if min(workload.output(0), workload.output(1)) < 1:
         return
@@ -58,7 +68,9 @@ def test_the_share_of_taps_is_what_counting_them_gives(data):
         for rx in range(columns)
     ]
     share = sum(found) / len(found)
-    assert padding_taps.used_tap_fraction(workload, 1) == pytest.approx(share if share <= padding_taps._WORTHWHILE else 1.0)
+    assert padding_taps.used_tap_fraction(workload, 1) == pytest.approx(
+        share if share <= padding_taps._WORTHWHILE else 1.0
+    )
 
 
 @pytest.mark.parametrize("cpu", CPUS)

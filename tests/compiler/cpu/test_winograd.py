@@ -39,7 +39,9 @@ class Case:
     then: str = "nothing"
 
 
-def case(data, outputs, padding=(1, 1, 1, 1), size=4, band=1, tile=TILE, order=PIXELS, then="nothing"):
+def case(
+    data, outputs, padding=(1, 1, 1, 1), size=4, band=1, tile=TILE, order=PIXELS, then="nothing"
+):
     workload = Workload(CONVOLUTION, data, (3, 3, data[3], outputs), padding=padding)
     return Case(workload, size, band, KernelConfig(f"winograd{size}", tile, order), then)
 
@@ -47,9 +49,14 @@ def case(data, outputs, padding=(1, 1, 1, 1), size=4, band=1, tile=TILE, order=P
 def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
     workload, block, side = case.workload, case.choice.tile.block, case.size + 2
     data = te.placeholder(workload.data, name="data")
-    weight = te.placeholder((-(-workload.channels // block), side, side, filled(workload.data[3], core), block), name="weight")
+    weight = te.placeholder(
+        (-(-workload.channels // block), side, side, filled(workload.data[3], core), block),
+        name="weight",
+    )
     grouped_loads = can_group_loads(core, filled(workload.data[3], core))
-    result = winograd_compute.convolution(workload, case.choice, case.size, case.band, grouped_loads, data, weight)
+    result = winograd_compute.convolution(
+        workload, case.choice, case.size, case.band, grouped_loads, data, weight
+    )
     residual = te.placeholder(result.shape, name="residual")
     if case.then == "residual":
         total = te.compute(result.shape, lambda *at: result[at] + residual[at], name="sum")
@@ -58,26 +65,43 @@ def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
 
 
 def errors(cases: list[Case], cpu: str) -> list[float]:
-    """Compile all cases in one module and run each: the largest errors, relative to the largest output."""
+    """Compile all cases in one module and run each: the largest errors, relative to the largest
+    output.
+    """
     core, functions = cpu_model_of(target(cpu)), {}
     for index, each in enumerate(cases):
-        function, report = schedule.scheduler_for(ConfigSelector(core))(f"case{index}", kernel(each, core))
+        function, report = schedule.scheduler_for(ConfigSelector(core))(
+            f"case{index}", kernel(each, core)
+        )
         assert (report.rule, report.note) == ("winograd", ""), each
         functions[f"case{index}"] = function.with_attr("global_symbol", f"case{index}")
-    library = tvm.compile(tvm.IRModule(functions), target=target(cpu), tir_pipeline=with_tiles_on_stack())
+    library = tvm.compile(
+        tvm.IRModule(functions), target=target(cpu), tir_pipeline=with_tiles_on_stack()
+    )
     return [error(each, core, library[f"case{index}"]) for index, each in enumerate(cases)]
 
 
 def error(case: Case, core: CpuModel, function: Any) -> float:
     numbers, workload = np.random.default_rng(0), case.workload
     shape = (workload.data[0], workload.output(0), workload.output(1), workload.channels)
-    x, w, residual = (numbers.standard_normal(extents).astype("float32") for extents in (workload.data, workload.weight, shape))
-    packed = winograd_compute.pack(case.size, w, filled(workload.data[3], core), case.choice.tile.block)
+    x, w, residual = (
+        numbers.standard_normal(extents).astype("float32")
+        for extents in (workload.data, workload.weight, shape)
+    )
+    packed = winograd_compute.pack(
+        case.size, w, filled(workload.data[3], core), case.choice.tile.block
+    )
     got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     function(*map(tvm.runtime.tensor, (x, packed, residual)), got)
     top, left, bottom, right = workload.padding
-    padded = functional.pad(torch.from_numpy(x.transpose(0, 3, 1, 2)).double(), (left, right, top, bottom))
-    wanted = functional.conv2d(padded, torch.from_numpy(w.transpose(3, 2, 0, 1)).double()).permute(0, 2, 3, 1).numpy()
+    padded = functional.pad(
+        torch.from_numpy(x.transpose(0, 3, 1, 2)).double(), (left, right, top, bottom)
+    )
+    wanted = (
+        functional.conv2d(padded, torch.from_numpy(w.transpose(3, 2, 0, 1)).double())
+        .permute(0, 2, 3, 1)
+        .numpy()
+    )
     if case.then == "residual":
         wanted = np.maximum(wanted + residual, 0)
     return float(np.abs(got.numpy() - wanted).max() / np.abs(wanted).max())
@@ -128,26 +152,40 @@ def test_sums_of_many_channels_keep_the_stated_error():
     assert large < ERROR[4]
 
 
-@pytest.mark.parametrize("core", [cpu_model_of(target(cpu)) for cpu in CPUS] + [A53], ids=lambda core: core.name)
+@pytest.mark.parametrize(
+    "core", [cpu_model_of(target(cpu)) for cpu in CPUS] + [A53], ids=lambda core: core.name
+)
 def test_a_convolution_of_many_channels_and_pixels_is_winograds(core):
-    assert best(Workload(CONVOLUTION, (1, 56, 56, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1)), core).startswith("winograd")
+    assert best(
+        Workload(CONVOLUTION, (1, 56, 56, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1)), core
+    ).startswith("winograd")
 
 
 @pytest.mark.parametrize(
     "workload",
     [
-        Workload(CONVOLUTION, (1, 224, 224, 3), (3, 3, 3, 64), padding=(1, 1, 1, 1)),  # transforms cost more than they save
-        Workload(CONVOLUTION, (1, 7, 7, 512), (3, 3, 512, 512), padding=(1, 1, 1, 1)),  # weights cost more than they save
+        Workload(
+            CONVOLUTION, (1, 224, 224, 3), (3, 3, 3, 64), padding=(1, 1, 1, 1)
+        ),  # transforms cost more than they save
+        Workload(
+            CONVOLUTION, (1, 7, 7, 512), (3, 3, 512, 512), padding=(1, 1, 1, 1)
+        ),  # weights cost more than they save
         Workload(CONVOLUTION, (1, 4, 4, 8), (3, 3, 8, 8), padding=(1, 1, 1, 1)),
     ],
     ids=lambda workload: workload.key,
 )
 def test_a_convolution_with_nothing_to_gain_is_direct(workload):
-    avx512 = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})  # whatever this machine has
+    avx512 = tvm.target.Target(
+        {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"}
+    )  # whatever this machine has
     assert best(workload, cpu_model_of(avx512)) == "direct"
 
 
-@pytest.mark.parametrize("other", [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}, {"groups": 2}], ids=str)
+@pytest.mark.parametrize(
+    "other",
+    [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}, {"groups": 2}],
+    ids=str,
+)
 def test_other_convolutions_have_no_candidates(other):
     plain = {"data": (1, 56, 56, 64), "weight": (3, 3, 64, 64), "padding": (1, 1, 1, 1)}
     assert candidates(Workload(CONVOLUTION, **plain), A53)
@@ -155,19 +193,37 @@ def test_other_convolutions_have_no_candidates(other):
 
 
 def test_bias_and_activation_are_computed_with_the_tiles():
-    x, w = np.random.default_rng(0).standard_normal((2, 64, 32, 32)).astype("float32"), np.ones((64, 64, 3, 3), "float32")
+    x, w = (
+        np.random.default_rng(0).standard_normal((2, 64, 32, 32)).astype("float32"),
+        np.ones((64, 64, 3, 3), "float32"),
+    )
 
     def body(emit, x, w, b):
-        return emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.nn.conv2d(x, w, padding=1)), b))))
+        return emit(
+            relax.op.nn.relu(emit(relax.op.add(emit(relax.op.nn.conv2d(x, w, padding=1)), b)))
+        )
 
     answer = compute({"x": x}, body, {"w": w, "b": np.ones((1, 64, 1, 1), "float32")})
     assert (answer.rules, answer.notes) == (["winograd"], [])
-    wanted = (functional.conv2d(torch.from_numpy(x).double(), torch.ones(64, 64, 3, 3).double(), padding=1) + 1).relu().numpy()
+    wanted = (
+        (
+            functional.conv2d(
+                torch.from_numpy(x).double(), torch.ones(64, 64, 3, 3).double(), padding=1
+            )
+            + 1
+        )
+        .relu()
+        .numpy()
+    )
     assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
 
 
 def best(workload: Workload, core: CpuModel) -> str:
-    return ConfigSelector(core).best(workload, [*product_candidates(workload, core), *candidates(workload, core)]).method
+    return (
+        ConfigSelector(core)
+        .best(workload, [*product_candidates(workload, core), *candidates(workload, core)])
+        .method
+    )
 
 
 def computed(function: tvm.tirx.PrimFunc, name: str) -> int:
@@ -182,8 +238,14 @@ def computed(function: tvm.tirx.PrimFunc, name: str) -> int:
 @pytest.mark.parametrize("order", [PIXELS, CHANNELS])
 @pytest.mark.parametrize("band", [1, 3, 6])
 def test_no_tile_is_transformed_again_for_another(band, order, cpu):
-    """Half of a tile's rows are apart on ARM, so that what is shared down a column is computed for each half, and no more than that."""
-    machine = target(cpu) if cpu.startswith("x86") else tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu})
+    """Half of a tile's rows are apart on ARM, so that what is shared down a column is computed for
+    each half, and no more than that.
+    """
+    machine = (
+        target(cpu)
+        if cpu.startswith("x86")
+        else tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": cpu})
+    )
     core = cpu_model_of(machine)
     one = case((1, 24, 20, 32), 32, band=band, tile=Tile(3, 2, core.lanes), order=order)
     function, report = schedule.scheduler_for(ConfigSelector(core))("one", kernel(one, core))

@@ -1,4 +1,6 @@
-"""What is built for GPUs on a machine without one: device code for the architecture asked for, and nothing of its source."""
+"""What is built for GPUs on a machine without one: device code for the architecture asked for, and
+nothing of its source.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ OP = relax.op
 
 
 def network(emit, x, w, d, v):
-    """An ordinary and a depthwise convolution, pooling, normalisation over the channels, attention's products, softmax, a dense layer."""
+    """An ordinary and a depthwise convolution, pooling, normalisation over the channels,
+    attention's products, softmax, a dense layer.
+    """
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1)))))
-    y = emit(OP.nn.max_pool2d(emit(OP.nn.conv2d(y, d, padding=(1, 1, 1, 1), groups=32)), (2, 2), (2, 2)))
+    y = emit(
+        OP.nn.max_pool2d(emit(OP.nn.conv2d(y, d, padding=(1, 1, 1, 1), groups=32)), (2, 2), (2, 2))
+    )
     rows = emit(OP.reshape(emit(OP.permute_dims(y, [0, 2, 3, 1])), (1, 16, 32)))
     rows = emit(OP.nn.layer_norm(rows, const(np.ones(32)), const(np.zeros(32)), [-1]))
     scores = emit(OP.nn.softmax(emit(OP.matmul(rows, emit(OP.permute_dims(rows, [0, 2, 1]))))))
@@ -42,25 +48,37 @@ def network(emit, x, w, d, v):
 def prepared(kept) -> Prepared:
     numbers = np.random.default_rng(0)
     shapes = {"w": (32, 16, 3, 3), "d": (32, 1, 3, 3), "v": (32, 10)}
-    weights = {name: numbers.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    weights = {
+        name: numbers.standard_normal(shape).astype("float32") for name, shape in shapes.items()
+    }
     return kept({"x": np.zeros((1, 16, 8, 8), "float32")}, network, weights)
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_library_holds_device_code_for_the_architecture_and_no_source(name, context, prepared, cache, tmp_path):
+def test_a_library_holds_device_code_for_the_architecture_and_no_source(
+    name, context, prepared, cache, tmp_path
+):
     profile = SHIPPED[name]
     artifact = build(context, prepared, profile, cache)
     assert elf.read(artifact.library).machine == HOSTS[name]
-    assert not [word for word in (b"__global__", b"__launch_bounds__", b"__restrict__") if word in artifact.library.read_bytes()]
+    assert not [
+        word
+        for word in (b"__global__", b"__launch_bounds__", b"__restrict__")
+        if word in artifact.library.read_bytes()
+    ]
     (binary,) = binaries(artifact.library)
     text = disassembled(binary, tmp_path)
     assert f".target\t{profile.target['arch']}\n" in text
-    assert [kernel.name for kernel in artifact.kernels if f".text.{kernel.name}_kernel" not in text] == []
+    assert [
+        kernel.name for kernel in artifact.kernels if f".text.{kernel.name}_kernel" not in text
+    ] == []
     assert "FFMA" in text
 
 
 def test_every_kernel_of_the_network_has_a_schedule_that_is_named(context, prepared, cache):
-    rules = {kernel.rule for kernel in build(context, prepared, SHIPPED["cuda-sm90"], cache).kernels}
+    rules = {
+        kernel.rule for kernel in build(context, prepared, SHIPPED["cuda-sm90"], cache).kernels
+    }
     assert {"matmul", "short sums", "fallback"} < rules
     assert "none" not in rules
 
@@ -81,7 +99,9 @@ def bound(kernel: tvm.tirx.PrimFunc) -> tuple[int, int]:
     ("body", "weights", "results"),
     [
         (
-            lambda emit, x, w: emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1), groups=32)))),
+            lambda emit, x, w: emit(
+                OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1), groups=32)))
+            ),
             {"w": (32, 1, 3, 3)},
             32 * 20 * 20,
         ),
@@ -93,7 +113,10 @@ def bound(kernel: tvm.tirx.PrimFunc) -> tuple[int, int]:
 def test_each_result_of_a_window_is_a_thread_s_whatever_is_computed_of_it(body, weights, results):
     made = {name: np.ones(shape, "float32") for name, shape in weights.items()}
     low = lower(
-        module({"x": np.zeros((1, 32, 20, 20), "float32")}, body, made), list(made.values()), resolve_target(SHIPPED["cuda-sm80"]), {}
+        module({"x": np.zeros((1, 32, 20, 20), "float32")}, body, made),
+        list(made.values()),
+        resolve_target(SHIPPED["cuda-sm80"]),
+        {},
     )
     (kernel,) = [kernel for kernel in low.kernels if kernel.rule == "short sums"]
     assert bound(low.module[kernel.name]) == (-(-results // 256), 256)
@@ -101,7 +124,9 @@ def test_each_result_of_a_window_is_a_thread_s_whatever_is_computed_of_it(body, 
 
 def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each():
     scale = (const(np.ones(32)), const(np.zeros(32)), [-1])
-    network = module({"x": np.zeros((1, 40, 32), "float32")}, lambda emit, x: emit(OP.nn.layer_norm(x, *scale)))
+    network = module(
+        {"x": np.zeros((1, 40, 32), "float32")}, lambda emit, x: emit(OP.nn.layer_norm(x, *scale))
+    )
     low = lower(network, [], resolve_target(SHIPPED["cuda-sm80"]), {})
     assert "short sums" not in {kernel.rule for kernel in low.kernels}
 
@@ -120,7 +145,9 @@ def test_a_sum_whose_steps_are_not_innermost_is_left_to_other_rules():
     assert window_sums.apply(sum_within, resolve_target(SHIPPED["cuda-sm80"])) is None
 
 
-def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(context, prepared, cache):
+def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(
+    context, prepared, cache
+):
     with pytest.raises(BuildError, match="code for sm_53 cannot be built") as caught:
         build(context, prepared, SHIPPED["jetson-nano"], cache)
     assert "sm_87" in caught.value.why
@@ -128,16 +155,24 @@ def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_
     assert not (cache / KIND).exists()
 
 
-def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(context, prepared, cache, monkeypatch):
+def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(
+    context, prepared, cache, monkeypatch
+):
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BuildError, match="needs NVIDIA's compiler") as caught:
         build(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert "tvm-farm[cuda]" in caught.value.fix
 
 
-def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(context, prepared, cache, monkeypatch):
+def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(
+    context, prepared, cache, monkeypatch
+):
     compiled = nvrtc._Compiler._compiled
-    monkeypatch.setattr(nvrtc._Compiler, "_compiled", lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"))
+    monkeypatch.setattr(
+        nvrtc._Compiler,
+        "_compiled",
+        lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"),
+    )
     with pytest.raises(BuildError, match="refuses the code for sm_90") as caught:
         build(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert '"nowhere" is undefined' in caught.value.why
@@ -155,15 +190,21 @@ def test_the_compiler_s_version_is_part_of_the_digest(context, prepared, cache, 
 def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding, more):
     """By its loops, run on this machine; as torch does it."""
     numbers = np.random.default_rng(1)
-    x, w = (numbers.standard_normal(shape).astype("float32") for shape in ((1, 3, 5, 4), (3, 6, 3, 3)))
+    x, w = (
+        numbers.standard_normal(shape).astype("float32") for shape in ((1, 3, 5, 4), (3, 6, 3, 3))
+    )
 
     def network(emit, x, w):
-        return emit(OP.nn.conv2d_transpose(x, w, strides=(2, 2), padding=padding, output_padding=more))
+        return emit(
+            OP.nn.conv2d_transpose(x, w, strides=(2, 2), padding=padding, output_padding=more)
+        )
 
     with target():
         loops = pipeline.optimize(pipeline.bind(module({"x": x}, network, {"w": w}), [w]), None)
     machine = relax.VirtualMachine(tvm.compile(loops, target=target()), tvm.cpu())
-    whole = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), stride=2, output_padding=more).numpy()
+    whole = torch.nn.functional.conv_transpose2d(
+        torch.tensor(x), torch.tensor(w), stride=2, output_padding=more
+    ).numpy()
     top, left, bottom, right = padding
     expected = whole[:, :, top : whole.shape[2] - bottom, left : whole.shape[3] - right]
     assert np.abs(machine["main"](tvm.runtime.tensor(x)).numpy() - expected).max() < 1e-5
@@ -194,7 +235,9 @@ def test_a_model_without_kernels_is_built_too(context, kept, cache):
     assert build(context, model, SHIPPED["cuda-sm90"], cache).nbytes
 
 
-def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(context, prepared, cache):
+def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(
+    context, prepared, cache
+):
     with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
         build(context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
     assert "cuda" in caught.value.why
@@ -205,8 +248,14 @@ def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, context, cache,
     """Multiply-adds from registers, unrolled, and the widest loads and stores."""
     profile = SHIPPED[name]
     (binary,) = binaries(roofline_probe.build(context, profile, cache).library)
-    kernels = {part.split()[0]: part for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]}
-    arithmetic, memory = kernels["farm_probe_arithmetic_kernel"], kernels["farm_probe_memory_kernel"]
+    kernels = {
+        part.split()[0]: part
+        for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]
+    }
+    arithmetic, memory = (
+        kernels["farm_probe_arithmetic_kernel"],
+        kernels["farm_probe_memory_kernel"],
+    )
     inside = arithmetic[: arithmetic.rindex("FFMA")]
     inside = inside[inside.index("FFMA") :]
     assert inside.count("FFMA") >= 16 and inside.count("FFMA") > 0.9 * inside.count(";")

@@ -7,7 +7,8 @@ import sys
 
 from waiting import LIMIT_S
 
-# In a process of its own, as they are registered once; where somebody asks for a frame's source, it ends with an error.
+# In a process of its own, as they are registered once; where somebody asks for a frame's source, it
+# ends with an error.
 SCRIPT = """
 import inspect, tvm
 from farm.compiler.gpu import tensor_cores

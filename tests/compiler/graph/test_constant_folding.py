@@ -1,4 +1,6 @@
-"""Folding must not change what a model computes: each folded operator against TVM's own code, to the bit."""
+"""Folding must not change what a model computes: each folded operator against TVM's own code, to
+the bit.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ OP = relax.op
 def values(dtype: str) -> Array:
     """What arithmetic trips over."""
     if dtype.startswith("float"):
-        return np.array([0.0, -0.0, 1.5, -2.5, np.inf, -np.inf, np.nan, 3e4, 1e-7, 7.0, 1 / 3], dtype)
+        return np.array(
+            [0.0, -0.0, 1.5, -2.5, np.inf, -np.inf, np.nan, 3e4, 1e-7, 7.0, 1 / 3], dtype
+        )
     if dtype == "bool":
         return np.array([False, True])
     limits = np.iinfo(dtype)
@@ -38,10 +42,17 @@ def folds(body: Callable[..., Any], *operands: Array) -> bool:
     """Whether a call on constants is replaced by its value, and that value is what TVM computes."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        given = module({}, lambda emit: emit(body(*[const(value, value.dtype.name) for value in operands])))
+        given = module(
+            {}, lambda emit: emit(body(*[const(value, value.dtype.name) for value in operands]))
+        )
         folded = FoldConstants()(given)
-        (ours,) = compute({}, lambda emit: emit(body(*[const(value, value.dtype.name) for value in operands]))).outputs
-    (theirs,) = compute({f"x{index}": value for index, value in enumerate(operands)}, lambda emit, *x: emit(body(*x))).outputs
+        (ours,) = compute(
+            {}, lambda emit: emit(body(*[const(value, value.dtype.name) for value in operands]))
+        ).outputs
+    (theirs,) = compute(
+        {f"x{index}": value for index, value in enumerate(operands)},
+        lambda emit, *x: emit(body(*x)),
+    ).outputs
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
     assert ours.tobytes() == theirs.tobytes(), f"{ours} instead of {theirs}"
     return calls(folded) == []
@@ -49,7 +60,10 @@ def folds(body: Callable[..., Any], *operands: Array) -> bool:
 
 def calls(given: tvm.IRModule) -> list[str]:
     found: list[str] = []
-    relax.analysis.post_order_visit(given["main"], lambda node: found.append(node.op.name) if isinstance(node, relax.Call) else None)
+    relax.analysis.post_order_visit(
+        given["main"],
+        lambda node: found.append(node.op.name) if isinstance(node, relax.Call) else None,
+    )
     return found
 
 
@@ -59,7 +73,11 @@ def pairs(dtype: str) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("operator", [OP.add, OP.subtract, OP.multiply, OP.divide, OP.maximum, OP.minimum], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "operator",
+    [OP.add, OP.subtract, OP.multiply, OP.divide, OP.maximum, OP.minimum],
+    ids=lambda op: op.__name__,
+)
 def test_arithmetic_on_floats_folds_to_what_tvm_computes(operator, dtype):
     assert folds(operator, *pairs(dtype))
 
@@ -71,7 +89,11 @@ def test_functions_of_floats_fold_to_what_tvm_computes(operator, dtype):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("operator", [OP.add, OP.subtract, OP.multiply, OP.maximum, OP.minimum], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "operator",
+    [OP.add, OP.subtract, OP.multiply, OP.maximum, OP.minimum],
+    ids=lambda op: op.__name__,
+)
 def test_arithmetic_on_integers_is_left_to_tvm(operator, dtype):
     assert not folds(operator, *pairs(dtype))
 
@@ -81,7 +103,9 @@ def test_division_of_integers_truncates_and_is_exact_beyond_53_bits(dtype):
     huge = np.iinfo(dtype).max - 1
     left, right = np.array([-7, 7, -7, huge, 1], dtype), np.array([2, -2, -2, 3, huge], dtype)
     assert not folds(OP.divide, left, right)
-    (ours,) = compute({}, lambda emit: emit(OP.divide(const(left, dtype), const(right, dtype)))).outputs
+    (ours,) = compute(
+        {}, lambda emit: emit(OP.divide(const(left, dtype), const(right, dtype)))
+    ).outputs
     np.testing.assert_array_equal(ours, [-3, -3, 3, huge // 3, 0])
 
 
@@ -90,7 +114,9 @@ def test_division_of_integers_truncates_and_is_exact_beyond_53_bits(dtype):
 def test_conversions_fold_but_from_floats_to_integers(source, result):
     operand = values(source)
     if source in FLOATS and result not in FLOATS:
-        operand = np.array([0, -0.0, 1.5, 100.7, 7], source)  # the others become what the machine likes
+        operand = np.array(
+            [0, -0.0, 1.5, 100.7, 7], source
+        )  # the others become what the machine likes
         assert not folds(lambda x: OP.astype(x, result), operand)
     elif source != result:
         assert folds(lambda x: OP.astype(x, result), operand)
@@ -99,10 +125,15 @@ def test_conversions_fold_but_from_floats_to_integers(source, result):
 @pytest.mark.parametrize(("axis", "keepdims"), [(None, False), ([0, 2], True), (-1, False)])
 def test_weights_that_are_standardized_become_constants(axis, keepdims):
     w = np.random.default_rng(4).standard_normal((3, 4, 5)).astype("float32")
-    low = lowered({"x": np.zeros(1, "float32")}, lambda emit, x: emit(OP.add(x, emit(OP.mean(const(w), axis, keepdims)))))
+    low = lowered(
+        {"x": np.zeros(1, "float32")},
+        lambda emit, x: emit(OP.add(x, emit(OP.mean(const(w), axis, keepdims)))),
+    )
     assert not any("mean" in kernel.name for kernel in low.kernels)
     axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
-    np.testing.assert_allclose(run(low, [np.zeros(1, "float32")])[0].squeeze(), w.mean(axes), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        run(low, [np.zeros(1, "float32")])[0].squeeze(), w.mean(axes), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_operands_of_different_shapes_are_broadcast():
@@ -112,13 +143,19 @@ def test_operands_of_different_shapes_are_broadcast():
 
 def test_a_scalar_stays_a_scalar():
     x = np.float32(7)
-    (result,) = compute({"x": x}, lambda emit, x: emit(OP.multiply(x, emit(OP.add(const(2), const(3)))))).outputs
+    (result,) = compute(
+        {"x": x}, lambda emit, x: emit(OP.multiply(x, emit(OP.add(const(2), const(3)))))
+    ).outputs
     assert (result.shape, result) == ((), 35)
 
 
 def test_64_bits_stay_64_bits():
-    (wide,) = compute({}, lambda emit: emit(OP.reshape(const([[1 << 40, -1]], "int64"), (2,)))).outputs
-    (fine,) = compute({}, lambda emit: emit(OP.add(const([1 / 3], "float64"), const([0], "float64")))).outputs
+    (wide,) = compute(
+        {}, lambda emit: emit(OP.reshape(const([[1 << 40, -1]], "int64"), (2,)))
+    ).outputs
+    (fine,) = compute(
+        {}, lambda emit: emit(OP.add(const([1 / 3], "float64"), const([0], "float64")))
+    ).outputs
     assert (wide.dtype, list(wide)) == ("int64", [1 << 40, -1])
     assert (fine.dtype, fine[0]) == ("float64", 1 / 3)
 
@@ -149,7 +186,9 @@ def test_axes_of_one_are_squeezed():
 
 def test_a_chain_of_constants_folds_to_one():
     def body(emit):
-        return emit(OP.sqrt(emit(OP.add(emit(OP.multiply(const([2.0]), const([3.0]))), const([3.0])))))
+        return emit(
+            OP.sqrt(emit(OP.add(emit(OP.multiply(const([2.0]), const([3.0]))), const([3.0]))))
+        )
 
     assert calls(FoldConstants()(module({}, body))) == []
     assert compute({}, body).outputs[0] == 3
@@ -176,7 +215,10 @@ def test_folding_leaves_the_module_that_it_was_given_as_it_was():
 
 def test_constants_in_both_branches_of_a_choice_are_folded():
     builder = relax.BlockBuilder()
-    x, c = relax.Var("x", relax.TensorType((3,), "float32")), relax.Var("c", relax.TensorType((), "bool"))
+    x, c = (
+        relax.Var("x", relax.TensorType((3,), "float32")),
+        relax.Var("c", relax.TensorType((), "bool")),
+    )
     with builder.function("main", [x, c], attrs={"num_input": 2}):
         branches = [_branch(x, number) for number in (1.0, 5.0)]
         builder.emit_func_output(builder.emit(relax.If(c, *branches)))
@@ -189,7 +231,10 @@ def test_constants_in_both_branches_of_a_choice_are_folded():
 
 
 def _branch(x: relax.Var, number: float) -> relax.SeqExpr:
-    folded, result = relax.Var("folded", relax.TensorType((3,), "float32")), relax.Var("result", relax.TensorType((3,), "float32"))
+    folded, result = (
+        relax.Var("folded", relax.TensorType((3,), "float32")),
+        relax.Var("result", relax.TensorType((3,), "float32")),
+    )
     first = relax.VarBinding(folded, OP.add(const([number] * 3), const([1.0] * 3)))
     second = relax.VarBinding(result, OP.add(x, folded))
     return relax.SeqExpr([relax.BindingBlock([first, second])], result)
@@ -199,11 +244,16 @@ STATISTICS = {"gain": 1.7, "shift": -0.4, "mean": 3.0, "variance": 0.02}
 
 
 @pytest.mark.parametrize("groups", [1, 4, 16])
-@pytest.mark.parametrize("reused", [False, True], ids=["", "the convolution's own result is used too"])
+@pytest.mark.parametrize(
+    "reused", [False, True], ids=["", "the convolution's own result is used too"]
+)
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 def test_a_batch_norm_of_any_statistics_disappears_into_its_convolution(groups, reused, bias):
     numbers = np.random.default_rng(2)
-    weights = {name: (value * (1 + numbers.random(16))).astype("float32") for name, value in STATISTICS.items()}
+    weights = {
+        name: (value * (1 + numbers.random(16))).astype("float32")
+        for name, value in STATISTICS.items()
+    }
     weights["w"] = numbers.standard_normal((16, 16 // groups, 3, 3)).astype("float32")
     weights["b"] = numbers.standard_normal((1, 16, 1, 1)).astype("float32")
     x = numbers.standard_normal((1, 16, 8, 8)).astype("float32")
@@ -211,15 +261,21 @@ def test_a_batch_norm_of_any_statistics_disappears_into_its_convolution(groups, 
     def body(emit, x, gain, shift, mean, variance, w, b):
         y = emit(OP.nn.conv2d(x, w, groups=groups))
         y = emit(OP.add(y, b)) if bias else y
-        z = emit(relax.TupleGetItem(emit(OP.nn.batch_norm(y, gain, shift, mean, variance, 1, 0.3)), 0))
+        z = emit(
+            relax.TupleGetItem(emit(OP.nn.batch_norm(y, gain, shift, mean, variance, 1, 0.3)), 0)
+        )
         return emit(OP.add(y, z)) if reused else z
 
     tensors = {name: torch.from_numpy(value).double() for name, value in weights.items()}
     y = functional.conv2d(torch.from_numpy(x).double(), tensors["w"], groups=groups)
     y = y + tensors["b"] if bias else y
-    z = functional.batch_norm(y, tensors["mean"], tensors["variance"], tensors["gain"], tensors["shift"], False, 0.1, 0.3)
+    z = functional.batch_norm(
+        y, tensors["mean"], tensors["variance"], tensors["gain"], tensors["shift"], False, 0.1, 0.3
+    )
     answer = compute({"x": x}, body, weights)
-    np.testing.assert_allclose(answer.outputs[0], (y + z if reused else z).numpy(), atol=1e-3, rtol=1e-4)
+    np.testing.assert_allclose(
+        answer.outputs[0], (y + z if reused else z).numpy(), atol=1e-3, rtol=1e-4
+    )
     if not reused and not bias:
         assert len([kernel for kernel in answer.kernels if "transpose" not in kernel.name]) == 1
 
@@ -228,12 +284,18 @@ def test_a_batch_norm_alone_is_a_scale_and_a_shift():
     numbers = np.random.default_rng(3)
     x = numbers.standard_normal((1, 5, 4, 4)).astype("float32")
     weights = {name: np.full(5, value, "float32") for name, value in STATISTICS.items()}
-    low = lowered({"x": x}, lambda emit, x, *s: emit(relax.TupleGetItem(emit(OP.nn.batch_norm(x, *s, 1, 1e-3)), 0)), weights)
+    low = lowered(
+        {"x": x},
+        lambda emit, x, *s: emit(relax.TupleGetItem(emit(OP.nn.batch_norm(x, *s, 1, 1e-3)), 0)),
+        weights,
+    )
     assert len(low.kernels) == 1
 
 
 def halved(emit, x):
-    """The second half of the second axis, cut as exporters write it: by the arithmetic on the shape of `x`."""
+    """The second half of the second axis, cut as exporters write it: by the arithmetic on the shape
+    of `x`.
+    """
     axis = const([1], "int64")
     shape = emit(OP.shape_to_tensor(emit(OP.shape_of(x))))
     below = emit(OP.less(axis, const(0, "int64")))
@@ -241,7 +303,9 @@ def halved(emit, x):
     extent = emit(OP.take(shape, axis, axis=0))
     half = emit(OP.divide(emit(OP.add(extent, const([1], "int64"))), const([2], "int64")))
     begin = emit(OP.scatter_elements(const([0, 0, 0], "int64"), axis, half))
-    return emit(OP.negative(emit(OP.dynamic_strided_slice(x, begin, shape, const([1, 1, 1], "int64")))))
+    return emit(
+        OP.negative(emit(OP.dynamic_strided_slice(x, begin, shape, const([1, 1, 1], "int64"))))
+    )
 
 
 def test_arithmetic_on_shapes_is_known_when_it_is_compiled():

@@ -1,4 +1,6 @@
-"""Few outputs of a 1 x 1 convolution over a concatenation come of its parts, and nothing is concatenated."""
+"""Few outputs of a 1 x 1 convolution over a concatenation come of its parts, and nothing is
+concatenated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def is_joined(answer):
 
 def expected(parts, weight, stride=1):
     tensors = [torch.from_numpy(part).double() for part in parts]
-    return functional.conv2d(torch.cat(tensors, 1), torch.from_numpy(weight).double(), stride=stride).numpy()
+    return functional.conv2d(
+        torch.cat(tensors, 1), torch.from_numpy(weight).double(), stride=stride
+    ).numpy()
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -46,7 +50,11 @@ def test_a_convolution_over_parts_of_any_shape_is_right(cpu, data):
 
     def body(emit, *given):
         *inputs, w, b = given
-        return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(joined(emit, *inputs), w, strides=stride)), b))))
+        return emit(
+            OP.nn.relu(
+                emit(OP.add(emit(OP.nn.conv2d(joined(emit, *inputs), w, strides=stride)), b))
+            )
+        )
 
     answer = compute(parts, body, {"w": weight, "b": bias}, cpu)
     wanted = np.maximum(expected(parts.values(), weight, stride) + bias, 0)
@@ -70,13 +78,23 @@ def test_what_is_concatenated_for_others_or_for_many_outputs_stays_so(kept):
 
 
 def test_the_parts_sum_and_what_follows_are_two_kernels():
-    weights = {"a": draw(32, 16, 1, 1), "b": draw(32, 16, 3, 3), "w": draw(16, 64, 1, 1), "v": draw(16, 1, 1)}
+    weights = {
+        "a": draw(32, 16, 1, 1),
+        "b": draw(32, 16, 3, 3),
+        "w": draw(16, 64, 1, 1),
+        "v": draw(16, 1, 1),
+    }
 
     def body(emit, x, a, b, w, v):
-        wide = emit(OP.nn.relu(emit(OP.nn.conv2d(x, a)))), emit(OP.nn.relu(emit(OP.nn.conv2d(x, b, padding=1))))
+        wide = (
+            emit(OP.nn.relu(emit(OP.nn.conv2d(x, a)))),
+            emit(OP.nn.relu(emit(OP.nn.conv2d(x, b, padding=1)))),
+        )
         return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(joined(emit, *wide), w)), v))))
 
     answer = compute({"x": draw(1, 16, 12, 12)}, body, weights)
     heavy = [kernel.name for kernel in answer.kernels if kernel.operations > 100_000]
     assert len(heavy) == 4 and sum("add" in name for name in heavy) == 1, heavy
-    assert sum("transpose" in kernel.name for kernel in answer.kernels) == 2  # the input and the output
+    assert (
+        sum("transpose" in kernel.name for kernel in answer.kernels) == 2
+    )  # the input and the output

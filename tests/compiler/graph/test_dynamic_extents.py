@@ -1,4 +1,6 @@
-"""A batch that is left open: one build, right for every batch, by the same rules as a build for one batch."""
+"""A batch that is left open: one build, right for every batch, by the same rules as a build for one
+batch.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ def draw(*shape: int) -> Array:
 
 
 def right(
-    shape: tuple[int, ...], body: Callable[..., Any], weights: Mapping[str, Array], reference: Callable[..., Any], cpu: str = "native"
+    shape: tuple[int, ...],
+    body: Callable[..., Any],
+    weights: Mapping[str, Array],
+    reference: Callable[..., Any],
+    cpu: str = "native",
 ) -> set[str]:
-    """Whether one build for [batch, *shape] agrees with torch at every batch; the rules that scheduled it."""
+    """Whether one build for [batch, *shape] agrees with torch at every batch; the rules that
+    scheduled it.
+    """
     batch = tirx.Var("batch", "int64")
     low = lowered({"x": relax.TensorType((batch, *shape), "float32")}, body, weights, cpu)
     answer = runner(low, cpu)
@@ -43,7 +51,12 @@ def right(
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_convolutions_pools_and_products_of_an_open_batch_are_scheduled_and_right(cpu):
-    weights = {"a": draw(24, 3, 3, 3), "d": draw(24, 1, 3, 3), "t": draw(24, 8, 2, 2), "f": draw(8, 10)}
+    weights = {
+        "a": draw(24, 3, 3, 3),
+        "d": draw(24, 1, 3, 3),
+        "t": draw(24, 8, 2, 2),
+        "f": draw(8, 10),
+    }
 
     def body(emit, x, a, d, t, f):
         x = emit(OP.nn.relu(emit(OP.nn.conv2d(x, a, strides=2, padding=1))))
@@ -53,12 +66,22 @@ def test_convolutions_pools_and_products_of_an_open_batch_are_scheduled_and_righ
         return emit(OP.nn.softmax(emit(OP.matmul(emit(OP.mean(x, [2, 3])), f))))
 
     def reference(x, a, d, t, f):
-        x = functional.conv2d(functional.relu(functional.conv2d(x, a, stride=2, padding=1)), d, padding=1, groups=24)
+        x = functional.conv2d(
+            functional.relu(functional.conv2d(x, a, stride=2, padding=1)), d, padding=1, groups=24
+        )
         x = functional.conv_transpose2d(functional.max_pool2d(x, 3, 2, 1), t, stride=2)
         return torch.softmax(functional.avg_pool2d(x, 2).mean((2, 3)) @ f, -1)
 
     rules = right((3, 17, 19), body, weights, reference, cpu)
-    assert rules >= {"convolution", "depthwise", "max_pool", "interleaved", "average_pool", "dense", "softmax"}
+    assert rules >= {
+        "convolution",
+        "depthwise",
+        "max_pool",
+        "interleaved",
+        "average_pool",
+        "dense",
+        "softmax",
+    }
 
 
 def test_winograd_takes_an_open_batch():
@@ -67,7 +90,12 @@ def test_winograd_takes_an_open_batch():
     def body(emit, x, w, b):
         return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(x, w, padding=1)), b))))
 
-    rules = right((64, 30, 30), body, weights, lambda x, w, b: torch.relu(functional.conv2d(x, w, padding=1) + b))
+    rules = right(
+        (64, 30, 30),
+        body,
+        weights,
+        lambda x, w, b: torch.relu(functional.conv2d(x, w, padding=1) + b),
+    )
     assert WINOGRAD in rules
 
 
@@ -76,7 +104,9 @@ def test_rows_that_hold_the_batch_and_products_of_two_open_tensors_are_right():
 
     def body(emit, x, w, g, b):
         batch = x.ty.shape[0]
-        flat = emit(OP.matmul(emit(OP.reshape(x, (batch * 5, 24))), w))  # as exporters write a product over [batch, 5, 24]
+        flat = emit(
+            OP.matmul(emit(OP.reshape(x, (batch * 5, 24))), w)
+        )  # as exporters write a product over [batch, 5, 24]
         x = emit(OP.nn.layer_norm(emit(OP.reshape(flat, (batch, 5, 48))), g, b, axes=[-1]))
         scores = emit(OP.nn.softmax(emit(OP.matmul(x, emit(OP.permute_dims(x, [0, 2, 1]))))))
         return emit(OP.matmul(scores, x))
@@ -102,6 +132,13 @@ def test_what_mixes_the_samples_of_a_batch_is_right():
 
 def test_extents_of_a_batch_are_numbers_at_one():
     batch, other = tirx.Var("batch", "int64"), tirx.Var("other", "int64")
-    assert [value_at_batch_one(extent) for extent in (7, batch, batch * 197 + 3, covering(batch * 197, 8))] == [7, 1, 200, 200]
-    assert same([batch * 2, 3], [batch + batch, 3]) and not same([batch, 3], [other, 3]) and not same([batch], [1])
+    assert [
+        value_at_batch_one(extent)
+        for extent in (7, batch, batch * 197 + 3, covering(batch * 197, 8))
+    ] == [7, 1, 200, 200]
+    assert (
+        same([batch * 2, 3], [batch + batch, 3])
+        and not same([batch, 3], [other, 3])
+        and not same([batch], [1])
+    )
     assert isinstance(covering(tvm.tirx.const(9, "int64"), 4), tvm.tirx.IntImm)

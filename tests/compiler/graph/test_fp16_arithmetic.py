@@ -1,4 +1,5 @@
-"""Arithmetic in float16 on NVIDIA's GPUs: what is float16, what stays float32, and tensor cores in the machine code. Nothing of it has run
+"""Arithmetic in float16 on NVIDIA's GPUs: what is float16, what stays float32, and tensor cores in
+the machine code. Nothing of it has run
 on a GPU: the numbers are those of the same loops on this machine's CPU."""
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ WEIGHTS = {
 
 
 def network(emit, x, w, d, v):
-    """An ordinary and a depthwise convolution, a mean of windows, attention's products, a norm, a dense layer; its weights halved."""
+    """An ordinary and a depthwise convolution, a mean of windows, attention's products, a norm, a
+    dense layer; its weights halved.
+    """
     w, d, v = (emit(OP.astype(one, "float32")) for one in (w, d, v))
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1, 1, 1)))))
     y = emit(OP.add(y, emit(OP.nn.conv2d(y, d, padding=(2, 2, 2, 2), groups=128))))
     y = emit(OP.nn.avg_pool2d(y, (2, 2), (2, 2)))
     rows = emit(OP.reshape(emit(OP.permute_dims(y, [0, 2, 3, 1])), (1, 36, 128)))
-    rows = emit(OP.nn.layer_norm(rows, relax.const(np.ones(128, "float32")), relax.const(np.zeros(128, "float32")), [-1]))
+    rows = emit(
+        OP.nn.layer_norm(
+            rows, relax.const(np.ones(128, "float32")), relax.const(np.zeros(128, "float32")), [-1]
+        )
+    )
     scores = emit(OP.nn.softmax(emit(OP.matmul(rows, emit(OP.permute_dims(rows, [0, 2, 1]))))))
     return emit(OP.matmul(emit(OP.mean(emit(OP.matmul(scores, rows)), [1])), v))
 
@@ -48,7 +55,11 @@ def blocks_of(kernel: tvm.tirx.PrimFunc) -> list[tvm.tirx.SBlock]:
 
 
 def on_this_machine(given: tvm.IRModule) -> np.ndarray:
-    [answer] = flat(relax.VirtualMachine(tvm.compile(given, target=target()), tvm.cpu())["main"](tvm.runtime.tensor(X["x"])))
+    [answer] = flat(
+        relax.VirtualMachine(tvm.compile(given, target=target()), tvm.cpu())["main"](
+            tvm.runtime.tensor(X["x"])
+        )
+    )
     return answer
 
 
@@ -66,7 +77,11 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
     with target():
         mixed = fp16_arithmetic.in_halves(pipeline.simplified(bound()))
         nests = pipeline.loop_nests(mixed, None)
-    seen = {"relax.nn.softmax": "float32", "relax.mean": "float32", "relax.nn.layer_norm": "float16"}
+    seen = {
+        "relax.nn.softmax": "float32",
+        "relax.mean": "float32",
+        "relax.nn.layer_norm": "float16",
+    }
     found: dict[str, set[str]] = {}
 
     def look(node) -> None:
@@ -76,43 +91,78 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
     relax.analysis.post_order_visit(mixed["main"], look)
     assert found["relax.nn.conv2d"] == found["relax.matmul"] == {"float16 to float32"}
     assert all(found[name] == {f"{dtype} to {dtype}"} for name, dtype in seen.items())
-    (pool,) = (kernel for variable, kernel in nests.functions_items() if "pool" in variable.name_hint)
-    sums = [block for block in blocks_of(pool) if any(one.iter_type == one.CommReduce for one in block.iter_vars)]
-    assert sums and all(str(region.source.dtype) == "float32" for block in sums for region in block.writes)
+    (pool,) = (
+        kernel for variable, kernel in nests.functions_items() if "pool" in variable.name_hint
+    )
+    sums = [
+        block
+        for block in blocks_of(pool)
+        if any(one.iter_type == one.CommReduce for one in block.iter_vars)
+    ]
+    assert sums and all(
+        str(region.source.dtype) == "float32" for block in sums for region in block.writes
+    )
 
 
 def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_read_is_float16():
     with target():
         nests = pipeline.loop_nests(fp16_arithmetic.in_halves(pipeline.simplified(bound())), None)
-    kernels = {variable.name_hint: kernel for variable, kernel in nests.functions_items() if isinstance(kernel, tvm.tirx.PrimFunc)}
+    kernels = {
+        variable.name_hint: kernel
+        for variable, kernel in nests.functions_items()
+        if isinstance(kernel, tvm.tirx.PrimFunc)
+    }
     (first,) = (kernel for name, kernel in kernels.items() if "relu" in name)
     (second,) = (kernel for name, kernel in kernels.items() if "add" in name)
 
     def types(kernel, names: tuple[str, ...]) -> list[str]:
-        return [str(block.writes[0].source.dtype) for block in blocks_of(kernel) if block.name_hint.startswith(names)]
+        return [
+            str(block.writes[0].source.dtype)
+            for block in blocks_of(kernel)
+            if block.name_hint.startswith(names)
+        ]
 
     assert types(first, ("compute",)) == ["float32", "float16"], first.script()
     assert types(second, ("T_add",)) == ["float32"]
-    (call,) = (binding for block in nests["main"].body.blocks for binding in block.bindings if "relu" in str(binding.value.args[:1]))
+    (call,) = (
+        binding
+        for block in nests["main"].body.blocks
+        for binding in block.bindings
+        if "relu" in str(binding.value.args[:1])
+    )
     tensors = [call.var, *call.value.args[1].fields]
-    assert {str(tensor.ty.dtype) for tensor in tensors} == {"float16"}, "what two kernels read, the input, the weights"
+    assert {str(tensor.ty.dtype) for tensor in tensors} == {"float16"}, (
+        "what two kernels read, the input, the weights"
+    )
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(name, context, kept, cache, tmp_path):
+def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(
+    name, context, kept, cache, tmp_path
+):
     artifact = build(context, kept(X, network, WEIGHTS), SHIPPED[name], cache)
     content, (binary,) = artifact.library.read_bytes(), binaries(artifact.library)
-    assert elf.read(artifact.library).machine == HOSTS[name] and b"__global__" not in content and b"mma_sync" not in content
+    assert (
+        elf.read(artifact.library).machine == HOSTS[name]
+        and b"__global__" not in content
+        and b"mma_sync" not in content
+    )
     code = disassembled(binary, tmp_path)
     assert f".target\t{SHIPPED[name].target['arch']}\n" in code
-    with_them = {part.split("_kernel", 1)[0] for part in code.split("\n.text.")[1:] if "HMMA" in part}
+    with_them = {
+        part.split("_kernel", 1)[0] for part in code.split("\n.text.")[1:] if "HMMA" in part
+    }
     said = {kernel.name for kernel in artifact.kernels if kernel.rule == "tensor cores"}
     assert with_them == said and any("conv2d" in kernel for kernel in said), (with_them, said)
-    assert artifact.nbytes and (artifact.parameters / SHARD).stat().st_size < 1.1 * sum(w.nbytes for w in WEIGHTS.values())
+    assert artifact.nbytes and (artifact.parameters / SHARD).stat().st_size < 1.1 * sum(
+        w.nbytes for w in WEIGHTS.values()
+    )
 
 
 def test_a_model_of_float32_stays_so(context, kept, cache, tmp_path):
     weights = {key: value.astype("float32") for key, value in WEIGHTS.items()}
     artifact = build(context, kept(X, network, weights), SHIPPED["cuda-sm80"], cache)
     (binary,) = binaries(artifact.library)
-    assert "HMMA" not in disassembled(binary, tmp_path) and "tensor cores" not in {kernel.rule for kernel in artifact.kernels}
+    assert "HMMA" not in disassembled(binary, tmp_path) and "tensor cores" not in {
+        kernel.rule for kernel in artifact.kernels
+    }

@@ -1,4 +1,6 @@
-"""Norms over groups of channels, as ONNX has them, against torch; and what stays apart from a transpose."""
+"""Norms over groups of channels, as ONNX has them, against torch; and what stays apart from a
+transpose.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ def draw(*shape: int) -> Any:
 
 
 def norm_of(emit, x, groups, gain, bias):
-    """As TVM imports what torch writes of a group norm: an instance norm of groups between two reshapes, then factors and summands."""
+    """As TVM imports what torch writes of a group norm: an instance norm of groups between two
+    reshapes, then factors and summands.
+    """
     shape = list(x.ty.shape.values)
     x = emit(OP.reshape(x, [shape[0], groups, -1]))
     mean, variance = emit(OP.mean(x, [2], keepdims=True)), emit(OP.variance(x, [2], keepdims=True))
     root = emit(OP.sqrt(emit(OP.add(variance, relax.const(EPSILON, "float32")))))
     result = emit(OP.divide(emit(OP.subtract(x, mean)), root))
-    ones, zeros = relax.const(np.ones((groups, 1), "float32")), relax.const(np.zeros((groups, 1), "float32"))
+    ones, zeros = (
+        relax.const(np.ones((groups, 1), "float32")),
+        relax.const(np.zeros((groups, 1), "float32")),
+    )
     result = emit(OP.reshape(emit(OP.add(emit(OP.multiply(result, ones)), zeros)), shape))
     return emit(OP.add(emit(OP.multiply(result, gain)), bias))
 
@@ -38,11 +45,24 @@ def norm_of(emit, x, groups, gain, bias):
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(data=some.data())
 def test_a_group_norm_of_any_shape_is_right(cpu, data):
-    groups, each = data.draw(some.sampled_from([1, 1, 2, 3, 8])), data.draw(some.sampled_from([1, 2, 5, 16]))
-    pixels = data.draw(some.one_of(some.tuples(some.integers(1, 40)), some.tuples(some.integers(1, 9), some.integers(1, 9))))
+    groups, each = (
+        data.draw(some.sampled_from([1, 1, 2, 3, 8])),
+        data.draw(some.sampled_from([1, 2, 5, 16])),
+    )
+    pixels = data.draw(
+        some.one_of(
+            some.tuples(some.integers(1, 40)), some.tuples(some.integers(1, 9), some.integers(1, 9))
+        )
+    )
     shape = data.draw(some.sampled_from([1, 3])), groups * each, *pixels
-    x, gain, bias = 3 + draw(*shape), draw(shape[1], *[1] * len(pixels)), draw(shape[1], *[1] * len(pixels))
-    (ours,) = compute({"x": x}, lambda emit, x, g, b: norm_of(emit, x, groups, g, b), {"g": gain, "b": bias}, cpu).outputs
+    x, gain, bias = (
+        3 + draw(*shape),
+        draw(shape[1], *[1] * len(pixels)),
+        draw(shape[1], *[1] * len(pixels)),
+    )
+    (ours,) = compute(
+        {"x": x}, lambda emit, x, g, b: norm_of(emit, x, groups, g, b), {"g": gain, "b": bias}, cpu
+    ).outputs
     apart = x.astype("float64").reshape(shape[0], groups, -1)
     normed = (apart - apart.mean(2, keepdims=True)) / np.sqrt(apart.var(2, keepdims=True) + EPSILON)
     np.testing.assert_allclose(ours, normed.reshape(shape) * gain + bias, atol=2e-4, rtol=1e-4)
@@ -53,14 +73,30 @@ def test_a_group_norm_between_convolutions_turns_no_image_around(groups):
     def body(emit, x, v, w, g, b):
         return emit(OP.nn.conv2d(norm_of(emit, emit(OP.nn.conv2d(x, v)), groups, g, b), w))
 
-    x, weights = draw(1, 16, 12, 12), {"v": draw(32, 16, 1, 1), "w": draw(16, 32, 1, 1), "g": draw(32, 1, 1), "b": draw(32, 1, 1)}
+    x, weights = (
+        draw(1, 16, 12, 12),
+        {
+            "v": draw(32, 16, 1, 1),
+            "w": draw(16, 32, 1, 1),
+            "g": draw(32, 1, 1),
+            "b": draw(32, 1, 1),
+        },
+    )
     answer = compute({"x": x}, body, weights)
-    turned = [kernel for kernel in answer.kernels if "transpose" in kernel.name and kernel.operations >= x.size]
+    turned = [
+        kernel
+        for kernel in answer.kernels
+        if "transpose" in kernel.name and kernel.operations >= x.size
+    ]
     assert len(turned) == 2  # the input and the output
     assert not any("variance" in kernel.name for kernel in answer.kernels)
     with torch.no_grad():
-        first = functional.conv2d(torch.from_numpy(x).double(), torch.from_numpy(weights["v"]).double())
-        normed = functional.group_norm(first, groups, eps=EPSILON) * torch.from_numpy(weights["g"]) + torch.from_numpy(weights["b"])
+        first = functional.conv2d(
+            torch.from_numpy(x).double(), torch.from_numpy(weights["v"]).double()
+        )
+        normed = functional.group_norm(first, groups, eps=EPSILON) * torch.from_numpy(
+            weights["g"]
+        ) + torch.from_numpy(weights["b"])
         wanted = functional.conv2d(normed, torch.from_numpy(weights["w"]).double()).numpy()
     np.testing.assert_allclose(answer.outputs[0], wanted, atol=2e-3, rtol=1e-3)
 
@@ -68,7 +104,9 @@ def test_a_group_norm_between_convolutions_turns_no_image_around(groups):
 def test_a_group_norm_of_an_open_batch_is_right_at_every_size():
     open_type = relax.TensorType([tirx.Var("batch", "int64"), 8, 5, 5], "float32")
     gain, bias = draw(8, 1, 1), draw(8, 1, 1)
-    low = lowered({"x": open_type}, lambda emit, x, g, b: norm_of(emit, x, 2, g, b), {"g": gain, "b": bias})
+    low = lowered(
+        {"x": open_type}, lambda emit, x, g, b: norm_of(emit, x, 2, g, b), {"g": gain, "b": bias}
+    )
     for batch in (1, 4):
         x = draw(batch, 8, 5, 5)
         wanted = functional.group_norm(torch.from_numpy(x), 2, eps=EPSILON).numpy() * gain + bias
@@ -79,17 +117,32 @@ def test_another_quotient_is_left_alone():
     x = draw(2, 6, 7)
 
     def body(emit, x):
-        variance = emit(OP.add(emit(OP.variance(x, [1], keepdims=True)), relax.const(EPSILON, "float32")))
-        return emit(OP.divide(emit(OP.subtract(x, emit(OP.mean(x, [2], keepdims=True)))), emit(OP.sqrt(variance))))
+        variance = emit(
+            OP.add(emit(OP.variance(x, [1], keepdims=True)), relax.const(EPSILON, "float32"))
+        )
+        return emit(
+            OP.divide(
+                emit(OP.subtract(x, emit(OP.mean(x, [2], keepdims=True)))), emit(OP.sqrt(variance))
+            )
+        )
 
     (ours,) = compute({"x": x}, body).outputs
-    np.testing.assert_allclose(ours, (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPSILON), atol=1e-4)
+    np.testing.assert_allclose(
+        ours, (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPSILON), atol=1e-4
+    )
 
 
 def test_what_a_sum_over_rows_takes_is_kept_nowhere():
     x, y = draw(64, 32), draw(32)
-    answer = compute({"x": x, "y": y}, lambda emit, x, y: emit(OP.sum(emit(OP.multiply(d := emit(OP.subtract(x, y)), d)), [0])))
-    (kernel,) = (function for name, function in answer.lowered.module.functions_items() if "sum" in str(name.name_hint))
+    answer = compute(
+        {"x": x, "y": y},
+        lambda emit, x, y: emit(OP.sum(emit(OP.multiply(d := emit(OP.subtract(x, y)), d)), [0])),
+    )
+    (kernel,) = (
+        function
+        for name, function in answer.lowered.module.functions_items()
+        if "sum" in str(name.name_hint)
+    )
     assert "sblock_alloc_buffer" not in kernel.script()
     np.testing.assert_allclose(answer.outputs[0], ((x - y) ** 2).sum(0), rtol=1e-4)
 
@@ -102,7 +155,9 @@ def test_a_reshape_of_a_transpose_that_is_summed_is_a_view():
         return [emit(OP.multiply(turned, relax.const(2.0, "float32"))), emit(OP.sum(turned, [1]))]
 
     answer = compute({"x": x}, body)
-    assert not any("transpose" in kernel.name and "reshape" in kernel.name for kernel in answer.kernels)
+    assert not any(
+        "transpose" in kernel.name and "reshape" in kernel.name for kernel in answer.kernels
+    )
     turned = x.transpose(0, 3, 1, 2).reshape(1, 2, 16, 12, 10)
     np.testing.assert_array_equal(answer.outputs[0], 2 * turned)
     np.testing.assert_allclose(answer.outputs[1], turned.sum(1), rtol=1e-5, atol=1e-6)
@@ -115,16 +170,30 @@ def test_a_reshape_of_a_transpose_is_fused_with_what_is_done_to_each_element():
     x = draw(1, 4, 3, 32)
     answer = compute({"x": x}, body)
     assert len(answer.kernels) == 1
-    np.testing.assert_array_equal(answer.outputs[0], np.maximum(x.transpose(0, 3, 1, 2).reshape(1, 384), 0))
+    np.testing.assert_array_equal(
+        answer.outputs[0], np.maximum(x.transpose(0, 3, 1, 2).reshape(1, 384), 0)
+    )
 
 
 def test_an_image_is_resized_before_it_is_transposed():
     def body(emit, x, w):
         convolved = emit(OP.nn.conv2d(x, w))
-        return emit(OP.image.resize2d(convolved, (24, 30), layout="NCHW", method="linear", coordinate_transformation_mode="half_pixel"))
+        return emit(
+            OP.image.resize2d(
+                convolved,
+                (24, 30),
+                layout="NCHW",
+                method="linear",
+                coordinate_transformation_mode="half_pixel",
+            )
+        )
 
     x, w = draw(1, 8, 6, 5), draw(21, 8, 1, 1)
     answer = compute({"x": x}, body, {"w": w})
-    assert not any("resize" in kernel.name and "transpose" in kernel.name for kernel in answer.kernels)
-    wanted = functional.interpolate(functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), (24, 30), mode="bilinear").numpy()
+    assert not any(
+        "resize" in kernel.name and "transpose" in kernel.name for kernel in answer.kernels
+    )
+    wanted = functional.interpolate(
+        functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), (24, 30), mode="bilinear"
+    ).numpy()
     np.testing.assert_allclose(answer.outputs[0], wanted, atol=1e-4)

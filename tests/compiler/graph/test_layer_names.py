@@ -30,7 +30,10 @@ def of(found: list[tuple[str, str]], word: str) -> list[str]:
 
 def test_equal_kernels_of_an_onnx_model_have_the_names_of_their_own_nodes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(random.standard_normal((8, 8, 1, 1)).astype("float32"), f"w{index}") for index in range(3)]
+    weights = [
+        numpy_helper.from_array(random.standard_normal((8, 8, 1, 1)).astype("float32"), f"w{index}")
+        for index in range(3)
+    ]
 
     def conv(name: str, given: str, index: int) -> Any:
         return helper.make_node("Conv", [given, f"w{index}"], [f"{name}_out"], name=name)
@@ -45,17 +48,30 @@ def test_equal_kernels_of_an_onnx_model_have_the_names_of_their_own_nodes(tmp_pa
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 6, 6]) for name in "xy"]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        tmp_path / "m.onnx",
+    )
     found = layers(tmp_path / "m.onnx")
-    assert sorted(of(found, "convolution")) == ["/after/Conv", "/left/Conv, /left/Relu", "/right/Conv, /right/Relu"], found
-    assert of(found, "transpose") == ["", "/Add"], "the output's layout is the input's again after the last operator"
+    assert sorted(of(found, "convolution")) == [
+        "/after/Conv",
+        "/left/Conv, /left/Relu",
+        "/right/Conv, /right/Relu",
+    ], found
+    assert of(found, "transpose") == ["", "/Add"], (
+        "the output's layout is the input's again after the last operator"
+    )
 
 
 def test_steps_of_a_torch_model_have_the_paths_of_its_modules(tmp_path: Path) -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second, self.act = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.ReLU()
+            self.first, self.second, self.act = (
+                torch.nn.Linear(16, 16),
+                torch.nn.Linear(16, 16),
+                torch.nn.ReLU(),
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.second(self.act(self.first(x))) + x
@@ -63,5 +79,10 @@ def test_steps_of_a_torch_model_have_the_paths_of_its_modules(tmp_path: Path) ->
     net = torch.nn.Sequential(Block(), Block()).eval()
     torch.export.save(torch.export.export(net, (torch.ones(3, 16),)), tmp_path / "m.pt2")
     found = of(layers(tmp_path / "m.pt2"), "dense")
-    assert ["0.first" in layer or "0.second" in layer for layer in found] == [True, True, False, False], found
+    assert ["0.first" in layer or "0.second" in layer for layer in found] == [
+        True,
+        True,
+        False,
+        False,
+    ], found
     assert [layer.split(", ")[-1] for layer in found] == ["0.act", "0", "1.act", "1"], found

@@ -27,8 +27,12 @@ AWKWARD = np.array([np.nan, np.inf, -np.inf, -1, -0.0, 0.5, 6, 7], "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("bounds", [(0, 6), (-0.5, 0.5), (6, 0), (0, np.inf), (-np.inf, 1e4)], ids=str)
-def test_clip_is_what_it_is_in_torch_for_nan_infinities_and_bounds_in_the_wrong_order(bounds, dtype):
+@pytest.mark.parametrize(
+    "bounds", [(0, 6), (-0.5, 0.5), (6, 0), (0, np.inf), (-np.inf, 1e4)], ids=str
+)
+def test_clip_is_what_it_is_in_torch_for_nan_infinities_and_bounds_in_the_wrong_order(
+    bounds, dtype
+):
     x = AWKWARD.astype(dtype)
     (ours,) = compute({"x": x}, lambda emit, x: emit(OP.clip(x, *bounds))).outputs
     np.testing.assert_array_equal(ours, torch.from_numpy(x).clamp(*bounds).numpy())
@@ -44,14 +48,19 @@ def test_clip_between_convolutions_needs_no_transposes():
     def body(emit, x, v, w):
         return emit(OP.nn.conv2d(emit(OP.clip(emit(OP.nn.conv2d(x, v)), 0, 6)), w))
 
-    answer = compute({"x": draw(1, 8, 9, 9)}, body, {"v": draw(16, 8, 3, 3), "w": draw(16, 16, 3, 3)})
+    answer = compute(
+        {"x": draw(1, 8, 9, 9)}, body, {"v": draw(16, 8, 3, 3), "w": draw(16, 16, 3, 3)}
+    )
     assert answer.rules == ["convolution", "convolution"]
     assert len(answer.kernels) <= 4  # and a transpose at both ends
 
 
 def test_dropout_is_its_input():
     x = draw(2, 5)
-    (ours,) = compute({"x": x}, lambda emit, x: emit(OP.negative(emit(relax.TupleGetItem(emit(OP.nn.dropout(x, 0.5)), 0))))).outputs
+    (ours,) = compute(
+        {"x": x},
+        lambda emit, x: emit(OP.negative(emit(relax.TupleGetItem(emit(OP.nn.dropout(x, 0.5)), 0)))),
+    ).outputs
     np.testing.assert_array_equal(ours, -x)
 
 
@@ -61,7 +70,10 @@ def test_a_tensor_may_be_full_of_anything(value, dtype):
     x = np.zeros((2, 3), dtype)
 
     def body(emit, x):
-        return [emit(OP.full((2, 3), const(value, dtype), dtype)), emit(OP.full_like(x, const(value, dtype)))]
+        return [
+            emit(OP.full((2, 3), const(value, dtype), dtype)),
+            emit(OP.full_like(x, const(value, dtype))),
+        ]
 
     for ours in compute({"x": x}, body).outputs:
         np.testing.assert_array_equal(ours, np.full((2, 3), value, dtype))
@@ -72,7 +84,9 @@ def test_a_causal_mask_is_minus_infinity_before_a_softmax():
 
     def body(emit, x):
         hidden = emit(OP.less(emit(OP.tril(emit(OP.ones_like(x)))), const(1)))
-        return emit(OP.nn.softmax(emit(OP.where(hidden, emit(OP.full((), const(-np.inf), "float32")), x))))
+        return emit(
+            OP.nn.softmax(emit(OP.where(hidden, emit(OP.full((), const(-np.inf), "float32")), x)))
+        )
 
     expected = torch.from_numpy(x).masked_fill(torch.ones(5, 5).tril() < 1, -torch.inf).softmax(-1)
     np.testing.assert_allclose(compute({"x": x}, body).outputs[0], expected.numpy(), atol=1e-6)
@@ -84,11 +98,21 @@ def test_a_model_that_tvm_cannot_lay_out_still_gets_fast_convolutions(groups):
 
     def body(emit, x, w):
         y = emit(OP.nn.conv2d(x, w, strides=(2, 1), padding=(1, 0, 1, 2), groups=groups))
-        return emit(OP.stack([y, emit(OP.nn.relu(y))], 0))  # TVM's ConvertLayout has no rule for stack, and fails
+        return emit(
+            OP.stack([y, emit(OP.nn.relu(y))], 0)
+        )  # TVM's ConvertLayout has no rule for stack, and fails
 
     answer = compute({"x": x}, body, {"w": w})
-    exact = functional.conv2d(functional.pad(torch.from_numpy(x), (0, 2, 1, 1)), torch.from_numpy(w), None, (2, 1), groups=groups)
-    np.testing.assert_allclose(answer.outputs[0], torch.stack([exact, exact.relu()]).numpy(), atol=1e-4)
+    exact = functional.conv2d(
+        functional.pad(torch.from_numpy(x), (0, 2, 1, 1)),
+        torch.from_numpy(w),
+        None,
+        (2, 1),
+        groups=groups,
+    )
+    np.testing.assert_allclose(
+        answer.outputs[0], torch.stack([exact, exact.relu()]).numpy(), atol=1e-4
+    )
     assert answer.rules == ["convolution" if groups == 1 else "depthwise"]
 
 
@@ -115,10 +139,18 @@ AFTER_A_CONVOLUTION = {
 def test_a_convolution_of_another_kind_may_follow(kind):
     body, shape, expected = AFTER_A_CONVOLUTION[kind]
     x, v, w = draw(1, 3, 8, 8), draw(16, 3, 3, 3), draw(*shape)
-    answer = compute({"x": x}, lambda emit, x, v, w: body(emit, emit(OP.nn.conv2d(x, v)), w), {"v": v, "w": w})
-    exact = expected(*(functional.conv2d(torch.from_numpy(x), torch.from_numpy(v)), torch.from_numpy(w)))
+    answer = compute(
+        {"x": x}, lambda emit, x, v, w: body(emit, emit(OP.nn.conv2d(x, v)), w), {"v": v, "w": w}
+    )
+    exact = expected(
+        *(functional.conv2d(torch.from_numpy(x), torch.from_numpy(v)), torch.from_numpy(w))
+    )
     np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-3)
-    assert answer.rules == ["convolution", "convolution", *(["interleaved"] if kind == "transposed" else [])]
+    assert answer.rules == [
+        "convolution",
+        "convolution",
+        *(["interleaved"] if kind == "transposed" else []),
+    ]
 
 
 def test_an_input_may_have_the_name_of_a_weight():
@@ -146,14 +178,20 @@ def test_constants_larger_than_64_bytes_become_parameters_once_each():
         return emit(OP.add(x, const(3)))
 
     parameters = parameters_of(body, {"first": weight, "second": draw(32, 32), "third": weight})
-    assert [parameter.shape[0] * parameter.shape[1] * parameter.shape[2] for parameter in parameters] == [32 * 32] * 2
+    assert [
+        parameter.shape[0] * parameter.shape[1] * parameter.shape[2] for parameter in parameters
+    ] == [32 * 32] * 2
 
 
 def test_equal_bytes_of_another_type_or_shape_are_another_parameter():
     zeros = np.zeros(32, "float32")
     values = {"a": zeros, "b": zeros.view("int32"), "c": zeros.reshape(1, 32), "d": zeros.copy()}
     low = lowered({"x": draw(1)}, lambda emit, x, *weights: list(weights), values)
-    assert [(value.dtype, value.shape) for value in low.parameters] == [("float32", (32,)), ("int32", (32,)), ("float32", (1, 32))]
+    assert [(value.dtype, value.shape) for value in low.parameters] == [
+        ("float32", (32,)),
+        ("int32", (32,)),
+        ("float32", (1, 32)),
+    ]
     for ours, theirs in zip(run(low, [draw(1)]), values.values(), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
@@ -193,19 +231,29 @@ def test_a_batch_norm_without_a_convolution_is_a_factor_and_a_summand(axis):
     x, rest = draw(3, 5, 4, 5), [draw(5) for _ in range(3)] + [np.abs(draw(5))]
 
     def body(emit, x, *rest):
-        return emit(relax.TupleGetItem(emit(OP.nn.batch_norm(x, *rest, axis=axis, epsilon=1e-3)), 0))
+        return emit(
+            relax.TupleGetItem(emit(OP.nn.batch_norm(x, *rest, axis=axis, epsilon=1e-3)), 0)
+        )
 
     answer = compute({"x": x}, body, {f"w{index}": value for index, value in enumerate(rest)})
     gamma, beta, mean, variance = (torch.from_numpy(value) for value in rest)
     first = np.moveaxis(x, axis, 1).copy()
-    expected = functional.batch_norm(torch.from_numpy(first), mean, variance, gamma, beta, eps=1e-3).numpy()
-    np.testing.assert_allclose(answer.outputs[0], np.moveaxis(expected, 1, axis), rtol=1e-5, atol=1e-5)
-    assert [kernel.name for kernel in answer.kernels if "divide" in kernel.name or "sqrt" in kernel.name] == []
+    expected = functional.batch_norm(
+        torch.from_numpy(first), mean, variance, gamma, beta, eps=1e-3
+    ).numpy()
+    np.testing.assert_allclose(
+        answer.outputs[0], np.moveaxis(expected, 1, axis), rtol=1e-5, atol=1e-5
+    )
+    assert [
+        kernel.name for kernel in answer.kernels if "divide" in kernel.name or "sqrt" in kernel.name
+    ] == []
 
 
 def shuffled(emit, x, groups, channels, height, width):
     apart = emit(OP.reshape(x, (2, groups, channels // groups, height, width)))
-    return emit(OP.reshape(emit(OP.permute_dims(apart, [0, 2, 1, 3, 4])), (2, channels, height, width)))
+    return emit(
+        OP.reshape(emit(OP.permute_dims(apart, [0, 2, 1, 3, 4])), (2, channels, height, width))
+    )
 
 
 def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_convolutions():
@@ -221,7 +269,12 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
     first, second = (torch.from_numpy(value) for value in (v, w))
     y = functional.channel_shuffle(functional.conv2d(torch.from_numpy(x), first), 3)[..., 1:7:2]
     both = torch.cat([y[:, :6], functional.conv2d(y[:, 6:], second)], 1)
-    np.testing.assert_allclose(answer.outputs[0], functional.conv2d(functional.channel_shuffle(both, 2), first), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        answer.outputs[0],
+        functional.conv2d(functional.channel_shuffle(both, 2), first),
+        rtol=1e-4,
+        atol=1e-4,
+    )
     module = pipeline.simplified(pipeline.bind(made({"x": x}, body, {"v": v, "w": w}), [v, w]))
     turns: list[list[int]] = []
 
@@ -236,10 +289,14 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
 def test_a_transpose_that_is_no_shuffle_stays_what_it_is():
     def body(emit, x, v):
         y = emit(OP.nn.conv2d(x, v))
-        apart = emit(OP.reshape(y, (2, 3, 4, 7, 5)))  # height and width changed places in memory, too
+        apart = emit(
+            OP.reshape(y, (2, 3, 4, 7, 5))
+        )  # height and width changed places in memory, too
         return emit(OP.reshape(emit(OP.permute_dims(apart, [0, 2, 1, 3, 4])), (2, 12, 5, 7)))
 
     x, v = draw(2, 12, 5, 7), draw(12, 12, 1, 1)
     y = functional.conv2d(torch.from_numpy(x), torch.from_numpy(v)).numpy()
     expected = y.reshape(2, 3, 4, 7, 5).transpose(0, 2, 1, 3, 4).reshape(2, 12, 5, 7)
-    np.testing.assert_allclose(compute({"x": x}, body, {"v": v}).outputs[0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        compute({"x": x}, body, {"v": v}).outputs[0], expected, rtol=1e-4, atol=1e-4
+    )

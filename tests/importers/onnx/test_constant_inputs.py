@@ -1,4 +1,6 @@
-"""An input whose value the user states is a constant: folded, gone from the inputs, and fed to the reference."""
+"""An input whose value the user states is a constant: folded, gone from the inputs, and fed to the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def voice(onnx_file) -> Path:
         "else_branch": helper.make_graph([node("Neg", ["x"], ["inner"])], "else", [], ends),
     }
     nodes = [node("Equal", ["sr", "rate"], ["yes"]), node("If", ["yes"], ["y"], **branches)]
-    return onnx_file(nodes, {"x": [2, 3], "sr": SR}, {"y": [2, 3]}, {"rate": np.array(16000, np.int64)})
+    return onnx_file(
+        nodes, {"x": [2, 3], "sr": SR}, {"y": [2, 3]}, {"rate": np.array(16000, np.int64)}
+    )
 
 
 def imported(path: Path, **values: Any) -> importers.Imported:
@@ -41,9 +45,14 @@ def test_an_if_on_a_constant_input_takes_one_branch(rate, operator, voice):
     made = imported(voice, sr=rate)
     assert [spec.name for spec in made.inputs] == ["x"]
     script = made.module.script()
-    assert f"R.{'nn.' if operator == 'relu' else ''}{operator}(" in script and script.count("R.nn.relu(") + script.count("R.negative(") == 1
+    assert (
+        f"R.{'nn.' if operator == 'relu' else ''}{operator}(" in script
+        and script.count("R.nn.relu(") + script.count("R.negative(") == 1
+    )
     x = made.example["x"]
-    np.testing.assert_array_equal(made.reference({"x": x})[0], np.maximum(x, 0) if rate == 16000 else -x)
+    np.testing.assert_array_equal(
+        made.reference({"x": x})[0], np.maximum(x, 0) if rate == 16000 else -x
+    )
     np.testing.assert_array_equal(our_build.answers(made)[0], made.reference({"x": x})[0])
 
 
@@ -54,15 +63,21 @@ def test_layers_of_a_model_with_a_constant_input_are_computed(voice):
 
 
 def test_a_number_fits_every_shape_of_one_element(onnx_file):
-    path = onnx_file([node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": [1, 1]}, {"y": [2, 3]})
+    path = onnx_file(
+        [node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": [1, 1]}, {"y": [2, 3]}
+    )
     made = imported(path, gain=3)
     np.testing.assert_array_equal(our_build.answers(made)[0], made.example["x"] * 3)
 
 
 def test_lists_are_tensors(onnx_file):
-    path = onnx_file([node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": ["n"]}, {"y": [2, 3]})
+    path = onnx_file(
+        [node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": ["n"]}, {"y": [2, 3]}
+    )
     made = imported(path, gain=[1, 2.5, 3])
-    np.testing.assert_array_equal(our_build.answers(made)[0], made.example["x"] * np.array([1, 2.5, 3], np.float32))
+    np.testing.assert_array_equal(
+        our_build.answers(made)[0], made.example["x"] * np.array([1, 2.5, 3], np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +104,12 @@ def test_other_formats_refuse_values():
         importers.load(Model("net", "net.tflite", values={"x": 1}), Path())
 
 
-@pytest.mark.parametrize("text", ["sr", "sr=", "=1", "sr=fast", 'sr="1"', 'sr={"a":1}', "sr=null", "sr=[1,null]"])
+@pytest.mark.parametrize(
+    "text", ["sr", "sr=", "=1", "sr=fast", 'sr="1"', 'sr={"a":1}', "sr=null", "sr=[1,null]"]
+)
 def test_a_malformed_value_is_a_mistake_of_usage(text, voice):
     result = CliRunner().invoke(cli, ["check", str(voice), "--value", text])
-    assert isinstance(result.exception, UsageError) and "no input's name and value" in result.exception.what
+    assert (
+        isinstance(result.exception, UsageError)
+        and "no input's name and value" in result.exception.what
+    )

@@ -1,4 +1,6 @@
-"""Which batches stay open, through the import and the check of it, and what is said where one does not."""
+"""Which batches stay open, through the import and the check of it, and what is said where one does
+not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ADD = helper.make_node("Add", ["x", "y"], ["z"])
 @pytest.fixture
 def prepared(tmp_path, cache):
     def once(path):
-        return prepare.prepare(TaskContext(tmp_path / "scratch"), Model("model", str(path)), HOST, cache)
+        return prepare.prepare(
+            TaskContext(tmp_path / "scratch"), Model("model", str(path)), HOST, cache
+        )
 
     return once
 
@@ -39,12 +43,17 @@ def arrays(tmp_path):
 
 def test_a_batch_of_one_symbol_stays_open_and_is_measured_at_one(onnx_file, load, agree):
     imported = load(onnx_file([ADD], {"x": ["n", 3], "y": ["n", 3]}, {"z": ["n", 3]}))
-    assert imported.inputs == (TensorSpec("x", (1, 3), "float32", True), TensorSpec("y", (1, 3), "float32", True))
+    assert imported.inputs == (
+        TensorSpec("x", (1, 3), "float32", True),
+        TensorSpec("y", (1, 3), "float32", True),
+    )
     assert imported.outputs == (TensorSpec("z", (1, 3), "float32", True),) and not imported.fixed
     agree(imported)
 
 
-@pytest.mark.parametrize("other", [["m", 3], [3, "n"]], ids=["two symbols", "another axis of the symbol"])
+@pytest.mark.parametrize(
+    "other", [["m", 3], [3, "n"]], ids=["two symbols", "another axis of the symbol"]
+)
 def test_a_batch_that_is_no_batch_of_all_inputs_is_one(other, onnx_file, load, agree):
     imported = load(onnx_file([ADD], {"x": ["n", 3], "y": other}, {"z": [None, 3]}))
     assert [spec.open for spec in imported.inputs] == [False, False]
@@ -57,11 +66,18 @@ def test_a_shape_that_is_said_closes_the_batch(onnx_file, load):
 
 
 def test_a_program_exported_with_an_open_batch_keeps_it(tmp_path, load, agree):
-    network = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
-    program = torch.export.export(network, (torch.zeros(2, 2, 4, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 3)
+    ).eval()
+    program = torch.export.export(
+        network, (torch.zeros(2, 2, 4, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
     torch.export.save(program, tmp_path / "model.pt2")
     imported = load(tmp_path / "model.pt2")
-    assert [(spec.shape, spec.open) for spec in (*imported.inputs, *imported.outputs)] == [((1, 2, 4, 4), True), ((1, 3), True)]
+    assert [(spec.shape, spec.open) for spec in (*imported.inputs, *imported.outputs)] == [
+        ((1, 2, 4, 4), True),
+        ((1, 3), True),
+    ]
     agree(imported)
 
 
@@ -82,12 +98,19 @@ def test_an_open_model_is_prepared_once_and_says_what_is_measured(onnx_file, pre
 def test_inputs_of_any_one_batch_are_read(arrays):
     specs = (TensorSpec("x", (1, 3), "float32", True), TensorSpec("y", (1, 2), "float32", True))
     path = arrays(x=np.zeros((5, 3), "float32"), y=np.zeros((5, 2), "float32"))
-    assert {name: array.shape for name, array in read_inputs(path, specs, Preprocess()).items()} == {"x": (5, 3), "y": (5, 2)}
+    assert {
+        name: array.shape for name, array in read_inputs(path, specs, Preprocess()).items()
+    } == {"x": (5, 3), "y": (5, 2)}
 
 
 @pytest.mark.parametrize(
     ("x", "y", "words"),
-    [((5, 3), (4, 2), "not of one batch"), ((5, 4), (5, 2), r"\[any, 3\]"), ((0, 3), (0, 2), r"\[any, 3\]"), ((), (1, 2), r"\[any, 3\]")],
+    [
+        ((5, 3), (4, 2), "not of one batch"),
+        ((5, 4), (5, 2), r"\[any, 3\]"),
+        ((0, 3), (0, 2), r"\[any, 3\]"),
+        ((), (1, 2), r"\[any, 3\]"),
+    ],
 )
 def test_inputs_that_are_of_no_batch_are_refused(x, y, words, arrays):
     specs = (TensorSpec("x", (1, 3), "float32", True), TensorSpec("y", (1, 2), "float32", True))
@@ -98,19 +121,25 @@ def test_inputs_that_are_of_no_batch_are_refused(x, y, words, arrays):
 
 @pytest.fixture
 def of_batch(cache):
-    return lambda source, batch, **more: importers.load(Model("model", str(source), batch=batch, **more), cache)
+    return lambda source, batch, **more: importers.load(
+        Model("model", str(source), batch=batch, **more), cache
+    )
 
 
 def test_a_batch_that_is_asked_for_closes_an_open_one(onnx_file, of_batch, agree):
     path = onnx_file([ADD], {"x": ["n", 3], "y": ["n", 3]}, {"z": ["n", 3]})
     for batch in (1, 8):
         imported = of_batch(path, batch)
-        assert {spec.shape for spec in (*imported.inputs, *imported.outputs)} == {(batch, 3)} and not imported.open
+        assert {spec.shape for spec in (*imported.inputs, *imported.outputs)} == {
+            (batch, 3)
+        } and not imported.open
         agree(imported)
 
 
 def test_a_batch_is_asked_for_beside_shapes_that_a_file_leaves_open(onnx_file, of_batch):
-    imported = of_batch(onnx_file([RELU], {"x": ["n", "length"]}, {"y": ["n", "length"]}), 8, shapes={"x": (1, 5)})
+    imported = of_batch(
+        onnx_file([RELU], {"x": ["n", "length"]}, {"y": ["n", "length"]}), 8, shapes={"x": (1, 5)}
+    )
     assert imported.inputs == (TensorSpec("x", (8, 5), "float32"),)
 
 
@@ -141,4 +170,12 @@ def test_outputs_that_do_not_grow_with_the_batch_are_refused(onnx_file, of_batch
 
 def test_the_batch_is_part_of_the_fingerprint(onnx_file, cache):
     path = str(onnx_file([RELU], {"x": ["n", 3]}, {"y": ["n", 3]}))
-    assert len({importers.fingerprint(Model("model", path, batch=batch), cache) for batch in (None, 1, 8)}) == 3
+    assert (
+        len(
+            {
+                importers.fingerprint(Model("model", path, batch=batch), cache)
+                for batch in (None, 1, 8)
+            }
+        )
+        == 3
+    )

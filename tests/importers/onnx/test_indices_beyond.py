@@ -1,4 +1,6 @@
-"""Indices beyond a tensor: NaN, or of integers the nearest, and nothing else is touched. TVM would read or write what lies behind it."""
+"""Indices beyond a tensor: NaN, or of integers the nearest, and nothing else is touched. TVM would
+read or write what lies behind it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,28 @@ FORMS = {  # of each operator: indices that are all inside, and the place of one
 
 def network(tmp_path, operator, indices, kind):
     written = operator.startswith("Scatter")
-    shape = TABLE.shape if written else indices.shape if operator == "GatherElements" else indices.shape[:1]
+    shape = (
+        TABLE.shape
+        if written
+        else indices.shape
+        if operator == "GatherElements"
+        else indices.shape[:1]
+    )
     given = {"data": (kind, TABLE.shape), "indices": (TensorProto.INT64, indices.shape)}
     if written:
-        given["updates"] = (kind, indices.shape if operator == "ScatterElements" else indices.shape[:1])
+        given["updates"] = (
+            kind,
+            indices.shape if operator == "ScatterElements" else indices.shape[:1],
+        )
     node = helper.make_node(operator, list(given), ["found"])
     inputs = [helper.make_tensor_value_info(name, *of) for name, of in given.items()]
-    graph = helper.make_graph([node], operator, inputs, [helper.make_tensor_value_info("found", kind, shape)])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    graph = helper.make_graph(
+        [node], operator, inputs, [helper.make_tensor_value_info("found", kind, shape)]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        tmp_path / "m.onnx",
+    )
     return importers.load(Model("m", str(tmp_path / "m.onnx")), tmp_path)
 
 
@@ -40,9 +56,9 @@ def test_what_is_inside_is_onnxs_and_what_is_beyond_is_nan(operator, tmp_path):
     imported = network(tmp_path, operator, indices, TensorProto.FLOAT)
     run, given = built(imported), {"data": TABLE, "indices": indices}
     if operator.startswith("Scatter"):
-        given["updates"] = -1 - np.arange(np.prod(imported.example["updates"].shape), dtype=np.float32).reshape(
-            imported.example["updates"].shape
-        )
+        given["updates"] = -1 - np.arange(
+            np.prod(imported.example["updates"].shape), dtype=np.float32
+        ).reshape(imported.example["updates"].shape)
     (expected,) = imported.reference(given)
     np.testing.assert_array_equal(run(list(given.values()))[0], expected)
     for index in BEYOND:
@@ -50,7 +66,9 @@ def test_what_is_inside_is_onnxs_and_what_is_beyond_is_nan(operator, tmp_path):
         given["indices"][place] = index
         (found,) = run(list(given.values()))
         assert np.isnan(found).sum() == 1
-        assert ((found != expected) <= (np.isnan(found) | (expected < 0))).all(), "else only the place that was meant is another"
+        assert ((found != expected) <= (np.isnan(found) | (expected < 0))).all(), (
+            "else only the place that was meant is another"
+        )
 
 
 @pytest.mark.parametrize("operator", ["GatherElements", "GatherND"])

@@ -1,4 +1,6 @@
-"""Types are inferred without the numbers of large weights, and are those that ONNX infers with them."""
+"""Types are inferred without the numbers of large weights, and are those that ONNX infers with
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,21 @@ NODES = [
 
 @pytest.mark.parametrize("data_prop", [False, True])
 def test_types_are_those_that_are_inferred_with_all_weights(data_prop, tmp_path):
-    body = graph(NODES, {"x": [2, 3, 10, 12]}, {"y": None, "g": None, "z": ("int64", None)}, weights=WEIGHTS)
+    body = graph(
+        NODES, {"x": [2, 3, 10, 12]}, {"y": None, "g": None, "z": ("int64", None)}, weights=WEIGHTS
+    )
     model = onnx.load(save(tmp_path / "model.onnx", body))
     expected = onnx.shape_inference.infer_shapes(model, data_prop=data_prop).graph
     found = inferred(model, data_prop=data_prop)
     assert list(found.value_info) == list(expected.value_info) and len(found.value_info) >= 6
     assert list(found.output) == list(expected.output) and list(found.input) == list(expected.input)
-    assert [(one.name, one.dims) for one in found.initializer] == [(one.name, one.dims) for one in expected.initializer]
-    assert found.ByteSize() < expected.ByteSize() - sum(WEIGHTS[name].nbytes for name in ("w", "table", "m")) + 99
-    assert all(tensor.raw_data or tensor.float_data for tensor in model.graph.initializer), "the model is as it was"
+    assert [(one.name, one.dims) for one in found.initializer] == [
+        (one.name, one.dims) for one in expected.initializer
+    ]
+    assert (
+        found.ByteSize()
+        < expected.ByteSize() - sum(WEIGHTS[name].nbytes for name in ("w", "table", "m")) + 99
+    )
+    assert all(tensor.raw_data or tensor.float_data for tensor in model.graph.initializer), (
+        "the model is as it was"
+    )

@@ -1,4 +1,6 @@
-"""A sample of the node tests that ship with onnx, a class of operators each; tools/node-tests runs all of them."""
+"""A sample of the node tests that ship with onnx, a class of operators each; tools/node-tests runs
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,26 @@ sys.path.append(str(Path(__file__).parents[3] / "tools"))
 import node_cases
 
 SAMPLE = (
-    *("test_add_bcast", "test_and2d", "test_argmax_keepdims_example", "test_averagepool_2d_same_upper", "test_batchnorm_example"),
-    *("test_cast_FLOAT_to_DOUBLE", "test_concat_2d_axis_1", "test_conv_with_autopad_same", "test_gather_negative_indices"),
-    *("test_celu", "test_convtranspose_output_shape", "test_cumprod_1d_reverse_exclusive", "test_dft_axis", "test_l2normalization_axis_1"),
+    *(
+        "test_add_bcast",
+        "test_and2d",
+        "test_argmax_keepdims_example",
+        "test_averagepool_2d_same_upper",
+        "test_batchnorm_example",
+    ),
+    *(
+        "test_cast_FLOAT_to_DOUBLE",
+        "test_concat_2d_axis_1",
+        "test_conv_with_autopad_same",
+        "test_gather_negative_indices",
+    ),
+    *(
+        "test_celu",
+        "test_convtranspose_output_shape",
+        "test_cumprod_1d_reverse_exclusive",
+        "test_dft_axis",
+        "test_l2normalization_axis_1",
+    ),
     *(
         "test_pow_types_float32_int64",
         "test_reversesequence_batch",
@@ -22,12 +41,33 @@ SAMPLE = (
         "test_stft",
         "test_stft_with_window",
     ),
-    *("test_onehot_with_negative_axis", "test_onehot_negative_indices", "test_eyelike_with_dtype", "test_shape_start_1"),
+    *(
+        "test_onehot_with_negative_axis",
+        "test_onehot_negative_indices",
+        "test_eyelike_with_dtype",
+        "test_shape_start_1",
+    ),
     *("test_col2im_strides", "test_col2im_pads", "test_col2im_dilations", "test_col2im_5d"),
-    *("test_affine_grid_2d", "test_affine_grid_3d_align_corners", "test_upsample_nearest", "test_resize_tf_crop_and_resize_axes_3_2"),
+    *(
+        "test_affine_grid_2d",
+        "test_affine_grid_3d_align_corners",
+        "test_upsample_nearest",
+        "test_resize_tf_crop_and_resize_axes_3_2",
+    ),
     *("test_qlinearmatmul_2D_uint8_float16", "test_resize_upsample_sizes_nearest_axes_2_3"),
-    *("test_gemm_alpha", "test_gru_seq_length", "test_isinf_negative", "test_layer_normalization_2d_axis1", "test_logsoftmax_axis_1"),
-    *("test_lstm_with_peepholes", "test_matmul_3d", "test_maxpool_2d_dilations", "test_pow_bcast_array"),
+    *(
+        "test_gemm_alpha",
+        "test_gru_seq_length",
+        "test_isinf_negative",
+        "test_layer_normalization_2d_axis1",
+        "test_logsoftmax_axis_1",
+    ),
+    *(
+        "test_lstm_with_peepholes",
+        "test_matmul_3d",
+        "test_maxpool_2d_dilations",
+        "test_pow_bcast_array",
+    ),
     *(
         "test_reduce_max_keepdims_example",
         "test_reshape_reordered_all_dims",
@@ -37,7 +77,11 @@ SAMPLE = (
         "test_where_example",
     ),
 )
-REFUSED = ("test_nonmaxsuppression_two_classes", "test_mod_float_edge_cases_fmod_0_float32", "test_loop11")
+REFUSED = (
+    "test_nonmaxsuppression_two_classes",
+    "test_mod_float_edge_cases_fmod_0_float32",
+    "test_loop11",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""An `If` that an input decides: both branches are folded and fused like the rest of the graph, and one is selected."""
+"""An `If` that an input decides: both branches are folded and fused like the rest of the graph, and
+one is selected.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,17 @@ YES = (TensorProto.BOOL, [])
 
 
 def branch(nodes: Sequence[Any], outputs: dict[str, list[int]], **weights: np.ndarray) -> Any:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
-    return helper.make_graph(list(nodes), "branch", [], ends, [numpy_helper.from_array(array, name) for name, array in weights.items()])
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in outputs.items()
+    ]
+    return helper.make_graph(
+        list(nodes),
+        "branch",
+        [],
+        ends,
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
 
 
 def check(path, yes: object) -> importers.Imported:
@@ -35,24 +46,52 @@ def check(path, yes: object) -> importers.Imported:
 @pytest.mark.parametrize("yes", [True, False])
 def test_the_graph_is_one_dataflow_block(yes, onnx_file):
     branches = {
-        "then_branch": branch([node("Mul", ["x", "w"], ["a"]), node("Relu", ["a"], ["inner"])], {"inner": [2, 3]}),
-        "else_branch": branch([node("Add", ["x", "w"], ["b"]), node("Neg", ["b"], ["other"])], {"other": [2, 3]}),
+        "then_branch": branch(
+            [node("Mul", ["x", "w"], ["a"]), node("Relu", ["a"], ["inner"])], {"inner": [2, 3]}
+        ),
+        "else_branch": branch(
+            [node("Add", ["x", "w"], ["b"]), node("Neg", ["b"], ["other"])], {"other": [2, 3]}
+        ),
     }
     nodes = [node("If", ["yes"], ["z"], **branches), node("Exp", ["z"], ["y"])]
-    made = check(onnx_file(nodes, {"x": [2, 3], "yes": YES}, {"y": [2, 3]}, {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}), yes)
+    made = check(
+        onnx_file(
+            nodes,
+            {"x": [2, 3], "yes": YES},
+            {"y": [2, 3]},
+            {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        ),
+        yes,
+    )
     script = made.module.script()
-    assert script.count("R.dataflow()") == 1 and "R.where(" in script and "        if " not in script
+    assert (
+        script.count("R.dataflow()") == 1 and "R.where(" in script and "        if " not in script
+    )
 
 
 @pytest.mark.parametrize("yes", [[True], [False]])
 def test_a_condition_of_one_element_selects_all_outputs(yes, onnx_file):
     outputs = {"p": [2, 3], "q": [3]}
     branches = {
-        "then_branch": branch([node("Relu", ["x"], ["p"]), node("ReduceSum", ["x", "zero"], ["q"], keepdims=0)], outputs),
-        "else_branch": branch([node("Neg", ["x"], ["p"]), node("ReduceMax", ["x"], ["q"], axes=[0], keepdims=0)], outputs),
+        "then_branch": branch(
+            [node("Relu", ["x"], ["p"]), node("ReduceSum", ["x", "zero"], ["q"], keepdims=0)],
+            outputs,
+        ),
+        "else_branch": branch(
+            [node("Neg", ["x"], ["p"]), node("ReduceMax", ["x"], ["q"], axes=[0], keepdims=0)],
+            outputs,
+        ),
     }
     nodes = [node("If", ["yes"], ["a", "b"], **branches)]
-    check(onnx_file(nodes, {"x": [2, 3], "yes": (TensorProto.BOOL, [1])}, {"a": [2, 3], "b": [3]}, {"zero": np.array([0], np.int64)}), yes)
+    check(
+        onnx_file(
+            nodes,
+            {"x": [2, 3], "yes": (TensorProto.BOOL, [1])},
+            {"a": [2, 3], "b": [3]},
+            {"zero": np.array([0], np.int64)},
+        ),
+        yes,
+    )
 
 
 @pytest.mark.parametrize("yes", [True, False])
@@ -61,13 +100,17 @@ def test_paddings_computed_in_branches_are_constants_of_their_branch(yes, onnx_f
 
     def padded(after: int) -> Any:
         nodes = [
-            node("Constant", [], ["one"], value=numpy_helper.from_array(np.array([after], np.int64))),
+            node(
+                "Constant", [], ["one"], value=numpy_helper.from_array(np.array([after], np.int64))
+            ),
             node("Mul", ["one", "two"], ["pad"]),
             node("Concat", ["none", "none", "none", "pad"], ["pads"], axis=0),
             node("Pad", ["x", "pads"], ["padded"]),
             node("ReduceMean", ["padded"], ["inner"], axes=[1], keepdims=0),
         ]
-        return branch(nodes, {"inner": [2]}, two=np.array([2], np.int64), none=np.array([0], np.int64))
+        return branch(
+            nodes, {"inner": [2]}, two=np.array([2], np.int64), none=np.array([0], np.int64)
+        )
 
     nodes = [node("If", ["yes"], ["y"], then_branch=padded(1), else_branch=padded(3))]
     check(onnx_file(nodes, {"x": [2, 3], "yes": YES}, {"y": [2]}), yes)
@@ -80,7 +123,9 @@ def test_a_constant_may_be_the_result_of_a_branch(yes, onnx_file):
         "then_branch": branch([node("Constant", [], ["inner"], value=value)], {"inner": [3]}),
         "else_branch": branch([node("Relu", ["x"], ["inner"])], {"inner": [3]}),
     }
-    check(onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [3], "yes": YES}, {"y": [3]}), yes)
+    check(
+        onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [3], "yes": YES}, {"y": [3]}), yes
+    )
 
 
 @pytest.mark.parametrize("yes", [True, False])
@@ -91,8 +136,12 @@ def test_a_constant_condition_within_a_branch_takes_its_branch(yes, onnx_file):
     }
     choice = [node("Greater", ["three", "two"], ["more"]), node("If", ["more"], ["inner"], **inner)]
     branches = {
-        "then_branch": branch(choice, {"inner": [3]}, three=np.array(3.0, np.float32), two=np.array(2.0, np.float32)),
+        "then_branch": branch(
+            choice, {"inner": [3]}, three=np.array(3.0, np.float32), two=np.array(2.0, np.float32)
+        ),
         "else_branch": branch([node("Relu", ["x"], ["inner"])], {"inner": [3]}),
     }
-    made = check(onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [3], "yes": YES}, {"y": [3]}), yes)
+    made = check(
+        onnx_file([node("If", ["yes"], ["y"], **branches)], {"x": [3], "yes": YES}, {"y": [3]}), yes
+    )
     assert "R.negative(" not in made.module.script()

@@ -20,23 +20,45 @@ def normal(*shape):
 
 def conv_model(opset):
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="norm"),
+        helper.make_node(
+            "Conv", ["x", "w", "b"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+        ),
+        helper.make_node(
+            "BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="norm"
+        ),
         helper.make_node("Relu", ["n"], ["y"], name="relu"),
     ]
-    weights = {"w": normal(4, 3, 3, 3), "b": normal(4), "scale": normal(4), "bias": normal(4), "mean": normal(4), "var": normal(4) ** 2 + 1}
+    weights = {
+        "w": normal(4, 3, 3, 3),
+        "b": normal(4),
+        "scale": normal(4),
+        "bias": normal(4),
+        "mean": normal(4),
+        "var": normal(4) ** 2 + 1,
+    }
     return nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, weights, opset
 
 
 @pytest.mark.parametrize("opset", [9, 13, 21])
-def test_a_convolution_with_batch_norm_agrees_with_onnxruntime_at_old_and_new_opsets(opset, onnx_file, load, agree):
+def test_a_convolution_with_batch_norm_agrees_with_onnxruntime_at_old_and_new_opsets(
+    opset, onnx_file, load, agree
+):
     imported = load(onnx_file(*conv_model(opset)))
-    assert [weight.shape for weight in imported.weights] == [(4, 3, 3, 3), (4,), (4,), (4,), (4,), (4,)]
+    assert [weight.shape for weight in imported.weights] == [
+        (4, 3, 3, 3),
+        (4,),
+        (4,),
+        (4,),
+        (4,),
+        (4,),
+    ]
     assert imported.engine.startswith("onnxruntime ")
     agree(imported)
 
 
-def test_names_shapes_and_dtypes_of_several_inputs_and_outputs_are_those_of_the_file(onnx_file, load, agree):
+def test_names_shapes_and_dtypes_of_several_inputs_and_outputs_are_those_of_the_file(
+    onnx_file, load, agree
+):
     nodes = [
         helper.make_node("Add", ["left.in", "2right"], ["sum/out"]),
         helper.make_node("Gather", ["sum/out", "rows"], ["picked"]),
@@ -50,27 +72,38 @@ def test_names_shapes_and_dtypes_of_several_inputs_and_outputs_are_those_of_the_
         TensorSpec("2right", (4, 5), "float32"),
         TensorSpec("rows", (3,), "int64"),
     )
-    assert imported.outputs == (TensorSpec("picked", (3, 5), "float32"), TensorSpec("more", (4, 5), "bool"))
+    assert imported.outputs == (
+        TensorSpec("picked", (3, 5), "float32"),
+        TensorSpec("more", (4, 5), "bool"),
+    )
     agree(imported)
 
 
 def test_initializers_that_are_listed_as_inputs_are_weights(onnx_file, load, agree):
     nodes, inputs, outputs, weights, opset = conv_model(17)
-    imported = load(onnx_file(nodes, {**inputs, "w": [4, 3, 3, 3], "b": [4]}, outputs, weights, opset))
+    imported = load(
+        onnx_file(nodes, {**inputs, "w": [4, 3, 3, 3], "b": [4]}, outputs, weights, opset)
+    )
     assert [spec.name for spec in imported.inputs] == ["x"]
     assert len(imported.weights) == 6
     agree(imported)
 
 
 def test_a_weight_that_is_used_twice_is_one_parameter(onnx_file, load, agree):
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("MatMul", ["m", "w"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("MatMul", ["m", "w"], ["y"]),
+    ]
     imported = load(onnx_file(nodes, {"x": [2, 6]}, {"y": [2, 6]}, {"w": normal(6, 6)}))
     assert [weight.shape for weight in imported.weights] == [(6, 6)]
     agree(imported)
 
 
 def test_shapes_and_indices_stay_in_the_module(onnx_file, load, agree):
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Gather", ["r", "rows"], ["y"], axis=1)]
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Gather", ["r", "rows"], ["y"], axis=1),
+    ]
     weights = {"shape": np.array([2, 6], np.int64), "rows": np.array([-1, 0], np.int64)}
     imported = load(onnx_file(nodes, {"x": [3, 4]}, {"y": [2, 2]}, weights))
     assert imported.weights == []
@@ -125,35 +158,66 @@ def test_the_example_is_the_same_every_time_and_fits(onnx_file, load):
 
 def test_functions_of_the_model_are_inlined(onnx_file, load, agree):
     body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Sqrt", ["s"], ["r"])]
-    function = helper.make_function("own", "Magnitude", ["a"], ["r"], body, [helper.make_opsetid("", 17)])
+    function = helper.make_function(
+        "own", "Magnitude", ["a"], ["r"], body, [helper.make_opsetid("", 17)]
+    )
     call = helper.make_node("Magnitude", ["x"], ["y"], domain="own")
-    path = onnx_file([call], {"x": [2, 3]}, {"y": [2, 3]}, functions=[function], opsets=[helper.make_opsetid("own", 1)])
+    path = onnx_file(
+        [call],
+        {"x": [2, 3]},
+        {"y": [2, 3]},
+        functions=[function],
+        opsets=[helper.make_opsetid("own", 1)],
+    )
     agree(load(path))
 
 
 def test_both_branches_of_an_if_are_imported(onnx_file, load, agree):
     def branch(operator):
         output = helper.make_tensor_value_info(operator, TensorProto.FLOAT, [2, 2])
-        return helper.make_graph([helper.make_node(operator, ["x", "w"], [operator])], operator, [], [output])
+        return helper.make_graph(
+            [helper.make_node(operator, ["x", "w"], [operator])], operator, [], [output]
+        )
 
-    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul"))
-    path = onnx_file([node], {"x": [2, 2], "yes": (TensorProto.BOOL, [])}, {"y": [2, 2]}, {"w": normal(2, 2)})
+    node = helper.make_node(
+        "If", ["yes"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul")
+    )
+    path = onnx_file(
+        [node], {"x": [2, 2], "yes": (TensorProto.BOOL, [])}, {"y": [2, 2]}, {"w": normal(2, 2)}
+    )
     agree(load(path))
 
 
 def test_an_operator_of_onnxruntime_that_tvm_knows_is_imported(onnx_file, load, agree):
     gelu = helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")
-    agree(load(onnx_file([gelu], {"x": [2, 3]}, {"y": [2, 3]}, opsets=[helper.make_opsetid("com.microsoft", 1)])))
+    agree(
+        load(
+            onnx_file(
+                [gelu],
+                {"x": [2, 3]},
+                {"y": [2, 3]},
+                opsets=[helper.make_opsetid("com.microsoft", 1)],
+            )
+        )
+    )
 
 
 def test_weights_in_a_file_of_their_own_are_read(graph, tmp_path, load, agree):
     path = tmp_path / "model.onnx"
-    onnx.save(graph(*conv_model(17)), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    onnx.save(
+        graph(*conv_model(17)),
+        path,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
     assert (tmp_path / "weights.bin").stat().st_size > 400
     agree(load(path))
 
 
-def test_a_concatenation_keeps_no_empty_constant_which_no_runtime_could_load(onnx_file, load, agree):
+def test_a_concatenation_keeps_no_empty_constant_which_no_runtime_could_load(
+    onnx_file, load, agree
+):
     path = onnx_file(
         [helper.make_node("Concat", ["none", "x"], ["y"], axis=2)],
         {"x": [2, 4, 8]},
@@ -166,7 +230,9 @@ def test_a_concatenation_keeps_no_empty_constant_which_no_runtime_could_load(onn
 
 
 @pytest.mark.parametrize("name", ["?", "", " ", "None", "-1", "unknown"])
-def test_axes_whose_name_says_that_they_are_unknown_are_each_their_own(onnx_file, load, agree, name):
+def test_axes_whose_name_says_that_they_are_unknown_are_each_their_own(
+    onnx_file, load, agree, name
+):
     flat = helper.make_node("Flatten", ["x"], ["y"], axis=2)
     imported = load(onnx_file([flat], {"x": [name, 3, name, 4]}, {"y": ["a", "b"]}), x=(2, 3, 5, 4))
     assert imported.inputs[0].shape == (2, 3, 5, 4)
@@ -175,7 +241,9 @@ def test_axes_whose_name_says_that_they_are_unknown_are_each_their_own(onnx_file
 
 def test_axes_without_a_name_of_their_own_are_called_open(onnx_file, load):
     axes = ["unk__215", 3, "?", "DynamicDimension.1", "width"]
-    path = onnx_file([helper.make_node("Flatten", ["x"], ["y"], axis=2)], {"x": axes}, {"y": ["a", "b"]})
+    path = onnx_file(
+        [helper.make_node("Flatten", ["x"], ["y"], axis=2)], {"x": axes}, {"y": ["a", "b"]}
+    )
     with pytest.raises(ModelError) as caught:
         load(path)
     assert "of [open, 3, open, open, width]" in caught.value.why
@@ -184,8 +252,14 @@ def test_axes_without_a_name_of_their_own_are_called_open(onnx_file, load):
     assert "input x [open, 3, open, open, width]" in caught.value.what
 
 
-def test_an_axis_that_two_inputs_share_has_one_extent_even_if_its_name_was_counted_up(onnx_file, load):
-    path = onnx_file([helper.make_node("Add", ["a", "b"], ["y"])], {"a": ["unk__1", 4], "b": ["unk__1", 4]}, {"y": ["unk__1", 4]})
+def test_an_axis_that_two_inputs_share_has_one_extent_even_if_its_name_was_counted_up(
+    onnx_file, load
+):
+    path = onnx_file(
+        [helper.make_node("Add", ["a", "b"], ["y"])],
+        {"a": ["unk__1", 4], "b": ["unk__1", 4]},
+        {"y": ["unk__1", 4]},
+    )
     with pytest.raises(ModelError) as caught:
         load(path, a=(2, 4), b=(3, 4))
     assert caught.value.why == "another extent sets axis 0, which it shares, to 2"

@@ -37,9 +37,16 @@ def test_every_operator_without_a_converter_is_named_with_its_count_and_nodes(on
         helper.make_node("Attention", ["d", "d", "d"], ["e"], name="new"),
         helper.make_node("Add", ["e", "c"], ["y"]),
     ]
-    path = onnx_file(nodes, {"x": [2, 3], "yes": (TensorProto.BOOL, [])}, {"y": [2, 3]}, opsets=[helper.make_opsetid("org.example", 1)])
+    path = onnx_file(
+        nodes,
+        {"x": [2, 3], "yes": (TensorProto.BOOL, [])},
+        {"y": [2, 3]},
+        opsets=[helper.make_opsetid("org.example", 1)],
+    )
     error = failure(load, path)
-    assert error.what.endswith("uses 3 operators that TVM cannot import: Attention, Bernoulli, org.example::Wobble")
+    assert error.what.endswith(
+        "uses 3 operators that TVM cannot import: Attention, Bernoulli, org.example::Wobble"
+    )
     assert "Bernoulli x3 (dice, deep, deep)" in error.why
     assert "org.example::Wobble x2 (first, second)" in error.why
     assert error.exit_code == 3
@@ -47,7 +54,9 @@ def test_every_operator_without_a_converter_is_named_with_its_count_and_nodes(on
 
 def test_a_file_cut_off_at_any_place_is_refused(onnx_file, load):
     weights = {"w": np.ones((3, 100), np.float32)}
-    path = onnx_file([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"y": [2, 100]}, weights)
+    path = onnx_file(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"y": [2, 100]}, weights
+    )
     whole = path.read_bytes()
     for length in [*range(1, 40, 3), len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:length])
@@ -82,7 +91,12 @@ def test_a_folder_is_no_model(tmp_path, load):
 
 
 def test_missing_external_weights_are_reported(graph, tmp_path, load):
-    model = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, {"y": [2, 9]}, {"w": np.ones((3, 9), np.float32)})
+    model = graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [2, 3]},
+        {"y": [2, 9]},
+        {"w": np.ones((3, 9), np.float32)},
+    )
     path = tmp_path / "model.onnx"
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     (tmp_path / "weights.bin").unlink()
@@ -105,7 +119,11 @@ def test_an_operator_that_fails_to_import_is_named_with_its_node(onnx_file, load
 
 
 def test_an_output_whose_shape_depends_on_the_data_is_named(onnx_file, load):
-    path = onnx_file([helper.make_node("NonZero", ["x"], ["where"])], {"x": [2, 3]}, {"where": (TensorProto.INT64, [2, None])})
+    path = onnx_file(
+        [helper.make_node("NonZero", ["x"], ["where"])],
+        {"x": [2, 3]},
+        {"where": (TensorProto.INT64, [2, None])},
+    )
     assert "NonZero: the size of its result depends on the values" in failure(load, path).what
 
 
@@ -116,7 +134,9 @@ def test_an_opset_from_the_future_is_refused_by_the_reference(onnx_file, load):
 
 def test_inputs_that_are_not_numbers_are_refused(onnx_file, load):
     node = helper.make_node("Identity", ["x"], ["y"])
-    error = failure(load, onnx_file([node], {"x": (TensorProto.STRING, [2])}, {"y": (TensorProto.STRING, [2])}))
+    error = failure(
+        load, onnx_file([node], {"x": (TensorProto.STRING, [2])}, {"y": (TensorProto.STRING, [2])})
+    )
     assert "input 'x' is a string tensor" in error.what
 
 
@@ -127,7 +147,9 @@ def test_operators_of_onnxruntime_are_only_promised_where_tvm_has_a_converter():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
-def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model_error(load, tmp_path):
+def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model_error(
+    load, tmp_path
+):
     path, imported, failed = tmp_path / "model.onnx", 0, {}
     for case in collect_testcases(None):
         onnx.save(case.model, path)

@@ -1,4 +1,6 @@
-"""Quantized operators of ONNX and of ONNX Runtime import, and compute what ONNX Runtime makes of them."""
+"""Quantized operators of ONNX and of ONNX Runtime import, and compute what ONNX Runtime makes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,23 @@ def weight(*shape: int) -> dict[str, Any]:
     """Of the first axis' channels, each with a scale."""
     scale = numbers.uniform(0.01, 0.03, shape[0]).astype(np.float32)
     values = numbers.integers(-127, 128, shape, dtype=np.int8)
-    return {"w": values, "ws": scale, "wz": np.zeros(shape[0], np.int8), "b": numbers.integers(-500, 500, shape[0], dtype=np.int32)}
+    return {
+        "w": values,
+        "ws": scale,
+        "wz": np.zeros(shape[0], np.int8),
+        "b": numbers.integers(-500, 500, shape[0], dtype=np.int32),
+    }
 
 
-def load(path: Path, nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, Any]) -> importers.Imported:
+def load(
+    path: Path, nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, Any]
+) -> importers.Imported:
     """A model that quantizes its input x, does these nodes from xq to yq, and dequantizes."""
-    around = [node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]), *nodes, node("DequantizeLinear", ["yq", "ys", "yz"], ["y"])]
+    around = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        *nodes,
+        node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
+    ]
     body = graph(around, {"x": shape}, {"y": [None] * len(shape)}, {**SCALES, **weights})
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
     onnx.save(helper.make_model(body, opset_imports=opsets, ir_version=8), path)
@@ -56,7 +69,15 @@ def of_one(operator: str, **attributes: Any) -> list[onnx.NodeProto]:
 TWICE = ["xq", "xs", "xz", "xq", "xs", "xz", "ys", "yz"]
 CASES = {
     "convolution": (
-        [node("QLinearConv", ["xq", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["yq"], pads=[1, 1, 1, 1], strides=[2, 2])],
+        [
+            node(
+                "QLinearConv",
+                ["xq", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"],
+                ["yq"],
+                pads=[1, 1, 1, 1],
+                strides=[2, 2],
+            )
+        ],
         [1, 4, 9, 9],
         weight(8, 4, 3, 3),
     ),
@@ -71,19 +92,43 @@ CASES = {
         {"wt": weight(12, 5)["w"], "s1": np.float32(0.02), "z1": np.int8(0)},
     ),
     "gemm": (
-        [node("QGemm", ["xq", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], ["yq"], domain=MICROSOFT, transB=1)],
+        [
+            node(
+                "QGemm",
+                ["xq", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"],
+                ["yq"],
+                domain=MICROSOFT,
+                transB=1,
+            )
+        ],
         [1, 12],
         weight(6, 12),
     ),
     "sum": ([node("QLinearAdd", TWICE, ["yq"], domain=MICROSOFT)], [1, 12], {}),
     "element-wise product": ([node("QLinearMul", TWICE, ["yq"], domain=MICROSOFT)], [1, 12], {}),
     "concatenation": (
-        [node("QLinearConcat", ["ys", "yz", "xq", "xs", "xz", "xq", "xs", "xz"], ["yq"], domain=MICROSOFT, axis=1)],
+        [
+            node(
+                "QLinearConcat",
+                ["ys", "yz", "xq", "xs", "xz", "xq", "xs", "xz"],
+                ["yq"],
+                domain=MICROSOFT,
+                axis=1,
+            )
+        ],
         [1, 3, 4, 4],
         {},
     ),
-    "global average": (of_one("QLinearGlobalAveragePool", channels_last=0), [1, 30, 4, 4], {"ys": np.float32(0.03)}),
-    "average pool": (of_one("QLinearAveragePool", kernel_shape=[2, 2], strides=[2, 2]), [1, 3, 6, 6], {}),
+    "global average": (
+        of_one("QLinearGlobalAveragePool", channels_last=0),
+        [1, 30, 4, 4],
+        {"ys": np.float32(0.03)},
+    ),
+    "average pool": (
+        of_one("QLinearAveragePool", kernel_shape=[2, 2], strides=[2, 2]),
+        [1, 3, 6, 6],
+        {},
+    ),
     "leaky relu": (of_one("QLinearLeakyRelu", alpha=0.1), [1, 40], {}),
     "sigmoid": (of_one("QLinearSigmoid"), [1, 40], {"ys": np.float32(1 / 256), "yz": np.uint8(0)}),
     "their own quantize": (
@@ -100,7 +145,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_operator_gives_onnx_runtimes_answer_within_a_step(case, tmp_path):
     nodes, shape, weights = CASES[case]
-    assert difference(load(tmp_path / "m.onnx", nodes, shape, weights), float({**SCALES, **weights}["ys"])) < 1.01
+    assert (
+        difference(
+            load(tmp_path / "m.onnx", nodes, shape, weights), float({**SCALES, **weights}["ys"])
+        )
+        < 1.01
+    )
 
 
 @pytest.mark.parametrize("zeros", [["xz"], ["xz", "wz"]])
@@ -128,4 +178,9 @@ def test_a_product_of_a_tensor_quantized_as_it_comes(tmp_path):
 
 def test_one_that_cannot_be_said_otherwise_is_refused_by_name(tmp_path):
     with pytest.raises(ModelError, match="QLinearGlobalAveragePool"):
-        load(tmp_path / "m.onnx", of_one("QLinearGlobalAveragePool", channels_last=1), [1, 4, 4, 3], {})
+        load(
+            tmp_path / "m.onnx",
+            of_one("QLinearGlobalAveragePool", channels_last=1),
+            [1, 4, 4, 3],
+            {},
+        )

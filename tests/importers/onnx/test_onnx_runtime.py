@@ -9,8 +9,13 @@ from farm.importers.onnx import runtime
 
 
 def test_the_reference_of_a_maximum_over_a_padding_with_zeros_counts_the_zeros(tmp_path):
-    nodes = [node("Pad", ["x", "pads"], ["p"]), node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2], strides=[2, 2])]
+    nodes = [
+        node("Pad", ["x", "pads"], ["p"]),
+        node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
     weights = {"pads": [0, 0, 1, 1, 0, 0, 1, 1]}
-    path = save(tmp_path / "pad_pool.onnx", graph(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 2, 2]}, weights))
+    path = save(
+        tmp_path / "pad_pool.onnx", graph(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 2, 2]}, weights)
+    )
     (largest,) = runtime.session(path).run(None, {"x": np.full((1, 1, 2, 2), -1, "float32")})
     np.testing.assert_array_equal(largest, np.zeros((1, 1, 2, 2), "float32"))

@@ -21,14 +21,21 @@ quantized = torch.ops.quantized_decomposed
 
 
 class Net(nn.Module):
-    """As `convert_pt2e` leaves a network: weights as int8, and each activation quantized and dequantized."""
+    """As `convert_pt2e` leaves a network: weights as int8, and each activation quantized and
+    dequantized.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         numbers = torch.Generator().manual_seed(3)
         for name, shape in (("conv", (8, 3, 3, 3)), ("linear", (5, 8))):
-            self.register_buffer(f"{name}_w", torch.randint(-127, 128, shape, generator=numbers, dtype=torch.int8))
-            self.register_buffer(f"{name}_s", torch.rand(shape[0], generator=numbers, dtype=torch.float64) * 0.01 + 0.002)
+            self.register_buffer(
+                f"{name}_w", torch.randint(-127, 128, shape, generator=numbers, dtype=torch.int8)
+            )
+            self.register_buffer(
+                f"{name}_s",
+                torch.rand(shape[0], generator=numbers, dtype=torch.float64) * 0.01 + 0.002,
+            )
             self.register_buffer(f"{name}_z", torch.zeros(shape[0], dtype=torch.int64))
             self.register_buffer(f"{name}_b", torch.randn(shape[0], generator=numbers))
 
@@ -36,7 +43,14 @@ class Net(nn.Module):
         given = (getattr(self, f"{name}_{part}") for part in "wsz")
         return quantized.dequantize_per_channel(*given, 0, -127, 127, torch.int8).to(torch.float32)
 
-    def around(self, x: torch.Tensor, scale: float, zero: int, dtype: torch.dtype = torch.uint8, high: int = 255) -> torch.Tensor:
+    def around(
+        self,
+        x: torch.Tensor,
+        scale: float,
+        zero: int,
+        dtype: torch.dtype = torch.uint8,
+        high: int = 255,
+    ) -> torch.Tensor:
         kind = (scale, zero, 0 if dtype == torch.uint8 else -128, high, dtype)
         return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *kind), *kind)
 
@@ -50,7 +64,9 @@ class Net(nn.Module):
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    torch.export.save(torch.export.export(Net().eval(), (torch.randn(1, 3, 6, 6),)), tmp_path / "net.pt2")
+    torch.export.save(
+        torch.export.export(Net().eval(), (torch.randn(1, 3, 6, 6),)), tmp_path / "net.pt2"
+    )
     return tmp_path / "net.pt2"
 
 
@@ -67,7 +83,9 @@ def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path
         if getattr(getattr(call, "op", None), "name", "") in ("relax.nn.conv2d", "relax.matmul"):
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
-    relax.analysis.post_order_visit(pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look)
+    relax.analysis.post_order_visit(
+        pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look
+    )
     assert found == [("uint8", "int32"), ("int8", "int32")]
 
 

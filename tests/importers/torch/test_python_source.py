@@ -53,12 +53,14 @@ class Branching(torch.nn.Module):
 
 def branching():
     return Branching(), (torch.ones(2),)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch, request):
-    """A folder with a module `NAME`, a module it imports, and a data file; NAME is another one for every test."""
+    """A folder with a module `NAME`, a module it imports, and a data file; NAME is another one for
+    every test.
+    """
     folder = tmp_path / "project"
     folder.mkdir()
     name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)
@@ -98,7 +100,16 @@ def test_an_override_replaces_the_shape_of_the_example(project, load, agree):
 
 
 @pytest.mark.parametrize(
-    "source", ["python:", "python:module", "python:a.b", "python:a:b:c", "python:a/b.py:f", "python:a b:c", "python::f"]
+    "source",
+    [
+        "python:",
+        "python:module",
+        "python:a.b",
+        "python:a:b:c",
+        "python:a/b.py:f",
+        "python:a b:c",
+        "python::f",
+    ],
 )
 def test_a_source_of_the_wrong_form_is_refused(source, load):
     assert "python:package.module:function" in failure(load, source).fix
@@ -148,10 +159,16 @@ def key_of(project, cache):
     return importers.fingerprint(Model("m", f"python:{project}:net"), cache)
 
 
-def test_a_source_has_no_fingerprint_before_it_is_loaded_and_the_same_one_after(project, cache, load):
+def test_a_source_has_no_fingerprint_before_it_is_loaded_and_the_same_one_after(
+    project, cache, load
+):
     assert key_of(project, cache) is None
     imported = load(f"python:{project}:net")
-    assert {file.name for file in imported.files} >= {f"{project}.py", f"{project}_helper.py", "factor.txt"}
+    assert {file.name for file in imported.files} >= {
+        f"{project}.py",
+        f"{project}_helper.py",
+        "factor.txt",
+    }
     first = key_of(project, cache)
     load(f"python:{project}:net")
     assert first is not None and first == key_of(project, cache)
@@ -172,13 +189,19 @@ def test_edited_code_is_run_anew_in_the_same_process(project, load):
     first = load(f"python:{project}:net")
     Path(f"{project}_helper.py").write_text("SCALE = 20.0\n")
     second = load(f"python:{project}:net")
-    assert 10 * first.reference(first.example)[0] == pytest.approx(second.reference(second.example)[0])
+    assert 10 * first.reference(first.example)[0] == pytest.approx(
+        second.reference(second.example)[0]
+    )
 
 
 def test_modules_loaded_before_count_for_a_later_source_too(project, load):
     load(f"python:{project}:net")
     imported = load(f"python:{project}:by_name")
-    assert {file.name for file in imported.files} >= {f"{project}.py", f"{project}_helper.py", "factor.txt"}
+    assert {file.name for file in imported.files} >= {
+        f"{project}.py",
+        f"{project}_helper.py",
+        "factor.txt",
+    }
 
 
 def test_a_file_that_it_did_not_read_does_not_matter(project, cache, load):
@@ -207,7 +230,9 @@ def test_a_record_of_other_importers_asks_for_a_new_load(project, cache, load):
     written = json.loads(record.read_text())
     record.write_text(json.dumps({**written, "importers": "0" * 64, "files": {}}))
     assert key_of(project, cache) is None
-    record.write_text(json.dumps({name: value for name, value in written.items() if name != "importers"}))
+    record.write_text(
+        json.dumps({name: value for name, value in written.items() if name != "importers"})
+    )
     assert key_of(project, cache) is None
 
 
@@ -222,7 +247,9 @@ def test_the_zoo_is_a_source_like_any_other(tmp_path, monkeypatch, load):
     imported = load("python:farm.zoo:resnet18")
     assert {file.name for file in imported.files} >= {"__init__.py", "resnet.py", "weights.py"}
     package = Path(farm.__file__).parent
-    assert {file.parent for file in imported.files if file.is_relative_to(package)} == {package / "zoo"}
+    assert {file.parent for file in imported.files if file.is_relative_to(package)} == {
+        package / "zoo"
+    }
 
 
 def test_no_module_comes_from_a_working_directory_that_others_may_write_to(tmp_path, monkeypatch):

@@ -23,6 +23,15 @@ def test_a_network_is_right_by_every_route(name, route, tmp_path, monkeypatch):
 
 
 def test_the_table_numbers_what_is_refused():
-    cells = [route_cells.Cell("net", "onnx", route_cells.RIGHT, 2e-6), route_cells.Cell("net", "pt2", route_cells.REFUSED, why="no Det")]
+    cells = [
+        route_cells.Cell("net", "onnx", route_cells.RIGHT, 2e-6),
+        route_cells.Cell("net", "pt2", route_cells.REFUSED, why="no Det"),
+    ]
     lines = route_cells.table(cells, ["onnx", "pt2"]).splitlines()
-    assert lines == ["| model | onnx | pt2 |", "|---|---|---|", "| net | 2.0e-06 | refused [1] |", "", "1. no Det"]
+    assert lines == [
+        "| model | onnx | pt2 |",
+        "|---|---|---|",
+        "| net | 2.0e-06 | refused [1] |",
+        "",
+        "1. no Det",
+    ]

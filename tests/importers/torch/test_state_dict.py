@@ -1,4 +1,6 @@
-""".pth files: weights for a module that a function returns; what does not fit is named, and nothing else is ever unpickled."""
+""".pth files: weights for a module that a function returns; what does not fit is named, and nothing
+else is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import torch
 
 def classifier():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)), (torch.ones(1, 4),)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -56,7 +58,11 @@ def refusal(model, tmp_path, content):
 def test_the_module_has_the_weights_of_the_file(wrapped, weights, model, tmp_path):
     torch.save(wrapped(weights), model.source)
     made = importers.load(model, tmp_path)
-    expected = torch.relu(torch.ones(1, 4) @ weights["0.weight"].T + weights["0.bias"]) @ weights["2.weight"].T + weights["2.bias"]
+    expected = (
+        torch.relu(torch.ones(1, 4) @ weights["0.weight"].T + weights["0.bias"])
+        @ weights["2.weight"].T
+        + weights["2.bias"]
+    )
     np.testing.assert_allclose(made.reference(made.example)[0], expected, atol=1e-5)
     np.testing.assert_allclose(answers(made)[0], expected, atol=1e-5)
 
@@ -64,11 +70,18 @@ def test_the_module_has_the_weights_of_the_file(wrapped, weights, model, tmp_pat
 def test_missing_and_unexpected_weights_are_named(weights, model, tmp_path):
     weights["2.wieght"] = weights.pop("2.weight")
     error = refusal(model, tmp_path, weights)
-    assert "missing are 2.weight" in error.why and "unexpected are 2.wieght" in error.why and "did you mean" in error.fix
+    assert (
+        "missing are 2.weight" in error.why
+        and "unexpected are 2.wieght" in error.why
+        and "did you mean" in error.fix
+    )
 
 
 def test_weights_of_another_shape_are_named(weights, model, tmp_path):
-    assert "2.bias is [4] instead of [3]" in refusal(model, tmp_path, {**weights, "2.bias": torch.zeros(4)}).why
+    assert (
+        "2.bias is [4] instead of [3]"
+        in refusal(model, tmp_path, {**weights, "2.bias": torch.zeros(4)}).why
+    )
 
 
 def test_weights_without_a_module_say_how_to_name_one(weights, model, tmp_path):
@@ -118,10 +131,14 @@ def test_an_input_of_a_module_keeps_its_type(weights, model, tmp_path):
 @pytest.mark.parametrize("source", ["net.onnx", "python:nets_of_weights:classifier"])
 def test_a_module_is_named_for_files_of_torch_only(source, weights, tmp_path):
     with pytest.raises(ModelError, match="is no file of weights"):
-        importers.fingerprint(Model("net", source, module="python:nets_of_weights:classifier"), tmp_path)
+        importers.fingerprint(
+            Model("net", source, module="python:nets_of_weights:classifier"), tmp_path
+        )
 
 
-@pytest.mark.parametrize(("suffix", "words"), [("pb", "tf2onnx"), ("keras", "format='onnx'"), ("safetensors", "python:")])
+@pytest.mark.parametrize(
+    ("suffix", "words"), [("pb", "tf2onnx"), ("keras", "format='onnx'"), ("safetensors", "python:")]
+)
 def test_other_frameworks_files_say_how_to_convert_them(suffix, words, tmp_path):
     with pytest.raises(ModelError) as caught:
         importers.load(Model("net", f"net.{suffix}"), tmp_path)

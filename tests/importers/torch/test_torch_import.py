@@ -1,4 +1,6 @@
-""".pt2 files: what comes out computes what torch does; files that are no exported programs are told what they are."""
+""".pt2 files: what comes out computes what torch does; files that are no exported programs are told
+what they are.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,14 @@ def failure(load, source, **shapes):
 
 def test_an_exported_program_agrees_with_torch(small, load, agree):
     imported = load(small)
-    assert imported.inputs == (TensorSpec("image", (1, 3, 8, 8), "float32"), TensorSpec("scale", (1,), "float32"))
-    assert imported.outputs == (TensorSpec("features", (1, 4, 6, 6), "float32"), TensorSpec("mean", (1, 4), "float32"))
+    assert imported.inputs == (
+        TensorSpec("image", (1, 3, 8, 8), "float32"),
+        TensorSpec("scale", (1,), "float32"),
+    )
+    assert imported.outputs == (
+        TensorSpec("features", (1, 4, 6, 6), "float32"),
+        TensorSpec("mean", (1, 4), "float32"),
+    )
     assert imported.engine == f"torch {torch.__version__}"
     agree(imported)
 
@@ -91,7 +99,10 @@ def test_indexing_is_torchs(select, tmp_path, load, agree):
 )
 def test_sorting_is_compiled_code(sort, tmp_path, load, agree):
     imported = load(save(tmp_path / "m.pt2", Of(sort), (noise(2, 5, 4),)))
-    assert "call_dps_packed" not in imported.module.script() and "relax.topk" not in imported.module.script()
+    assert (
+        "call_dps_packed" not in imported.module.script()
+        and "relax.topk" not in imported.module.script()
+    )
     agree(imported)
 
 
@@ -108,19 +119,35 @@ def test_an_output_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
 
 def test_a_shape_for_an_input_of_a_type_that_numpy_lacks_is_refused(tmp_path, load):
     axis = torch.export.Dim("n", min=2, max=64)
-    path = save(tmp_path / "m.pt2", Of(lambda x: x.float()), (noise(4, 3).to(torch.bfloat16),), dynamic_shapes=({0: axis},))
+    path = save(
+        tmp_path / "m.pt2",
+        Of(lambda x: x.float()),
+        (noise(4, 3).to(torch.bfloat16),),
+        dynamic_shapes=({0: axis},),
+    )
     assert "input 'x' is a bfloat16 tensor" in failure(load, path, x=(7, 3)).what
 
 
 def test_layers_of_a_type_that_numpy_lacks_are_told_in_another(tmp_path, load):
-    imported = load(save(tmp_path / "m.pt2", Of(lambda x: (x.to(torch.bfloat16) * 2).float()), (noise(2, 4),)))
-    values = [value for _, operator, value in imported.layers(imported.example) if operator.startswith("mul")]
+    imported = load(
+        save(tmp_path / "m.pt2", Of(lambda x: (x.to(torch.bfloat16) * 2).float()), (noise(2, 4),))
+    )
+    values = [
+        value
+        for _, operator, value in imported.layers(imported.example)
+        if operator.startswith("mul")
+    ]
     assert values and values[0].dtype == np.float32
 
 
 def test_an_axis_exported_as_dynamic_takes_an_override(tmp_path, load, agree):
     axis = torch.export.Dim("n", min=2, max=64)
-    path = save(tmp_path / "m.pt2", Of(lambda x: torch.relu(x).sum(1)), (noise(4, 3),), dynamic_shapes=({0: axis},))
+    path = save(
+        tmp_path / "m.pt2",
+        Of(lambda x: torch.relu(x).sum(1)),
+        (noise(4, 3),),
+        dynamic_shapes=({0: axis},),
+    )
     assert load(path).inputs == (TensorSpec("x", (1, 3), "float32", True),)
     imported = load(path, x=(7, 3))
     assert imported.outputs == (TensorSpec("output0", (7,), "float32"),)
@@ -128,7 +155,11 @@ def test_an_axis_exported_as_dynamic_takes_an_override(tmp_path, load, agree):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "words"), [({"imag": (1, 3, 8, 8)}, "did you mean 'image'?"), ({"image": (2, 3, 8, 8)}, "has [1, 3, 8, 8]")]
+    ("shapes", "words"),
+    [
+        ({"imag": (1, 3, 8, 8)}, "did you mean 'image'?"),
+        ({"image": (2, 3, 8, 8)}, "has [1, 3, 8, 8]"),
+    ],
 )
 def test_an_override_that_does_not_fit_is_refused(shapes, words, small, load):
     assert words in str(failure(load, small, **shapes))
@@ -193,7 +224,9 @@ def test_a_zip_of_something_else_is_no_program(tmp_path, load):
 
 def test_a_reference_fed_wrongly_says_so(small, load):
     with pytest.raises(ModelError, match="torch cannot run"):
-        load(small).reference({"image": np.zeros((1, 3, 9, 9), np.float32), "scale": np.zeros(1, np.float32)})
+        load(small).reference(
+            {"image": np.zeros((1, 3, 9, 9), np.float32), "scale": np.zeros(1, np.float32)}
+        )
 
 
 RETURNING = """
@@ -219,7 +252,9 @@ torch.export.save(torch.export.export(Network(), (torch.randn(2, 5),)), sys.argv
 
 
 def test_what_a_class_of_another_package_holds_is_named_by_its_keys(tmp_path, load, agree):
-    subprocess.run([sys.executable, "-c", RETURNING, str(tmp_path / "m.pt2")], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", RETURNING, str(tmp_path / "m.pt2")], check=True, capture_output=True
+    )
     imported = load(tmp_path / "m.pt2")
     assert [spec.name for spec in imported.outputs] == ["hidden", "pooled"]
     agree(imported)

@@ -20,7 +20,9 @@ INDEX = torch.tensor([[0, 2, 2], [1, 0, 2]])
 
 
 def bags(x, mode, offsets=torch.tensor([0, 2, 2]), **how):  # noqa: B008
-    return torch.nn.functional.embedding_bag(torch.tensor([2, 0, 1, 1, 2]), x[0], offsets, mode=mode, **how)
+    return torch.nn.functional.embedding_bag(
+        torch.tensor([2, 0, 1, 1, 2]), x[0], offsets, mode=mode, **how
+    )
 
 
 FORMS = {
@@ -33,14 +35,24 @@ FORMS = {
     "floor": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
     "trunc": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
     "floor of integers": lambda x: torch.div((x * 9).to(torch.int64), -4, rounding_mode="floor"),
-    "floor of tensors": lambda x: torch.div((x * 9).to(torch.int64), torch.tensor(4), rounding_mode="floor"),
+    "floor of tensors": lambda x: torch.div(
+        (x * 9).to(torch.int64), torch.tensor(4), rounding_mode="floor"
+    ),
     "scatter_add": lambda x: torch.zeros(3, 4).scatter_add(0, INDEX, x[0]),
     "the greatest by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amax"),
-    "products by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "prod", include_self=False),
+    "products by scatter_reduce": lambda x: x[0].scatter_reduce(
+        0, INDEX, x[1], "prod", include_self=False
+    ),
     "means by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean"),
-    "the least of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amin", include_self=False),
-    "means of others by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "mean", include_self=False),
-    "the least of integers by scatter_reduce": lambda x: (x[0] * 9).int().scatter_reduce(0, INDEX, (x[1] * 9).int(), "amin"),
+    "the least of others by scatter_reduce": lambda x: x[0].scatter_reduce(
+        0, INDEX, x[1], "amin", include_self=False
+    ),
+    "means of others by scatter_reduce": lambda x: x[0].scatter_reduce(
+        0, INDEX, x[1], "mean", include_self=False
+    ),
+    "the least of integers by scatter_reduce": lambda x: (
+        (x[0] * 9).int().scatter_reduce(0, INDEX, (x[1] * 9).int(), "amin")
+    ),
     "the least of others, long, by scatter_reduce": lambda x: (
         (x[0] * 9).long().scatter_reduce(0, INDEX, (x[1] * 9).long(), "amin", include_self=False)
     ),
@@ -50,10 +62,14 @@ FORMS = {
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),
-    "bags of rows, weighted": lambda x: torch.nn.functional.embedding_bag(INDEX, x[0], mode="sum", per_sample_weights=x[0, :2, :3]),
+    "bags of rows, weighted": lambda x: torch.nn.functional.embedding_bag(
+        INDEX, x[0], mode="sum", per_sample_weights=x[0, :2, :3]
+    ),
     "bags of rows, their means": lambda x: bags(x, "mean"),
     "bags of rows, the greatest of each": lambda x: bags(x, "max"),
-    "bags with their end": lambda x: bags(x, "sum", torch.tensor([0, 3, 5]), include_last_offset=True),
+    "bags with their end": lambda x: bags(
+        x, "sum", torch.tensor([0, 3, 5]), include_last_offset=True
+    ),
     "reflection_pad1d": lambda x: torch.nn.functional.pad(x, (1, 3), mode="reflect"),
     "reflection_pad2d": lambda x: torch.nn.functional.pad(x, (1, 3, 2, 0), mode="reflect"),
     "replication_pad2d": lambda x: torch.nn.functional.pad(x[None], (1, 0, 2, 3), mode="replicate"),
@@ -74,7 +90,9 @@ def test_an_operator_is_right(name, tmp_path):
     agree(tmp_path / "m.pt2", tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
+)
 @pytest.mark.parametrize("how", [{}, {"norm_first": True, "activation": "gelu"}], ids=str)
 def test_a_traced_transformer_layer_is_written_out(how, tmp_path):
     torch.manual_seed(3)
@@ -88,9 +106,17 @@ def test_a_traced_transformer_layer_is_written_out(how, tmp_path):
 
 def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
     torch.manual_seed(1)
-    layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
+    layers = (
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(288, 10),
+    )
     network = torch.nn.Sequential(*layers).half().eval()
-    torch.export.save(torch.export.export(network, (torch.rand(1, 3, 8, 8).half(),)), tmp_path / "m.pt2")
+    torch.export.save(
+        torch.export.export(network, (torch.rand(1, 3, 8, 8).half(),)), tmp_path / "m.pt2"
+    )
     model = Model("m", str(tmp_path / "m.pt2"))
     made = importers.load(model, tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
@@ -111,20 +137,30 @@ def test_integers_are_divided_as_torch_does(name, tmp_path):
         def forward(self, a, b):
             return QUOTIENTS[name](a, b)
 
-    dividends, divisors = torch.arange(-8, 8).reshape(4, 4), torch.tensor([[-3, 3, 1, -1]]).repeat(4, 1)
+    dividends, divisors = (
+        torch.arange(-8, 8).reshape(4, 4),
+        torch.tensor([[-3, 3, 1, -1]]).repeat(4, 1),
+    )
     torch.export.save(torch.export.export(Dividing(), (dividends, divisors)), tmp_path / "m.pt2")
     imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
-    imported.example.update(zip(imported.example, (dividends.numpy(), divisors.numpy()), strict=True))
+    imported.example.update(
+        zip(imported.example, (dividends.numpy(), divisors.numpy()), strict=True)
+    )
     assert_agrees(imported)
 
 
-@pytest.mark.parametrize("operator", [torch.nn.functional.selu, torch.nn.functional.elu, lambda x: torch.nn.functional.celu(x, 0.7)])
+@pytest.mark.parametrize(
+    "operator",
+    [torch.nn.functional.selu, torch.nn.functional.elu, lambda x: torch.nn.functional.celu(x, 0.7)],
+)
 def test_exponential_units_have_all_their_factors(operator, tmp_path):
     class Unit(torch.nn.Module):
         def forward(self, x):
             return operator(x)
 
-    torch.export.save(torch.export.export(Unit(), (torch.linspace(-4, 4, 24).reshape(4, 6),)), tmp_path / "m.pt2")
+    torch.export.save(
+        torch.export.export(Unit(), (torch.linspace(-4, 4, 24).reshape(4, 6),)), tmp_path / "m.pt2"
+    )
     agree(tmp_path / "m.pt2", tmp_path)
 
 
@@ -137,7 +173,10 @@ def test_images_are_sampled_at_the_places_of_a_grid(mode, padding, align_corners
             return torch.nn.functional.grid_sample(image, grid, mode, padding, align_corners)
 
     numbers = torch.Generator().manual_seed(4)
-    image, grid = torch.randn(2, 3, 7, 4, generator=numbers), 2.6 * torch.rand(2, 5, 6, 2, generator=numbers) - 1.3
+    image, grid = (
+        torch.randn(2, 3, 7, 4, generator=numbers),
+        2.6 * torch.rand(2, 5, 6, 2, generator=numbers) - 1.3,
+    )
     torch.export.save(torch.export.export(Sampling(), (image, grid)), tmp_path / "m.pt2")
     imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
     imported.example.update(zip(imported.example, (image.numpy(), grid.numpy()), strict=True))

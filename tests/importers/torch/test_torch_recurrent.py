@@ -1,4 +1,6 @@
-"""LSTM, GRU and RNN of torch modules: one kernel a layer, and torch's answer on farm's own build."""
+"""LSTM, GRU and RNN of torch modules: one kernel a layer, and torch's answer on farm's own
+build.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def agree(made):
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(
     "how",
-    [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False, "bidirectional": True}],
+    [
+        {},
+        {"num_layers": 2, "bidirectional": True, "batch_first": True},
+        {"bias": False, "bidirectional": True},
+    ],
     ids=str,
 )
 def test_layers_are_a_kernel_each(cell, how, tmp_path):
@@ -49,7 +55,9 @@ def test_layers_are_a_kernel_each(cell, how, tmp_path):
 @pytest.mark.parametrize(("cell", "count"), [("LSTM", 2), ("GRU", 1)])
 def test_first_states_that_are_fed_count(cell, count, tmp_path):
     states = tuple(torch.randn(4, 3, 10) for _ in range(count))
-    made = imported(tmp_path, Layers(cell, num_layers=2, bidirectional=True), (torch.randn(5, 3, 7), *states))
+    made = imported(
+        tmp_path, Layers(cell, num_layers=2, bidirectional=True), (torch.randn(5, 3, 7), *states)
+    )
     assert "recurrence" in made.module.script()
     agree(made)
 

@@ -1,4 +1,6 @@
-"""TorchScript: traced and scripted modules compute what torch does; what cannot be followed is refused in words."""
+"""TorchScript: traced and scripted modules compute what torch does; what cannot be followed is
+refused in words.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from farm.types import Model, TensorSpec
 sys.path.append(str(Path(__file__).parent.parent))
 from torch_forms import INDEXING, Of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
+)
 
 
 class Small(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(2)
-        self.layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout())
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout()
+        )
 
     def forward(self, image):
         return self.layers(image)
@@ -111,7 +117,9 @@ def test_a_traced_script_keeps_its_shapes_and_types(imported):
 
 
 def test_another_shape_than_the_traced_one_can_be_asked_for(imported):
-    made = imported(torch.jit.trace(Small().eval(), torch.randn(1, 3, 8, 8)), shapes={"image": (2, 3, 12, 8)})
+    made = imported(
+        torch.jit.trace(Small().eval(), torch.randn(1, 3, 8, 8)), shapes={"image": (2, 3, 12, 8)}
+    )
     assert made.outputs[0].shape == (2, 4, 10, 6)
     agree(made)
 
@@ -170,25 +178,40 @@ def test_an_input_that_counts_gets_its_type(imported):
 
 
 def test_what_one_converter_lacks_the_other_may_have(imported):
-    """TVM has no aten.cdist; torch writes it to ONNX with simpler operators, whose layers are told after its file is gone."""
+    """TVM has no aten.cdist; torch writes it to ONNX with simpler operators, whose layers are told
+    after its file is gone.
+    """
     script = torch.jit.trace(Of(lambda x: torch.cdist(x, x + 1)), torch.rand(2, 3, 4))
     made = imported(script)
     agree(made)
     [added] = [value for _, operator, value in made.layers(made.example) if operator == "Add"][:1]
     np.testing.assert_allclose(added, made.example["x"] + 1, rtol=1e-6)
     network, (positional, named) = made.network
-    np.testing.assert_allclose(network(*positional, **named).numpy(), made.reference(made.example)[0])
+    np.testing.assert_allclose(
+        network(*positional, **named).numpy(), made.reference(made.example)[0]
+    )
 
 
 def test_types_that_numpy_or_the_script_lacks_are_refused_in_words(imported):
     script = torch.jit.trace(Of(torch.relu), torch.rand(2, 3))
     for dtypes in ({"": "int8"}, {"": "bfloat16"}, {"": "nonsense"}):
         assert "is asked for" in failure(imported, script, dtypes=dtypes).what
-    assert "bfloat16" in failure(imported, torch.jit.trace(Of(torch.relu), torch.rand(2, 3).to(torch.bfloat16))).what
+    assert (
+        "bfloat16"
+        in failure(
+            imported, torch.jit.trace(Of(torch.relu), torch.rand(2, 3).to(torch.bfloat16))
+        ).what
+    )
 
 
 def test_checks_of_values_are_left_to_the_reference(imported):
-    agree(imported(torch.jit.trace(Of(lambda x: torch.nn.functional.one_hot(x.long(), 4).float()), torch.zeros(2, 3))))
+    agree(
+        imported(
+            torch.jit.trace(
+                Of(lambda x: torch.nn.functional.one_hot(x.long(), 4).float()), torch.zeros(2, 3)
+            )
+        )
+    )
 
 
 def test_an_input_that_is_no_tensor_is_refused_by_name(imported):

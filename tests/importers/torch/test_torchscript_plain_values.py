@@ -1,4 +1,6 @@
-"""Arguments of TorchScript that are no tensors: the user states them, and control flow on them is resolved."""
+"""Arguments of TorchScript that are no tensors: the user states them, and control flow on them is
+resolved.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def imported(path: Path, **values: Any) -> importers.Imported:
-    return importers.load(Model("voice", str(path), shapes={"x": (2, 3)}, values=values), path.parent)
+    return importers.load(
+        Model("voice", str(path), shapes={"x": (2, 3)}, values=values), path.parent
+    )
 
 
 @pytest.mark.parametrize(("rate", "loud"), [(16000, True), (8000, False)])

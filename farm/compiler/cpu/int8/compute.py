@@ -33,28 +33,56 @@ Expr = Any
 
 
 def convolution(
-    workload: Workload, config: KernelConfig, dot: DotProductInstruction, data: te.Tensor, weight: te.Tensor, *offset: te.Tensor
+    workload: Workload,
+    config: KernelConfig,
+    dot: DotProductInstruction,
+    data: te.Tensor,
+    weight: te.Tensor,
+    *offset: te.Tensor,
 ) -> te.Tensor:
     """Define a convolution; of several groups only if the outputs of a group fill whole vectors."""
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
-    out_h, out_w, group = workload.output(0), workload.output(1), workload.channels // workload.groups
+    out_h, out_w, group = (
+        workload.output(0),
+        workload.output(1),
+        workload.channels // workload.groups,
+    )
     source = ready(workload, dot, data)
     _, kernel_h, kernel_w, steps, *_ = extents(weight)
     columns = up_to_multiple(out_w, config.tile.pixels)
-    window = [te.reduce_axis((0, extent), name=name) for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"))]
+    window = [
+        te.reduce_axis((0, extent), name=name)
+        for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"))
+    ]
 
     def inputs(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> list[Expr]:
-        row, column = (axis * dilation for axis, dilation in zip(window, (dilation_y, dilation_x), strict=True))
+        row, column = (
+            axis * dilation for axis, dilation in zip(window, (dilation_y, dilation_x), strict=True)
+        )
         first = c // group * steps * dot.depth if workload.groups > 1 else 0
         return [n, y * stride_y + row, within(x, out_w, columns) * stride_x + column, first]
 
     notes = {**kernel_annotations(workload, config), INSTRUCTION: intrinsic(dot, config.tile.lanes)}
-    main = _sums(CONVOLUTION_INT8, notes, dot, (data.shape[0], out_h, columns), source, weight, window, inputs)
+    main = _sums(
+        CONVOLUTION_INT8,
+        notes,
+        dot,
+        (data.shape[0], out_h, columns),
+        source,
+        weight,
+        window,
+        inputs,
+    )
     return _less_offset(cropped(main, (data.shape[0], out_h, out_w, workload.channels)), *offset)
 
 
 def dense(
-    workload: Workload, config: KernelConfig, dot: DotProductInstruction, data: te.Tensor, weight: te.Tensor, *offset: te.Tensor
+    workload: Workload,
+    config: KernelConfig,
+    dot: DotProductInstruction,
+    data: te.Tensor,
+    weight: te.Tensor,
+    *offset: te.Tensor,
 ) -> te.Tensor:
     """Define [..., M, K] by a packed weight: [..., M, N]."""
     *outer, rows, _ = plain(data.shape)
@@ -65,7 +93,9 @@ def dense(
         return [*batch, within(row, rows, covered), 0]
 
     notes = {**kernel_annotations(workload, config), INSTRUCTION: intrinsic(dot, config.tile.lanes)}
-    main = _sums(DENSE_INT8, notes, dot, (*outer, covered), ready(workload, dot, data), weight, [], inputs)
+    main = _sums(
+        DENSE_INT8, notes, dot, (*outer, covered), ready(workload, dot, data), weight, [], inputs
+    )
     return _less_offset(cropped(main, (*outer, rows, workload.channels)), *offset)
 
 
@@ -91,7 +121,9 @@ def _sums(
         *place, first = inputs(*at)
         c = at[-1]
         left = source(*place, first + step * dot.depth + one)
-        right = weight(c // block, *window, step, c % block // lanes, one // per, c % lanes, one % per)
+        right = weight(
+            c // block, *window, step, c % block // lanes, one // per, c % lanes, one % per
+        )
         return te.sum(left.astype("int32") * right.astype("int32"), axis=[*window, step, one])
 
     return te.compute((*pixels, blocks * block), value, name=name, attrs=notes)
@@ -101,10 +133,14 @@ def packed(weight: Array, tile: Tile, dot: DotProductInstruction) -> Array:
     """Pack [..., CI, CO] as [CO / block, ..., CI / depth, vectors, packs, lanes, pack_size]."""
     *window, depth, channels = weight.shape
     filled = [(0, 0)] * len(window) + [(0, -depth % dot.depth), (0, -channels % tile.block)]
-    apart = np.pad(weight, filled).reshape(*window, -1, dot.packs, dot.pack_size, -(-channels // tile.block), tile.vectors, tile.lanes)
+    apart = np.pad(weight, filled).reshape(
+        *window, -1, dot.packs, dot.pack_size, -(-channels // tile.block), tile.vectors, tile.lanes
+    )
     axes = len(window)
     steps, parts, per, blocks, vectors, lanes = range(axes, axes + 6)
-    return np.ascontiguousarray(apart.transpose(blocks, *range(axes), steps, vectors, parts, lanes, per))
+    return np.ascontiguousarray(
+        apart.transpose(blocks, *range(axes), steps, vectors, parts, lanes, per)
+    )
 
 
 def ready(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te.Tensor:
@@ -128,8 +164,16 @@ def ready(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te
             n, y, x = place
             asked += [y >= top, y < height + top, x >= left, x < width + left]
             place = [n, y - top, x - left]
-        taken = converted(data(*place, c // filled * each + c % filled if filled > each else c), dot.data)
-        return tirx.if_then_else(tirx.all(*asked), taken, converted(tirx.const(0, data.dtype), dot.data)) if asked else taken
+        taken = converted(
+            data(*place, c // filled * each + c % filled if filled > each else c), dot.data
+        )
+        return (
+            tirx.if_then_else(
+                tirx.all(*asked), taken, converted(tirx.const(0, data.dtype), dot.data)
+            )
+            if asked
+            else taken
+        )
 
     if padding:
         outer = [outer[0], height + top + bottom, width + left + right]

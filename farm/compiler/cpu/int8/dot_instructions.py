@@ -21,7 +21,9 @@ from farm.compiler.target.cpu_model import CpuModel
 Expr = Any
 _SMULL, _SADDLP = "llvm.aarch64.neon.smull", "llvm.aarch64.neon.saddlp"
 _VMULL, _VPADAL = "llvm.arm.neon.vmulls", "llvm.arm.neon.vpadals"
-Step = Callable[[Expr, Expr, Expr], Expr]  # sums as a vector, inputs and weights as buffers, to sums
+Step = Callable[
+    [Expr, Expr, Expr], Expr
+]  # sums as a vector, inputs and weights as buffers, to sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ PAIRS = DotProductInstruction("pairs", 1, 2, "int16", 2.0)  # VPMADDWD, and an a
 SDOT = DotProductInstruction("sdot", 1, 4, "int8")  # SDOT, of ARMv8.2
 # SMULL, SMLAL, SADALP: the sum of two products fits 16 bits, except 2 * 128 * 128.
 SMLAL = DotProductInstruction("smlal", 2, 2, "int8", 3.0, "smull", 2, 2.0)
-SMULL = DotProductInstruction("smull", 2, 2, "int8", 4.0, weight_registers=2, broadcast_cycles=2.0)  # SMULL and SADALP, twice
+SMULL = DotProductInstruction(
+    "smull", 2, 2, "int8", 4.0, weight_registers=2, broadcast_cycles=2.0
+)  # SMULL and SADALP, twice
 VMLAL = DotProductInstruction("vmlal", 2, 2, "int8", 3.0, "vmull", 1, 2.0)  # the same on 32-bit ARM
 VMULL = DotProductInstruction("vmull", 2, 2, "int8", 4.0, broadcast_cycles=2.0)
 PLAIN = DotProductInstruction("plain", 1, 1, "", 4.0)
@@ -84,7 +88,9 @@ def intrinsic(dot: DotProductInstruction, lanes: int) -> str:
         return ""
     name = f"farm.{dot.name}.{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        TensorIntrin.register(name, _described(dot, lanes), _implemented(dot, lanes, _STEPS[dot.name](lanes)))
+        TensorIntrin.register(
+            name, _described(dot, lanes), _implemented(dot, lanes, _STEPS[dot.name](lanes))
+        )
     return name
 
 
@@ -102,7 +108,9 @@ def _described(dot: DotProductInstruction, lanes: int) -> tirx.PrimFunc:
             for lane, one in T.grid(lanes, parts * per):
                 with T.sblock("update"):
                     n, k = T.axis.remap("SR", [lane, one])
-                    sums[n] = sums[n] + T.cast(inputs[k], "int32") * T.cast(weights[k // per, n, k % per], "int32")
+                    sums[n] = sums[n] + T.cast(inputs[k], "int32") * T.cast(
+                        weights[k // per, n, k % per], "int32"
+                    )
 
     return description
 
@@ -128,17 +136,25 @@ def _vnni(lanes: int) -> Step:
 
     def step(sums: Expr, inputs: Expr, weights: Expr) -> Expr:
         own = weights.vload([0, 0, 0], f"int8x{4 * lanes}")
-        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, _spread(inputs, 0, 4, lanes), own)
+        return tirx.call_llvm_pure_intrin(
+            f"int32x{lanes}", name, sums, _spread(inputs, 0, 4, lanes), own
+        )
 
     return step
 
 
 def _pairs(lanes: int) -> Step:
-    name = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}[lanes]
+    name = {
+        16: "llvm.x86.avx512.pmaddw.d.512",
+        8: "llvm.x86.avx2.pmadd.wd",
+        4: "llvm.x86.sse2.pmadd.wd",
+    }[lanes]
 
     def step(sums: Expr, inputs: Expr, weights: Expr) -> Expr:
         own = tirx.Cast(f"int16x{2 * lanes}", weights.vload([0, 0, 0], f"int8x{2 * lanes}"))
-        return sums + tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, _spread(inputs, 0, 2, lanes), own)
+        return sums + tirx.call_llvm_pure_intrin(
+            f"int32x{lanes}", name, _spread(inputs, 0, 2, lanes), own
+        )
 
     return step
 
@@ -148,7 +164,9 @@ def _sdot(lanes: int) -> Step:
 
     def step(sums: Expr, inputs: Expr, weights: Expr) -> Expr:
         own = weights.vload([0, 0, 0], f"int8x{4 * lanes}")
-        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, own, _spread(inputs, 0, 4, lanes))
+        return tirx.call_llvm_pure_intrin(
+            f"int32x{lanes}", name, sums, own, _spread(inputs, 0, 4, lanes)
+        )
 
     return step
 
@@ -194,11 +212,19 @@ def _widening_products(name: str, lanes: int, inputs: Expr, weights: Expr) -> li
     """
     if name == _SMULL:  # one load for both: loading and repeating each pair takes an address each
         both = tirx.reinterpret("int16x2", inputs.vload([0], "int8x4"))
-        spread = [tirx.reinterpret(f"int8x{2 * lanes}", tirx.Broadcast(tirx.Shuffle([both], [part]), lanes)) for part in (0, 1)]
+        spread = [
+            tirx.reinterpret(
+                f"int8x{2 * lanes}", tirx.Broadcast(tirx.Shuffle([both], [part]), lanes)
+            )
+            for part in (0, 1)
+        ]
     else:
         spread = [_spread(inputs, 2 * part, 2, lanes) for part in (0, 1)]
     own = [weights.vload([part, 0, 0], f"int8x{2 * lanes}") for part in (0, 1)]
-    return [tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", name, one, other) for one, other in zip(spread, own, strict=True)]
+    return [
+        tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", name, one, other)
+        for one, other in zip(spread, own, strict=True)
+    ]
 
 
 def _spread(inputs: Expr, first: int, count: int, lanes: int) -> Expr:

@@ -17,7 +17,11 @@ from farm.compiler.cpu.conv_dense import DEPTHWISE_INT8
 from farm.compiler.cpu.cost_model import memory_cycles
 from farm.compiler.cpu.int8 import compute
 from farm.compiler.cpu.int8 import tiles as int8_tiles
-from farm.compiler.cpu.int8.dot_instructions import DotProductInstruction, dot_product_of, widening_multiply
+from farm.compiler.cpu.int8.dot_instructions import (
+    DotProductInstruction,
+    dot_product_of,
+    widening_multiply,
+)
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, grouped_tile, up_to_multiple
 from farm.compiler.graph.requantize import BYTES
@@ -27,37 +31,72 @@ Array = np.ndarray[Any, Any]
 
 
 def convolution(
-    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector, weight: Array, workload: Workload
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    selector: ConfigSelector,
+    weight: Array,
+    workload: Workload,
 ) -> relax.Expr | None:
     """Legalize a convolution of NHWC by HWIO; None if the outputs of a group fill no vectors."""
     if workload.groups == workload.channels == workload.data[3] > 1:
-        return _depthwise(builder, call, selector, weight, replace(workload, operator=DEPTHWISE_INT8))
-    return _product(builder, call, selector, weight, replace(workload, operator=compute.CONVOLUTION_INT8))
+        return _depthwise(
+            builder, call, selector, weight, replace(workload, operator=DEPTHWISE_INT8)
+        )
+    return _product(
+        builder, call, selector, weight, replace(workload, operator=compute.CONVOLUTION_INT8)
+    )
 
 
-def dense(builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector, weight: Array, workload: Workload) -> relax.Expr | None:
+def dense(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    selector: ConfigSelector,
+    weight: Array,
+    workload: Workload,
+) -> relax.Expr | None:
     """Legalize a product with a constant weight; None if the types do not fit."""
     return _product(builder, call, selector, weight, replace(workload, operator=compute.DENSE_INT8))
 
 
 def _depthwise(
-    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector, weight: Array, workload: Workload
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    selector: ConfigSelector,
+    weight: Array,
+    workload: Workload,
 ) -> relax.Expr | None:
     if not _is_integer(call, weight):
         return None
     config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
     *window, _, channels = weight.shape
-    packed = weight.astype(np.int16).reshape(*window, channels)[:, :, depthwise_pool.channel_order(channels, config.tile.lanes)]
-    body = partial(depthwise_pool.depthwise_int8, workload, config, widening_multiply(selector.cpu, config.tile.lanes))
-    return builder.call_te(body, call.args[0], relax.const(packed, "int16"), primfunc_name_hint=DEPTHWISE_INT8)
+    packed = weight.astype(np.int16).reshape(*window, channels)[
+        :, :, depthwise_pool.channel_order(channels, config.tile.lanes)
+    ]
+    body = partial(
+        depthwise_pool.depthwise_int8,
+        workload,
+        config,
+        widening_multiply(selector.cpu, config.tile.lanes),
+    )
+    return builder.call_te(
+        body, call.args[0], relax.const(packed, "int16"), primfunc_name_hint=DEPTHWISE_INT8
+    )
 
 
 def _is_integer(call: relax.Call, weight: Array) -> bool:
-    return weight.dtype == np.int8 and str(call.args[0].ty.dtype) in BYTES and str(call.ty.dtype) == "int32"
+    return (
+        weight.dtype == np.int8
+        and str(call.args[0].ty.dtype) in BYTES
+        and str(call.ty.dtype) == "int32"
+    )
 
 
 def _product(
-    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector, weight: Array, workload: Workload
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    selector: ConfigSelector,
+    weight: Array,
+    workload: Workload,
 ) -> relax.Expr | None:
     if not _is_integer(call, weight):
         return None
@@ -75,12 +114,18 @@ def _product(
     return builder.call_te(body, *operands, primfunc_name_hint=workload.operator)
 
 
-def _candidates(workload: Workload, cpu: CpuModel, dot: DotProductInstruction) -> list[tuple[KernelConfig, float]]:
+def _candidates(
+    workload: Workload, cpu: CpuModel, dot: DotProductInstruction
+) -> list[tuple[KernelConfig, float]]:
     """Return tiles and orders with predicted cycles.
 
     The cost model is that of float32 products, with an instruction in place of each multiply-add.
     """
-    image = (workload.data[0], workload.output(0), workload.output(1)) if workload.operator == compute.CONVOLUTION_INT8 else None
+    image = (
+        (workload.data[0], workload.output(0), workload.output(1))
+        if workload.operator == compute.CONVOLUTION_INT8
+        else None
+    )
     *outer, pixels = image or workload.data[:-1]
     rows, (*window, depth, channels) = int(np.prod(outer)), workload.weight
     steps = int(np.prod(window)) * -(-depth // dot.depth)
@@ -94,10 +139,14 @@ def _candidates(workload: Workload, cpu: CpuModel, dot: DotProductInstruction) -
         tiles = list(int8_tiles.tiles(cpu, dot, pixels, channels, steps))
     found = []
     for tile, cycles in tiles:
-        weights, inputs = steps * dot.depth * up_to_multiple(channels, tile.block), int(np.prod(workload.data))
+        weights, inputs = (
+            steps * dot.depth * up_to_multiple(channels, tile.block),
+            int(np.prod(workload.data)),
+        )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
         memory = memory_cycles(cpu, weights, inputs, rows * pixels * channels, blocks, tasks)
         found += [
-            (KernelConfig(dot.name, tile, order), rows * cycles + extra) for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
+            (KernelConfig(dot.name, tile, order), rows * cycles + extra)
+            for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
         ]
     return found

@@ -18,7 +18,9 @@ _LOAD_SHARE = 0.25  # of the loads' time is lost if a CPU overlaps them with its
 _RESULT_CYCLES = 8  # of a vector of results: bias, factor, bounds, rounding and store
 
 
-def tiles(cpu: CpuModel, dot: DotProductInstruction, pixels: int, channels: int, steps: int) -> Iterator[tuple[Tile, float]]:
+def tiles(
+    cpu: CpuModel, dot: DotProductInstruction, pixels: int, channels: int, steps: int
+) -> Iterator[tuple[Tile, float]]:
     """Yield tiles for an output of pixels x channels with their predicted cycles.
 
     Each output is a sum of `steps` steps of the instruction. A tile need not divide the output.
@@ -26,10 +28,16 @@ def tiles(cpu: CpuModel, dot: DotProductInstruction, pixels: int, channels: int,
     for lanes in cpu.vector_widths:
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1):
             for high in range(1, min(pixels, max_accumulators(cpu, lanes) // vectors) + 1):
-                if (high + dot.weight_registers) * vectors + (_AT_WORK_IN_ORDER if cpu.in_order else _AT_WORK) <= cpu.registers:
+                if (high + dot.weight_registers) * vectors + (
+                    _AT_WORK_IN_ORDER if cpu.in_order else _AT_WORK
+                ) <= cpu.registers:
                     tile = Tile(high, vectors, lanes)
                     count = math.ceil(pixels / high) * math.ceil(channels / tile.block)
-                    yield tile, count * (steps * _step_cycles(cpu, dot, tile) + high * vectors * _RESULT_CYCLES)
+                    yield (
+                        tile,
+                        count
+                        * (steps * _step_cycles(cpu, dot, tile) + high * vectors * _RESULT_CYCLES),
+                    )
 
 
 def max_accumulators(cpu: CpuModel, lanes: int) -> int:
@@ -39,8 +47,14 @@ def max_accumulators(cpu: CpuModel, lanes: int) -> int:
 
 def _step_cycles(cpu: CpuModel, dot: DotProductInstruction, tile: Tile) -> float:
     sums = tile.pixels * tile.vectors
-    arithmetic = max((dot.cycles * sums + dot.broadcast_cycles * tile.pixels) / cpu.fmas_per_cycle, cpu.fma_latency)
+    arithmetic = max(
+        (dot.cycles * sums + dot.broadcast_cycles * tile.pixels) / cpu.fmas_per_cycle,
+        cpu.fma_latency,
+    )
     weights = dot.depth * tile.block
-    loads = max((tile.pixels + dot.weight_registers * tile.vectors) / cpu.loads_per_cycle, weights / cpu.l2_bytes_per_cycle)
+    loads = max(
+        (tile.pixels + dot.weight_registers * tile.vectors) / cpu.loads_per_cycle,
+        weights / cpu.l2_bytes_per_cycle,
+    )
     together = arithmetic + loads if cpu.in_order else max(arithmetic, loads) + _LOAD_SHARE * loads
     return together + _STEP_CYCLES

@@ -54,14 +54,24 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
     kind = fence_kind(loop)
     if kind == FenceKind.OPAQUE_TRIP_COUNT:
         inner = _fenced(loop.body, [*around, loop])
-        counted = loop_with(inner, [inner.body], {**inner.annotations, IMPORT_LLVM: f"{inner.annotations[IMPORT_LLVM]}\n{llvm.COUNT}"})
-        count = tirx.call_extern("int64", "farm_count", loop.extent.astype("int64")).astype(str(loop.loop_var.ty.dtype))
-        return tirx.For(loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step)
+        counted = loop_with(
+            inner,
+            [inner.body],
+            {**inner.annotations, IMPORT_LLVM: f"{inner.annotations[IMPORT_LLVM]}\n{llvm.COUNT}"},
+        )
+        count = tirx.call_extern("int64", "farm_count", loop.extent.astype("int64")).astype(
+            str(loop.loop_var.ty.dtype)
+        )
+        return tirx.For(
+            loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step
+        )
     if kind == FenceKind.RELOAD_EACH_ITERATION:
         body, functions = [call("farm_anew"), *loop.body.seq], [llvm.ANEW]
     elif kind == FenceKind.SEPARATE_LOADS:
         given, functions = _copied_vector(loop.body), [llvm.EACH]
-        body = [loop.body if given is None else call("farm_each", written_vectors(loop.body), given)]
+        body = [
+            loop.body if given is None else call("farm_each", written_vectors(loop.body), given)
+        ]
     else:
         body, functions = _grouped(loop, kind)
     return loop_with(loop, body, {**kept, IMPORT_LLVM: "\n".join(functions)})
@@ -83,14 +93,22 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
         whole = body if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(body), None)]
         return whole, [*functions, llvm.BORDER]
-    loaded, packed, lying = written_vectors(weights), read_vectors(weights), _strided_load(inputs, loop)
+    loaded, packed, lying = (
+        written_vectors(weights),
+        read_vectors(weights),
+        _strided_load(inputs, loop),
+    )
     if lying is None:
         functions.append(llvm.load(load := f"farm_load_{loaded.count}", loaded.count))
         return [fence, _backwards(inputs), call(load, loaded, packed), fence, products], functions
     count, apart = lying.vectors.count, lying.apart
-    functions.append(llvm.loads(load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart))
+    functions.append(
+        llvm.loads(load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart)
+    )
     places = [each.address for each in (loaded, written_vectors(inputs), packed, lying.vectors)]
-    loads = tirx.Evaluate(tirx.call_extern("int32", load, *places, (loop.loop_var * lying.step).astype("int32")))
+    loads = tirx.Evaluate(
+        tirx.call_extern("int32", load, *places, (loop.loop_var * lying.step).astype("int32"))
+    )
     return [loads, fence, products, fence], functions
 
 
@@ -120,7 +138,9 @@ def read_vectors(statement: tirx.Stmt) -> _Vectors:
     return _region_vectors(loops, realize, realize.block.reads[0])
 
 
-def _region_vectors(loops: Sequence[tirx.For], realize: SBlockRealize, region: tirx.BufferRegion) -> _Vectors:
+def _region_vectors(
+    loops: Sequence[tirx.For], realize: SBlockRealize, region: tirx.BufferRegion
+) -> _Vectors:
     return _vectors(loops, realize, region.source, [part.min for part in region.region])
 
 
@@ -135,9 +155,13 @@ def _copied_vector(statement: tirx.Stmt) -> _Vectors | None:
         return None
     variables = [axis.var for axis in realize.block.iter_vars]
     at = tirx.IndexMap(variables, list(value.indices), None).map_indices(list(realize.iter_values))
-    first, second = (list(tirx.IndexMap([lanes.loop_var], list(at), None).map_indices([lane])) for lane in (0, 1))
+    first, second = (
+        list(tirx.IndexMap([lanes.loop_var], list(at), None).map_indices([lane])) for lane in (0, 1)
+    )
     beside = [*first[:-1], first[-1] + 1]
-    along = all(Analyzer().can_prove_equal(one, other) for one, other in zip(second, beside, strict=True))
+    along = all(
+        Analyzer().can_prove_equal(one, other) for one, other in zip(second, beside, strict=True)
+    )
     return _Vectors(value.source, first, 1) if along and int(lanes.extent) == 4 else None
 
 
@@ -160,23 +184,36 @@ def _strided_load(copy: tirx.Stmt, groups: tirx.For) -> _StridedLoad | None:
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
     number = Analyzer().simplify(_number(value.source, list(value.indices)))
-    numbers = tirx.IndexMap([axis.var for axis in realize.block.iter_vars], [number], None).map_indices(list(realize.iter_values))
+    numbers = tirx.IndexMap(
+        [axis.var for axis in realize.block.iter_vars], [number], None
+    ).map_indices(list(realize.iter_values))
     around = [groups, *loops]
     at = tirx.IndexMap([loop.loop_var for loop in around], list(numbers), None)
 
     def distance(loop: tirx.For) -> int | None:
         """Return the bytes from one iteration to the next; None if they are not constant."""
-        places = [at.map_indices([step if other is loop else 0 for other in around])[0] for step in range(int(loop.extent))]
+        places = [
+            at.map_indices([step if other is loop else 0 for other in around])[0]
+            for step in range(int(loop.extent))
+        ]
         between = [Analyzer().simplify(after - before) for before, after in pairwise(places)]
         same = {int(each) for each in between if isinstance(each, tirx.IntImm)}
-        return 4 * same.pop() if len(same) == 1 and all(isinstance(each, tirx.IntImm) for each in between) else None
+        return (
+            4 * same.pop()
+            if len(same) == 1 and all(isinstance(each, tirx.IntImm) for each in between)
+            else None
+        )
 
     across = [loop for loop in loops[:-1] if int(loop.extent) > 1]
     apart = distance(across[0]) if len(across) == 1 else None
     if apart is None or distance(loops[-1]) != 4:
         return None
     vectors = replace(read_vectors(copy), count=int(across[0].extent))
-    step, last, iterations = distance(groups) or 0, (vectors.count - 1) * apart, int(groups.extent) - 1
+    step, last, iterations = (
+        distance(groups) or 0,
+        (vectors.count - 1) * apart,
+        int(groups.extent) - 1,
+    )
     if not llvm.is_offset(apart) or not llvm.is_offset(last):
         return None
     farthest, pairs = step * iterations, apart == llvm.BYTES
@@ -194,7 +231,12 @@ def _number(buffer: tirx.Buffer, place: Sequence[tirx.Expr]) -> tirx.Expr:
     return number
 
 
-def _vectors(loops: Sequence[tirx.For], realize: SBlockRealize, buffer: tirx.Buffer, place: Sequence[tirx.Expr]) -> _Vectors:
+def _vectors(
+    loops: Sequence[tirx.For],
+    realize: SBlockRealize,
+    buffer: tirx.Buffer,
+    place: Sequence[tirx.Expr],
+) -> _Vectors:
     """Return the vectors of all iterations of the loops.
 
     `place` is the index of one iteration, in terms of the block's variables.
@@ -203,7 +245,10 @@ def _vectors(loops: Sequence[tirx.For], realize: SBlockRealize, buffer: tirx.Buf
     indices = tirx.IndexMap(variables, list(place), None).map_indices(list(realize.iter_values))
     at = tirx.IndexMap([loop.loop_var for loop in loops], list(indices), None)
     first = list(at.map_indices([0] * len(loops)))
-    moved = [str(list(at.map_indices([int(loop is other) for other in loops]))) != str(first) for loop in loops]
+    moved = [
+        str(list(at.map_indices([int(loop is other) for other in loops]))) != str(first)
+        for loop in loops
+    ]
     values = math.prod(int(loop.extent) for loop, moves in zip(loops, moved, strict=True) if moves)
     return _Vectors(buffer, first, values // 4)
 
@@ -223,13 +268,17 @@ def hoist_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt
     of_rows: list[tirx.Expr] = []
     of_columns: list[tirx.Expr] = []
     for part in _conjuncts(asked):
-        asks_column = any(variable.same_as(column) for variable in tirx.analysis.undefined_vars(part))
+        asks_column = any(
+            variable.same_as(column) for variable in tirx.analysis.undefined_vars(part)
+        )
         (of_columns if asks_column else of_rows).append(part)
     if not of_rows:
         return None, copy
     variables = [axis.var for axis in block.iter_vars]
     at = tirx.IndexMap(variables, [tirx.all(*of_rows)], None).map_indices(list(realize.iter_values))
-    (there,) = tirx.IndexMap([loop.loop_var for loop in loops], list(at), None).map_indices([0] * len(loops))
+    (there,) = tirx.IndexMap([loop.loop_var for loop in loops], list(at), None).map_indices(
+        [0] * len(loops)
+    )
     rest = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
     value = tirx.if_then_else(tirx.all(*of_columns), inside, outside) if of_columns else inside
     stored = tirx.BufferStore(store.buffer, value, store.indices)
@@ -242,7 +291,11 @@ def hoist_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt
 
 def _conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
     """Return the conditions of a conjunction."""
-    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
+    return (
+        [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+        if isinstance(condition, tirx.And)
+        else [condition]
+    )
 
 
 def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
@@ -251,8 +304,12 @@ def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
     LLVM reverses the order of loads, so that the values needed first are then loaded first.
     """
     loops, realize = loop_nest(statement)
-    last = [loop.extent - 1 - loop.loop_var if loop is loops[0] else loop.loop_var for loop in loops]
-    values = tirx.IndexMap([loop.loop_var for loop in loops], list(realize.iter_values), None).map_indices(last)
+    last = [
+        loop.extent - 1 - loop.loop_var if loop is loops[0] else loop.loop_var for loop in loops
+    ]
+    values = tirx.IndexMap(
+        [loop.loop_var for loop in loops], list(realize.iter_values), None
+    ).map_indices(last)
     body: tirx.Stmt = SBlockRealize(list(values), realize.predicate, realize.block)
     for loop in reversed(loops):
         body = loop_with(loop, [body], dict(loop.annotations))

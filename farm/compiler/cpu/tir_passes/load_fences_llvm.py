@@ -40,10 +40,18 @@ def fence(name: str, count: int) -> str:
     given = ", ".join(f"{_VECTOR} %v{at}" for at in range(count))
     constraints = ",".join([*["=w"] * count, *map(str, range(count)), "~{memory}"])
     types = "{" + ", ".join([_VECTOR] * count) + "}" if count > 1 else _VECTOR
-    results = [f"%w{at} = extractvalue {types} %r, {at}" for at in range(count)] if count > 1 else [f"%w0 = bitcast {types} %r to {types}"]
+    results = (
+        [f"%w{at} = extractvalue {types} %r, {at}" for at in range(count)]
+        if count > 1
+        else [f"%w0 = bitcast {types} %r to {types}"]
+    )
     return _function(
         f"@{name}(ptr %to)",
-        *(line for at in range(count) for line in (_place("to", at), f"%v{at} = load {_VECTOR}, ptr %to{at}, align 4")),
+        *(
+            line
+            for at in range(count)
+            for line in (_place("to", at), f"%v{at} = load {_VECTOR}, ptr %to{at}, align 4")
+        ),
         f'%r = call {types} asm sideeffect "", "{constraints}"({given})',
         *results,
         *(f"store {_VECTOR} %w{at}, ptr %to{at}, align 4" for at in range(count)),
@@ -57,8 +65,17 @@ def load(name: str, count: int) -> str:
     """
     lines = [f"%r = call {_FOUR} @llvm.aarch64.neon.ld1x4.v4f32.p0(ptr %from)"]
     for at in range(count):
-        value = f"extractvalue {_FOUR} %r, {at}" if at < _AT_ONCE else f"load {_VECTOR}, ptr %from{at}, align 4"
-        lines += [_place("from", at), _place("to", at), f"%v{at} = {value}", f"store {_VECTOR} %v{at}, ptr %to{at}, align 4"]
+        value = (
+            f"extractvalue {_FOUR} %r, {at}"
+            if at < _AT_ONCE
+            else f"load {_VECTOR}, ptr %from{at}, align 4"
+        )
+        lines += [
+            _place("from", at),
+            _place("to", at),
+            f"%v{at} = {value}",
+            f"store {_VECTOR} %v{at}, ptr %to{at}, align 4",
+        ]
     return _DECLARED + _function(f"@{name}(ptr %to, ptr %from)", *lines)
 
 
@@ -70,8 +87,15 @@ def loads(name: str, weights: int, inputs: int, apart: int) -> str:
     """
     lines = [f"%r = call {_FOUR} @llvm.aarch64.neon.ld1x4.v4f32.p0(ptr %w)"]
     for at in range(_AT_ONCE):
-        lines += [_place("tow", at), f"%four{at} = extractvalue {_FOUR} %r, {at}", f"store {_VECTOR} %four{at}, ptr %tow{at}, align 4"]
-    for pointer, first, count, distance in (("w", _AT_ONCE, weights, BYTES), ("i", 0, inputs, apart)):
+        lines += [
+            _place("tow", at),
+            f"%four{at} = extractvalue {_FOUR} %r, {at}",
+            f"store {_VECTOR} %four{at}, ptr %tow{at}, align 4",
+        ]
+    for pointer, first, count, distance in (
+        ("w", _AT_ONCE, weights, BYTES),
+        ("i", 0, inputs, apart),
+    ):
         pairs = count - (count - first) % 2 if distance == BYTES else first
         for at in range(first, pairs, 2):
             lines += _pair(pointer, at)
@@ -87,18 +111,27 @@ def is_offset(distance: int, pairs: bool = False) -> bool:
 
 def _pair(pointer: str, at: int) -> list[str]:
     types, result = f"{{{_VECTOR}, {_VECTOR}}}", f"%{pointer}r{at}"
-    asked = f'{types} asm sideeffect "ldp ${{0:q}}, ${{1:q}}, [$2, $3]", "=w,=w,r,i,~{{memory}}"(ptr %{pointer}, i32 %{pointer}d{at})'
+    asked = (
+        f'{types} asm sideeffect "ldp ${{0:q}}, ${{1:q}}, [$2, $3]", "=w,=w,r,i,~{{memory}}"(ptr '
+        f"%{pointer}, i32 %{pointer}d{at})"
+    )
     lines = [_distance(pointer, at, BYTES), f"{result} = call {asked}"]
     for half in (0, 1):
         value = f"%{pointer}v{at + half}"
-        lines += [_place(f"to{pointer}", at + half), f"{value} = extractvalue {types} {result}, {half}"]
+        lines += [
+            _place(f"to{pointer}", at + half),
+            f"{value} = extractvalue {types} {result}, {half}",
+        ]
         lines.append(f"store {_VECTOR} {value}, ptr %to{pointer}{at + half}, align 4")
     return lines
 
 
 def _single(pointer: str, at: int, apart: int) -> list[str]:
     value, load = f"%{pointer}v{at}", "ldr" if at * apart % BYTES == 0 else "ldur"
-    asked = f'{_VECTOR} asm sideeffect "{load} ${{0:q}}, [$1, $2]", "=w,r,i,~{{memory}}"(ptr %{pointer}, i32 %{pointer}d{at})'
+    asked = (
+        f'{_VECTOR} asm sideeffect "{load} ${{0:q}}, [$1, $2]", "=w,r,i,~{{memory}}"(ptr '
+        f"%{pointer}, i32 %{pointer}d{at})"
+    )
     lines = [_distance(pointer, at, apart), f"{value} = call {asked}", _place(f"to{pointer}", at)]
     return [*lines, f"store {_VECTOR} {value}, ptr %to{pointer}{at}, align 4"]
 

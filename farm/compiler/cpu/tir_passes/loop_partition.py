@@ -1,14 +1,16 @@
 """Keep TVM's LoopPartition to conditions on which it is sound.
 
-LoopPartition cuts a loop where a condition in it changes, at a bound that it deduces from the condition (TVM:
-src/s_tir/transform/loop_partition.cc, src/arith/bound_deducer.cc). The end of the part before the cut it clamps to the
-loop's begin only, the begin of the part after it to the loop's end only. With constant bounds that is enough: it takes only
-conditions whose intervals meet the loop's, and intervals of a line that meet in pairs have a point in common. A bound that
-contains the variable of a loop outside, or a value from memory, may lie beyond the other end: the parts then overlap, or
-leave the loop and with it the tensors.
+LoopPartition cuts a loop where a condition in it changes, at a bound that it deduces from the
+condition (TVM: src/s_tir/transform/loop_partition.cc, src/arith/bound_deducer.cc). The end of the
+part before the cut it clamps to the loop's begin only, the begin of the part after it to the loop's
+end only. With constant bounds that is enough: it takes only conditions whose intervals meet the
+loop's, and intervals of a line that meet in pairs have a point in common. A bound that contains the
+variable of a loop outside, or a value from memory, may lie beyond the other end: the parts then
+overlap, or leave the loop and with it the tensors.
 
-A bound is constant where the condition is over the loop that is cut, loops within it and constants: those within are
-relaxed to their extents. Every other condition on that loop is hidden from LoopPartition.
+A bound is constant where the condition is over the loop that is cut, loops within it and constants:
+those within are relaxed to their extents. Every other condition on that loop is hidden from
+LoopPartition.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class SafeLoopPartition:
     Runs before TVM's passes for loop nests.
     """
 
-    def transform_function(self, function: tirx.PrimFunc, _: tvm.IRModule, __: tvm.transform.PassContext) -> tirx.PrimFunc:
+    def transform_function(
+        self, function: tirx.PrimFunc, _: tvm.IRModule, __: tvm.transform.PassContext
+    ) -> tirx.PrimFunc:
         """Apply `safely_partitioned`."""
         return safely_partitioned(function)
 
@@ -63,9 +67,15 @@ def safely_partitioned(function: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = _analyzer(whole.loops)
 
     def change(loop: tirx.For) -> tirx.For:
-        return _of_own_type(_with_safe_conditions(loop, analyzer)) if LOOP_PARTITION in loop.annotations else loop
+        return (
+            _of_own_type(_with_safe_conditions(loop, analyzer))
+            if LOOP_PARTITION in loop.annotations
+            else loop
+        )
 
-    return function.with_body(tvm_ffi.structural_map(function.body, [(tirx.For, change)], order="post"))
+    return function.with_body(
+        tvm_ffi.structural_map(function.body, [(tirx.For, change)], order="post")
+    )
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,9 @@ def _with_safe_conditions(loop: tirx.For, analyzer: Analyzer) -> tirx.For:
     def safe(condition: Any) -> Any:
         if "int" not in str(condition.a.ty.dtype) or _is_safe(condition, loop, nest):
             return condition
-        simple = analyzer.simplify(_in_loops(condition, nest))  # variables of outer loops may cancel
+        simple = analyzer.simplify(
+            _in_loops(condition, nest)
+        )  # variables of outer loops may cancel
         return simple if _is_safe(simple, loop, nest) else tirx.ignore_loop_partition(condition)
 
     return tvm_ffi.structural_map(loop, [(kind, safe) for kind in _COMPARISONS], order="post")
@@ -129,8 +141,8 @@ def _with_safe_conditions(loop: tirx.For, analyzer: Analyzer) -> tirx.For:
 def _of_own_type(loop: tirx.For) -> tirx.For:
     """Return the loop, annotated where its variable is no int32.
 
-    Of a part with one iteration LoopPartition makes a statement, with an int32 zero for the variable, whatever the type of
-    that is; not where the loop has an annotation.
+    Of a part with one iteration LoopPartition makes a statement, with an int32 zero for the
+    variable, whatever the type of that is; not where the loop has an annotation.
     """
     if str(loop.loop_var.ty.dtype) == "int32":
         return loop

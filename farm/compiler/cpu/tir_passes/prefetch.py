@@ -25,12 +25,18 @@ Ahead = Callable[[tirx.For, Sequence[tirx.For]], list[tirx.Stmt]]
 
 def insert_prefetches(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with prefetches in its annotated loops; itself if it has none."""
-    for annotation, ahead in ((PREFETCH_NEXT_BLOCK, _next_block), (PREFETCH_NEXT_PANEL, _next_panel), (PREFETCH_OPERANDS, _operands)):
+    for annotation, ahead in (
+        (PREFETCH_NEXT_BLOCK, _next_block),
+        (PREFETCH_NEXT_PANEL, _next_panel),
+        (PREFETCH_OPERANDS, _operands),
+    ):
         function = rewrite_loops(function, annotation, partial(_prefetching, annotation, ahead))
     return function
 
 
-def _prefetching(annotation: str, ahead: Ahead, loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
+def _prefetching(
+    annotation: str, ahead: Ahead, loop: tirx.For, around: Sequence[tirx.For]
+) -> tirx.For:
     kept = {name: value for name, value in loop.annotations.items() if name != annotation}
     body = loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     return loop_with(loop, [*ahead(loop, around), *body], kept)
@@ -46,10 +52,14 @@ def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
     rows, block = int(loop.annotations[PREFETCH_NEXT_BLOCK]), int(weight.shape[-1])
     depth = math.prod(int(each.extent) for each in reduced)
     share = -(-block // (rows * int(tiles.extent)))
-    step = fused.loop_var % rows * tiles.extent + tiles.loop_var  # restarts with each image, because their number may be open
+    step = (
+        fused.loop_var % rows * tiles.extent + tiles.loop_var
+    )  # restarts with each image, because their number may be open
     for each in reduced:
         step = step * each.extent + each.loop_var
-    at_once = int(reduced[0].extent) if len(reduced) > len(weight.shape) - 2 else 1  # blocks in use at the same time
+    at_once = (
+        int(reduced[0].extent) if len(reduced) > len(weight.shape) - 2 else 1
+    )  # blocks in use at the same time
     parts = int(weight.shape[0]) // at_once
     first = (fused.loop_var // (fused.extent // parts) + 1) * (depth * block) + step * share
     return [_fetch(weight, first + line) for line in range(0, share, _LINE)]
@@ -67,8 +77,12 @@ def _next_panel(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
     region = realize.block.reads[-1]
     block = int(region.source.shape[-1])
     variables = [axis.var for axis in realize.block.iter_vars]
-    at = tirx.IndexMap(variables, [part.min for part in region.region], None).map_indices(list(realize.iter_values))
-    first = tirx.IndexMap([each.loop_var for each in inside], list(at), None).map_indices([0] * len(inside))
+    at = tirx.IndexMap(variables, [part.min for part in region.region], None).map_indices(
+        list(realize.iter_values)
+    )
+    first = tirx.IndexMap([each.loop_var for each in inside], list(at), None).map_indices(
+        [0] * len(inside)
+    )
     share = -(-block // int(tiles.extent))
     step = (tiles.loop_var * loop.extent + loop.loop_var) * share + loop.extent * block
     return [_fetch(region.source, step + line, list(first)) for line in range(0, share, _LINE)]
@@ -89,13 +103,29 @@ def _operands(loop: tirx.For, _: Sequence[tirx.For]) -> list[tirx.Stmt]:
     variables = [tirx.Var(f"{each.loop_var.name}_ahead", each.loop_var.ty.dtype) for each in inner]
     fetches = []
     for region in nest.block.reads:
-        if region.source.scope() == "global" and _size(region.source) == size and not _written(loop.body.seq[0], region.source):
+        if (
+            region.source.scope() == "global"
+            and _size(region.source) == size
+            and not _written(loop.body.seq[0], region.source)
+        ):
             part = [part.min for part in region.region]
-            at = tirx.IndexMap([axis.var for axis in nest.block.iter_vars], part, None).map_indices(list(nest.iter_values))
-            at = tirx.IndexMap([each.loop_var for each in loops], list(at), None).map_indices([*variables, 0])
+            at = tirx.IndexMap([axis.var for axis in nest.block.iter_vars], part, None).map_indices(
+                list(nest.iter_values)
+            )
+            at = tirx.IndexMap([each.loop_var for each in loops], list(at), None).map_indices(
+                [*variables, 0]
+            )
             fetches.append(_fetch(region.source, 0, list(at), _TO_L1))
     for variable, each in zip(reversed(variables), reversed(inner), strict=True):
-        fetches = [tirx.For(variable, each.min, each.extent, each.kind, tirx.stmt_seq(*fetches), None, {})] if fetches else []
+        fetches = (
+            [
+                tirx.For(
+                    variable, each.min, each.extent, each.kind, tirx.stmt_seq(*fetches), None, {}
+                )
+            ]
+            if fetches
+            else []
+        )
     return fetches
 
 
@@ -115,7 +145,9 @@ def _weight(statement: tirx.Stmt) -> tirx.Buffer:
     return statement.block.reads[-1].source
 
 
-def _fetch(weight: tirx.Buffer, value: tirx.Expr, first: Sequence[tirx.Expr] = (), place: int = _TO_L2) -> tirx.Stmt:
+def _fetch(
+    weight: tirx.Buffer, value: tirx.Expr, first: Sequence[tirx.Expr] = (), place: int = _TO_L2
+) -> tirx.Stmt:
     """Return a prefetch of a line, `value` elements after `first` (default: the start)."""
     *outer, last = first or [0] * len(weight.shape)
     address = tirx.address_of(tirx.BufferLoad(weight, [*outer, last + value]))

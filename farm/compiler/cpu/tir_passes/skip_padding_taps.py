@@ -30,11 +30,20 @@ def _asked(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
         statement = statement.seq[-1] if isinstance(statement, tirx.SeqStmt) else statement.body
     variables = [each.loop_var for each in (loop, *inside)]
     corners = ([0] * len(variables), [0, *(int(each.extent) - 1 for each in inside)])
-    first, last = (list(tirx.IndexMap(variables, list(statement.iter_values), None).map_indices(corner)) for corner in corners)
+    first, last = (
+        list(tirx.IndexMap(variables, list(statement.iter_values), None).map_indices(corner))
+        for corner in corners
+    )
     conditions = []
-    for axis in (0, 1):  # axes of the block: image, row, column, channel, row and column of the kernel
+    for axis in (
+        0,
+        1,
+    ):  # axes of the block: image, row, column, channel, row and column of the kernel
         extent, before, stride, apart = numbers[4 * axis : 4 * axis + 4]
-        low, high = (corner[1 + axis] * stride + corner[4 + axis] * apart - before for corner in (first, last))
+        low, high = (
+            corner[1 + axis] * stride + corner[4 + axis] * apart - before
+            for corner in (first, last)
+        )
         conditions += [low < extent, high >= 0]
     kept = {name: value for name, value in loop.annotations.items() if name != SKIP_PADDING_TAPS}
     return tirx.IfThenElse(tirx.all(*conditions), loop_with(loop, [loop.body], kept), None)

@@ -45,31 +45,55 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
     channels, vectors, lanes = int(loop.annotations[VECTOR_TAIL]), loop.body, loop.body.body
     realize, block = lanes.body, int(vectors.extent) * int(lanes.extent)
     asked = [part for part in _conjuncts(realize.predicate) if not _depends(part, lanes.loop_var)]
-    whole = _around(loop, _around(vectors, _around(lanes, _block_at(realize, realize.iter_values, asked))))
+    whole = _around(
+        loop, _around(vectors, _around(lanes, _block_at(realize, realize.iter_values, asked)))
+    )
     (first,) = _at(vectors, lanes, realize.iter_values[-1:], 0, 0)
     end = []
     for at, width in pieces(channels % block, int(lanes.extent)):
-        lane = tirx.Var(lanes.loop_var.name, lanes.loop_var.ty.dtype)  # a new variable: TVM keeps one extent for each
-        place = _block_at(realize, [*_at(vectors, lanes, realize.iter_values[:-1], 0, 0), first + at + lane], asked)
+        lane = tirx.Var(
+            lanes.loop_var.name, lanes.loop_var.ty.dtype
+        )  # a new variable: TVM keeps one extent for each
+        place = _block_at(
+            realize,
+            [*_at(vectors, lanes, realize.iter_values[:-1], 0, 0), first + at + lane],
+            asked,
+        )
         end.append(_around(loop, tirx.For(lane, lanes.min, width, lanes.kind, place)))
     tail = tirx.IfThenElse(first < channels, tirx.stmt_seq(*end), None)
     return tirx.IfThenElse(first + block <= channels, whole, tail) if channels > block else tail
 
 
-def _at(vectors: tirx.For, lanes: tirx.For, values: Sequence[Any], vector: int, lane: int) -> list[Any]:
-    return list(tirx.IndexMap([vectors.loop_var, lanes.loop_var], list(values), None).map_indices([vector, lane]))
+def _at(
+    vectors: tirx.For, lanes: tirx.For, values: Sequence[Any], vector: int, lane: int
+) -> list[Any]:
+    return list(
+        tirx.IndexMap([vectors.loop_var, lanes.loop_var], list(values), None).map_indices(
+            [vector, lane]
+        )
+    )
 
 
 def _around(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return loop_with(loop, [body], {name: value for name, value in loop.annotations.items() if name != VECTOR_TAIL})
+    return loop_with(
+        loop,
+        [body],
+        {name: value for name, value in loop.annotations.items() if name != VECTOR_TAIL},
+    )
 
 
 def _block_at(realize: SBlockRealize, values: Sequence[Any], asked: Sequence[Any]) -> SBlockRealize:
-    return SBlockRealize(list(values), tirx.all(*asked) if asked else tirx.const(True, "bool"), realize.block)
+    return SBlockRealize(
+        list(values), tirx.all(*asked) if asked else tirx.const(True, "bool"), realize.block
+    )
 
 
 def _conjuncts(predicate: Any) -> list[Any]:
-    return [*_conjuncts(predicate.a), *_conjuncts(predicate.b)] if isinstance(predicate, tirx.And) else [predicate]
+    return (
+        [*_conjuncts(predicate.a), *_conjuncts(predicate.b)]
+        if isinstance(predicate, tirx.And)
+        else [predicate]
+    )
 
 
 def _depends(value: Any, variable: tirx.Var) -> bool:

@@ -71,16 +71,32 @@ def pack(size: int, weight: Array, depth: int, block: int) -> Array:
     points = [0.0, *(sign * point for point in POINTS[size] for sign in (1, -1))]
     scales = [np.prod([point - other for other in points if other != point]) for point in points]
     matrix = np.array(
-        [*([power / scale for power in (1, point, point * point)] for point, scale in zip(points, scales, strict=True)), [0, 0, 1]]
+        [
+            *(
+                [power / scale for power in (1, point, point * point)]
+                for point, scale in zip(points, scales, strict=True)
+            ),
+            [0, 0, 1],
+        ]
     )
     down = np.tensordot(matrix, weight.astype(np.float64), (1, 0))  # [s, 3, CI, CO]
-    both = np.tensordot(matrix, down, (1, 1)).astype(np.float32)  # across, then down: [s, s, CI, CO]
+    both = np.tensordot(matrix, down, (1, 1)).astype(
+        np.float32
+    )  # across, then down: [s, s, CI, CO]
     filled = np.pad(both, [(0, 0), (0, 0), (0, depth - inputs), (0, -outputs % block)])
-    return np.ascontiguousarray(filled.reshape(size + 2, size + 2, depth, -1, block).transpose(3, 1, 0, 2, 4))
+    return np.ascontiguousarray(
+        filled.reshape(size + 2, size + 2, depth, -1, block).transpose(3, 1, 0, 2, 4)
+    )
 
 
 def convolution(
-    workload: Workload, config: KernelConfig, size: int, band: int, grouped_loads: bool, data: te.Tensor, weight: te.Tensor
+    workload: Workload,
+    config: KernelConfig,
+    size: int,
+    band: int,
+    grouped_loads: bool,
+    data: te.Tensor,
+    weight: te.Tensor,
 ) -> te.Tensor:
     """Define a convolution of 3 x 3, stride 1, by tiles of `size`, `band` rows of them at a time.
 
@@ -95,17 +111,32 @@ def convolution(
     blocks, _, _, depth, block = (int(extent) for extent in weight.shape)
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
-        inside = [y >= top, y < height + top, x >= left, x < width + left, *([c < channels] if depth > channels else [])]
-        return tirx.if_then_else(tirx.all(*inside), data[n, y - top, x - left, c], tirx.const(0, "float32"))
+        inside = [
+            y >= top,
+            y < height + top,
+            x >= left,
+            x < width + left,
+            *([c < channels] if depth > channels else []),
+        ]
+        return tirx.if_then_else(
+            tirx.all(*inside), data[n, y - top, x - left, c], tirx.const(0, "float32")
+        )
 
     def rows_in(n: te.Var, b: te.Var, r: te.Var, i: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
         return _one_of(i, _input(size, lambda row: source[n, (b * band + r) * size + row, x, c]))
 
     def tiles_in(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
-        return _one_of(j, _input(size, lambda column: lines[n, b, t // columns, i, t % columns * size + column, c]))
+        return _one_of(
+            j,
+            _input(
+                size, lambda column: lines[n, b, t // columns, i, t % columns * size + column, c]
+            ),
+        )
 
     def sums(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
-        return te.sum(inputs(n, b, t, i, j, rc) * weight[c // block, i, j, rc, c % block], axis=[rc])
+        return te.sum(
+            inputs(n, b, t, i, j, rc) * weight[c // block, i, j, rc, c % block], axis=[rc]
+        )
 
     def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
         return points[n, b, t if covered == tiles else te.min(t, tiles - 1), i, j, step]
@@ -116,18 +147,31 @@ def convolution(
         return _one_of(y, _output(size, lambda i: main[n, t // tiles, t % tiles, i, j, c]))
 
     def tiles_out(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
-        return _one_of(x % size, _output(size, lambda j: result[n, y // size * columns + x // size, y % size, j, c]))
+        return _one_of(
+            x % size,
+            _output(size, lambda j: result[n, y // size * columns + x // size, y % size, j, c]),
+        )
 
-    source = te.compute((count, bands * band * size + 2, columns * size + 2, depth), padded, name=PADDING)
+    source = te.compute(
+        (count, bands * band * size + 2, columns * size + 2, depth), padded, name=PADDING
+    )
     lines = te.compute((count, bands, band, side, columns * size + 2, depth), rows_in, name=ROWS_IN)
     points = te.compute((count, bands, tiles, side, side, depth), tiles_in, name=TILES_IN)
-    inputs = te.compute((count, bands, covered, side, side, depth), read, name=INPUTS) if grouped_loads else read
+    inputs = (
+        te.compute((count, bands, covered, side, side, depth), read, name=INPUTS)
+        if grouped_loads
+        else read
+    )
     rc = te.reduce_axis((0, depth), name="rc")
     tile = [config.tile.pixels, config.tile.vectors, config.tile.lanes]
     attributes = {TILE: tile, ORDER: config.order, WORKLOAD: workload.key}
-    main = te.compute((count, bands, covered, side, side, blocks * block), sums, name=WINOGRAD, attrs=attributes)
+    main = te.compute(
+        (count, bands, covered, side, side, blocks * block), sums, name=WINOGRAD, attrs=attributes
+    )
     result = te.compute((count, bands * tiles, size, side, blocks * block), rows_out, name=ROWS_OUT)
-    whole = te.compute((count, bands * band * size, columns * size, blocks * block), tiles_out, name=TILES_OUT)
+    whole = te.compute(
+        (count, bands * band * size, columns * size, blocks * block), tiles_out, name=TILES_OUT
+    )
     return te.compute((count, out_h, out_w, workload.channels), lambda *at: whole[at], name=CROP)
 
 
@@ -148,16 +192,25 @@ def _input(size: int, line: Line) -> list[tirx.Expr]:
 def _even(squares: Sequence[float], line: Line, first: int) -> tirx.Expr:
     """Apply the polynomial with the roots +-sqrt(squares) to every second value of the line."""
     low, *coefficients = np.poly(squares)[::-1] if squares else [1.0]
-    terms = [_scaled(float(value), line(first + 2 * power)) for power, value in enumerate([low, *coefficients])]
+    terms = [
+        _scaled(float(value), line(first + 2 * power))
+        for power, value in enumerate([low, *coefficients])
+    ]
     return reduce(lambda total, term: total + term, terms[::-1])
 
 
 def _output(size: int, line: Line) -> list[tirx.Expr]:
     """Return the m outputs of a line of m + 2 products."""
-    pairs = [(point, line(2 * index + 1), line(2 * index + 2)) for index, point in enumerate(POINTS[size])]
+    pairs = [
+        (point, line(2 * index + 1), line(2 * index + 2))
+        for index, point in enumerate(POINTS[size])
+    ]
     outputs = []
     for power in range(size):
-        terms = [_scaled(point**power, plus - minus if power % 2 else plus + minus) for point, plus, minus in pairs]
+        terms = [
+            _scaled(point**power, plus - minus if power % 2 else plus + minus)
+            for point, plus, minus in pairs
+        ]
         ends = [line(0)] * (power == 0) + [line(size + 1)] * (power == size - 1)
         outputs.append(reduce(lambda total, term: total + term, [*terms, *ends]))
     return outputs

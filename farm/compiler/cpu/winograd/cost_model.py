@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from farm.compiler.cpu.conv_dense import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, can_group_loads, divisor, grouped_step_cycles, product_tiles, up_to_multiple
+from farm.compiler.cpu.register_tiles import (
+    Tile,
+    can_group_loads,
+    divisor,
+    grouped_step_cycles,
+    product_tiles,
+    up_to_multiple,
+)
 from farm.compiler.cpu.winograd.compute import blocks_per_product, least_bytes
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -26,8 +33,17 @@ def candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, fl
 
     There are none for convolutions other than 3 x 3 of stride 1, dilation 1 and one group.
     """
-    plain = (workload.weight[:2], workload.strides, workload.dilation, workload.groups) == ((3, 3), (1, 1), (1, 1), 1)
-    if workload.operator != CONVOLUTION or not plain or min(workload.output(0), workload.output(1)) < 1:
+    plain = (workload.weight[:2], workload.strides, workload.dilation, workload.groups) == (
+        (3, 3),
+        (1, 1),
+        (1, 1),
+        1,
+    )
+    if (
+        workload.operator != CONVOLUTION
+        or not plain
+        or min(workload.output(0), workload.output(1)) < 1
+    ):
         return []
     found = []
     for method, size in SIZES.items():
@@ -56,7 +72,10 @@ class Plan:
 def best_plan(workload: Workload, config: KernelConfig, cpu: CpuModel) -> Plan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
     depth = filled(workload.data[3], cpu)
-    plans = (Plan(config, band, depth, _cycles(workload, config, band, cpu)) for band in _bands(workload, SIZES[config.method], cpu))
+    plans = (
+        Plan(config, band, depth, _cycles(workload, config, band, cpu))
+        for band in _bands(workload, SIZES[config.method], cpu)
+    )
     return min(plans, key=lambda plan: plan.cycles)
 
 
@@ -74,7 +93,11 @@ def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     """
     rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
     least = least_bytes(cpu) / (4 * width * workload.data[3])
-    return sorted(band for band in {-(-rows // bands) for bands in range(1, rows + 1)} if band * size + 2 >= least <= size + 2)
+    return sorted(
+        band
+        for band in {-(-rows // bands) for bands in range(1, rows + 1)}
+        if band * size + 2 >= least <= size + 2
+    )
 
 
 def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
@@ -82,7 +105,10 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     columns = -(-workload.output(1) // size)
     pixels = (min(band * columns, 4 * cpu.registers) for band in _bands(workload, size, cpu))
     depth, grouped_loads = workload.data[3], can_group_loads(cpu, filled(workload.data[3], cpu))
-    found = (product_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False) for count in set(pixels))
+    found = (
+        product_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
+        for count in set(pixels)
+    )
     best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
 
@@ -93,19 +119,32 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     points, columns = (size + 2) ** 2, -(-workload.output(1) // size)
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
-    step = max(tile.pixels * tile.vectors / cpu.fmas_per_cycle, (tile.pixels + tile.vectors) / cpu.loads_per_cycle, cpu.fma_latency)
+    step = max(
+        tile.pixels * tile.vectors / cpu.fmas_per_cycle,
+        (tile.pixels + tile.vectors) / cpu.loads_per_cycle,
+        cpu.fma_latency,
+    )
     if cpu.gains_by_prefetch:
         step += _STEP_CYCLES
     if can_group_loads(cpu, depth):
         step = grouped_step_cycles(cpu, tile)
-    products = points * bands * -(-tiles // tile.pixels) * blocks * (depth * step + tile.pixels * tile.vectors * 2)
+    products = (
+        points
+        * bands
+        * -(-tiles // tile.pixels)
+        * blocks
+        * (depth * step + tile.pixels * tile.vectors * 2)
+    )
 
     inputs = depth / divisor(depth, cpu.lanes) * (size * size + size * (size + 2) + points)
     outputs = workload.channels / divisor(workload.channels, tile.lanes) * size * (size + 2)
     arithmetic = products + bands * tiles * (inputs + outputs) * _VECTOR_CYCLES
 
     room = cpu.l2_bytes / 2 * _CACHE_SHARE
-    weights, values = 4 * points * depth * blocks * tile.block, 4 * points * tiles * depth  # bytes: of all blocks, of one band
+    weights, values = (
+        4 * points * depth * blocks * tile.block,
+        4 * points * tiles * depth,
+    )  # bytes: of all blocks, of one band
     if config.order == PIXELS:
         passes = 1 if weights <= room else bands
         memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
@@ -114,10 +153,16 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
         at_once = blocks_per_product(cpu, blocks, tiles, size, tile.block)
         passes = 1 if weights / blocks * at_once <= room else bands
         transformed = bands * values
-        memory = weights * passes + (transformed * (1 + blocks / at_once) if transformed > room else 0)
-        if cpu.gains_by_prefetch:  # as measured: data beyond the cache is read for each block, and all is written and read once
+        memory = weights * passes + (
+            transformed * (1 + blocks / at_once) if transformed > room else 0
+        )
+        # as measured: data beyond the cache is read for each block, and all is written and read
+        # once
+        if cpu.gains_by_prefetch:
             memory = weights * passes + 2 * transformed + max(0, transformed - room) * blocks
         tasks, launches = blocks // at_once, 2
     waited = memory / cpu.dram_bytes_per_cycle
     idle = up_to_multiple(tasks, 2) / tasks - 1
-    return (max(arithmetic, waited) + _UNHIDDEN * min(arithmetic, waited)) * (1 + _IDLE * idle) + launches * _LAUNCH
+    return (max(arithmetic, waited) + _UNHIDDEN * min(arithmetic, waited)) * (
+        1 + _IDLE * idle
+    ) + launches * _LAUNCH

@@ -9,11 +9,25 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.cpu.conv_dense import PADDING
-from farm.compiler.cpu.conv_dense_schedule import dominating_consumer, group_loads, inline_around, inputs_of, split_into_groups
+from farm.compiler.cpu.conv_dense_schedule import (
+    dominating_consumer,
+    group_loads,
+    inline_around,
+    inputs_of,
+    split_into_groups,
+)
 from farm.compiler.cpu.general_schedule import parallelize, vectorize_widest
 from farm.compiler.cpu.kernel_config import CHANNELS
 from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor
-from farm.compiler.cpu.winograd.compute import ROWS_IN, ROWS_OUT, TILES_IN, TILES_OUT, WINOGRAD, blocks_per_product, least_bytes
+from farm.compiler.cpu.winograd.compute import (
+    ROWS_IN,
+    ROWS_OUT,
+    TILES_IN,
+    TILES_OUT,
+    WINOGRAD,
+    blocks_per_product,
+    least_bytes,
+)
 from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import name_of
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
@@ -31,7 +45,9 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     order CHANNELS, the whole input is transformed first, and blocks of channels are divided: each
     block of the weight is then read once.
     """
-    main, tiles_in, rows_out, tiles_out = (sch.get_sblock(name) for name in (WINOGRAD, TILES_IN, ROWS_OUT, TILES_OUT))
+    main, tiles_in, rows_out, tiles_out = (
+        sch.get_sblock(name) for name in (WINOGRAD, TILES_IN, ROWS_OUT, TILES_OUT)
+    )
     tile = Tile(*(int(value) for value in sch.get(main).annotations[TILE]))
     by_channels = sch.get(main).annotations[ORDER] == CHANNELS
     _, _, tiles, *_ = map(value_at_batch_one, sch.get(tiles_in).writes[0].source.shape)
@@ -45,7 +61,9 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     band, row, tile_y = sch.split(y, [None, tiles // columns, size])
     column, tile_x = sch.split(x, [None, size])
     block, vector, lane = sch.split(c, [None, at_once * tile.vectors, tile.lanes])
-    halves = not cpu.has_memory_operands and size > 2  # halve the rows of a tile, which takes fewer registers
+    halves = (
+        not cpu.has_memory_operands and size > 2
+    )  # halve the rows of a tile, which takes fewer registers
     half = []
     if halves:
         tile_y, *half = sch.split(tile_y, [None, 2])
@@ -56,11 +74,15 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     else:
         sch.reorder(n, band, block, *within)
         shared, place = sch.fuse(n, band), block
-    parallelize(sch, shared, [main], cpu)  # first: TVM does not accept a loop around a crop as parallel
+    parallelize(
+        sch, shared, [main], cpu
+    )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
     grouped_loads = inputs_of(sch, main) is not None
     by_columns = halves or grouped_loads
-    sch.compute_at(rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True)
+    sch.compute_at(
+        rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True
+    )
     *_, down, across, lane = sch.get_loops(rows_out)
     if by_columns:  # a column's values are loaded once for all their uses
         sch.reorder(across, down, lane)
@@ -103,7 +125,15 @@ def _follow(sch: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
     _unrolled(sch, [pixels, vectors], lanes)
 
 
-def _schedule_products(sch: Schedule, cpu: CpuModel, main: SBlockRV, products: SBlockRV, place: LoopRV, tile: Tile, at_once: int) -> None:
+def _schedule_products(
+    sch: Schedule,
+    cpu: CpuModel,
+    main: SBlockRV,
+    products: SBlockRV,
+    place: LoopRV,
+    tile: Tile,
+    at_once: int,
+) -> None:
     """Compute, for each point of a tile, a matrix product by register tiles.
 
     `at_once` blocks of channels are multiplied at each point before the next point.
@@ -111,7 +141,9 @@ def _schedule_products(sch: Schedule, cpu: CpuModel, main: SBlockRV, products: S
     sch.compute_at(products, place, preserve_unit_loops=True)
     *_, t, i, j, c = sch.get_loops(products)
     tiles, pixel = sch.split(t, [None, tile.pixels])
-    *block, vector, lane = sch.split(c, [*([None] if at_once > 1 else []), tile.vectors, tile.lanes])
+    *block, vector, lane = sch.split(
+        c, [*([None] if at_once > 1 else []), tile.vectors, tile.lanes]
+    )
     sch.reorder(i, j, *block, tiles, pixel, vector, lane)
     _unrolled(sch, [pixel, vector], lane)
     sch.compute_at(main, tiles, preserve_unit_loops=True)
@@ -133,7 +165,9 @@ def _schedule_products(sch: Schedule, cpu: CpuModel, main: SBlockRV, products: S
 
 def _fills_tiles(sch: Schedule, tile: Tile) -> bool:
     """Return whether the tiles of a band are whole register tiles."""
-    _, _, tiles, *_ = map(value_at_batch_one, sch.get(sch.get_sblock(TILES_IN)).writes[0].source.shape)
+    _, _, tiles, *_ = map(
+        value_at_batch_one, sch.get(sch.get_sblock(TILES_IN)).writes[0].source.shape
+    )
     return tiles % tile.pixels == 0
 
 
@@ -143,7 +177,9 @@ def _pack(sch: Schedule, transformed: SBlockRV, pixels: int) -> None:
     That is group by group of reduction steps.
     """
 
-    def place(n: tirx.Var, b: tirx.Var, t: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> list[tirx.Expr]:
+    def place(
+        n: tirx.Var, b: tirx.Var, t: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var
+    ) -> list[tirx.Expr]:
         return [n, b, i, j, t // pixels, c // STEPS_PER_GROUP, t % pixels, c % STEPS_PER_GROUP]
 
     sch.transform_layout(transformed, ("write", 0), place)
@@ -194,7 +230,9 @@ def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 
 
-def _in_registers(sch: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV) -> None:
+def _in_registers(
+    sch: Schedule, block: SBlockRV, place: LoopRV, loops: list[LoopRV], lanes: LoopRV
+) -> None:
     """Compute all values of a line before the first is stored.
 
     LLVM eliminates their common subexpressions only if no store lies between.

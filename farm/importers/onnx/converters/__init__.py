@@ -16,7 +16,12 @@ from typing import Any
 
 from farm.importers.onnx.converters import corrected, missing, recurrent, resize
 
-_OURS: dict[str, Any] = {**recurrent.CONVERTERS, **corrected.CONVERTERS, **missing.CONVERTERS, **resize.CONVERTERS}
+_OURS: dict[str, Any] = {
+    **recurrent.CONVERTERS,
+    **corrected.CONVERTERS,
+    **missing.CONVERTERS,
+    **resize.CONVERTERS,
+}
 
 
 def converters() -> dict[str, Any]:

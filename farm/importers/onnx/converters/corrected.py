@@ -16,14 +16,22 @@ class IsInf(OnnxOpConverter):  # type: ignore[misc]
     """IsInf with detect_positive and detect_negative, which TVM's converter ignores."""
 
     @classmethod
-    def _impl_v10(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+    def _impl_v10(
+        cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
+    ) -> relax.Expr:
         data, zero = inputs[0], relax.const(0, str(inputs[0].ty.dtype))
-        positive, negative = (attributes.get(f"detect_{sign}", 1) for sign in ("positive", "negative"))
+        positive, negative = (
+            attributes.get(f"detect_{sign}", 1) for sign in ("positive", "negative")
+        )
         infinite = relax.op.isinf(data)
         if positive and negative:
             return infinite
         side = relax.op.greater(data, zero) if positive else relax.op.less(data, zero)
-        return relax.op.logical_and(infinite, side) if positive or negative else relax.op.logical_and(infinite, relax.const(False, "bool"))
+        return (
+            relax.op.logical_and(infinite, side)
+            if positive or negative
+            else relax.op.logical_and(infinite, relax.const(False, "bool"))
+        )
 
 
 class _Hyperbolic(OnnxOpConverter):  # type: ignore[misc]
@@ -32,7 +40,9 @@ class _Hyperbolic(OnnxOpConverter):  # type: ignore[misc]
     sign = 1.0
 
     @classmethod
-    def _impl_v9(cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any], __: Any) -> relax.Expr:
+    def _impl_v9(
+        cls, _builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any], __: Any
+    ) -> relax.Expr:
         dtype = str(inputs[0].ty.dtype)
         grows, falls = relax.op.exp(inputs[0]), relax.op.exp(relax.op.negative(inputs[0]))
         half, sign = relax.const(0.5, dtype), relax.const(cls.sign, dtype)
@@ -60,7 +70,12 @@ class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
         """Return the converter for an opset."""
         theirs = onnx_frontend.QuantizeLinear.get_converter(opset)
 
-        def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], params: Any) -> relax.Expr:
+        def convert(
+            builder: relax.BlockBuilder,
+            inputs: Sequence[Any],
+            attributes: dict[str, Any],
+            params: Any,
+        ) -> relax.Expr:
             scale = inputs[1]
             if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
                 return theirs(builder, inputs, attributes, params)
@@ -69,7 +84,13 @@ class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
         return convert
 
     @classmethod
-    def _by_scalar(cls, builder: relax.BlockBuilder, data: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
+    def _by_scalar(
+        cls,
+        builder: relax.BlockBuilder,
+        data: relax.Expr,
+        scale: relax.Expr,
+        zero: relax.Expr | None,
+    ) -> relax.Expr:
         """Return round(data / scale) + zero, clipped to the range of the output type."""
         dtype = "uint8" if zero is None else str(zero.ty.dtype)
         steps = relax.op.round(relax.op.divide(data, scale))
@@ -84,13 +105,20 @@ class _OfIntegers(OnnxOpConverter):  # type: ignore[misc]
     """Base of operators that sum products of bytes, minus their zero points, in int32."""
 
     @staticmethod
-    def wide(builder: relax.BlockBuilder, value: relax.Expr, zero: relax.Expr | None, shape: Sequence[int]) -> relax.Expr:
+    def wide(
+        builder: relax.BlockBuilder,
+        value: relax.Expr,
+        zero: relax.Expr | None,
+        shape: Sequence[int],
+    ) -> relax.Expr:
         """Return a tensor minus its zero point, as int32. `shape` broadcasts the zero point."""
         value = builder.emit(relax.op.astype(value, "int32"))
         if zero is None:
             return value
         numbers = builder.emit(relax.op.astype(zero, "int32"))
-        return builder.emit(relax.op.subtract(value, builder.emit(relax.op.reshape(numbers, shape))))
+        return builder.emit(
+            relax.op.subtract(value, builder.emit(relax.op.reshape(numbers, shape)))
+        )
 
 
 class ConvInteger(_OfIntegers):
@@ -100,12 +128,16 @@ class ConvInteger(_OfIntegers):
     """
 
     @classmethod
-    def _impl_v10(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Expr:
+    def _impl_v10(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
+    ) -> relax.Expr:
         data, weight, *zeros = inputs
         x_zero, w_zero = ([*zeros, None, None])[:2]
         rank = int(data.ty.ndim)
         if rank != 4 or attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET"):
-            raise ValueError(f"ConvInteger over {rank - 2} axes, auto_pad {attributes.get('auto_pad')}")
+            raise ValueError(
+                f"ConvInteger over {rank - 2} axes, auto_pad {attributes.get('auto_pad')}"
+            )
         ours = cls.wide(builder, data, x_zero, [1] * rank)
         each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
         theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
@@ -120,4 +152,10 @@ class ConvInteger(_OfIntegers):
         )
 
 
-CONVERTERS = {"ConvInteger": ConvInteger, "QuantizeLinear": QuantizeLinear, "IsInf": IsInf, "Cosh": Cosh, "Sinh": Sinh}
+CONVERTERS = {
+    "ConvInteger": ConvInteger,
+    "QuantizeLinear": QuantizeLinear,
+    "IsInf": IsInf,
+    "Cosh": Cosh,
+    "Sinh": Sinh,
+}

@@ -23,11 +23,19 @@ class Celu(OnnxOpConverter):  # type: ignore[misc]
     """Celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
 
     @classmethod
-    def _impl_v12(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v12(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
-        zero, one, alpha = (relax.const(value, dtype) for value in (0, 1, attributes.get("alpha", 1.0)))
-        falls = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(data, alpha)), one))
-        return builder.emit(relax.op.add(relax.op.maximum(data, zero), relax.op.minimum(falls, zero)))
+        zero, one, alpha = (
+            relax.const(value, dtype) for value in (0, 1, attributes.get("alpha", 1.0))
+        )
+        falls = relax.op.multiply(
+            alpha, relax.op.subtract(relax.op.exp(relax.op.divide(data, alpha)), one)
+        )
+        return builder.emit(
+            relax.op.add(relax.op.maximum(data, zero), relax.op.minimum(falls, zero))
+        )
 
 
 class Pow(OnnxOpConverter):  # type: ignore[misc]
@@ -38,13 +46,22 @@ class Pow(OnnxOpConverter):  # type: ignore[misc]
         """Return the converter for an opset."""
         theirs = onnx_frontend.Pow.get_converter(opset)
 
-        def convert(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any) -> relax.Expr:
+        def convert(
+            builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+        ) -> relax.Expr:
             base, exponent = (str(one.ty.dtype) for one in inputs[:2])
             if base == exponent:
                 return theirs(builder, inputs, attributes, params)
             if "float" not in base and "float" in exponent:
-                raise NotImplementedError(f"Pow of {base} by {exponent}; cast the base to {exponent}")
-            return theirs(builder, [inputs[0], builder.emit(relax.op.astype(inputs[1], base))], attributes, params)
+                raise NotImplementedError(
+                    f"Pow of {base} by {exponent}; cast the base to {exponent}"
+                )
+            return theirs(
+                builder,
+                [inputs[0], builder.emit(relax.op.astype(inputs[1], base))],
+                attributes,
+                params,
+            )
 
         return convert
 
@@ -53,25 +70,33 @@ class LpNormalization(OnnxOpConverter):  # type: ignore[misc]
     """Division by the sum of magnitudes or the root of the sum of squares; zeros stay zeros."""
 
     @classmethod
-    def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         data, axis = inputs[0], attributes.get("axis", -1)
         if attributes.get("p", 2) == 1:
             norm = relax.op.sum(relax.op.abs(data), axis, True)
         else:
             norm = relax.op.sqrt(relax.op.sum(relax.op.multiply(data, data), axis, True))
         norm, zero = builder.emit(norm), relax.const(0, str(data.ty.dtype))
-        return builder.emit(relax.op.where(relax.op.equal(norm, zero), zero, relax.op.divide(data, norm)))
+        return builder.emit(
+            relax.op.where(relax.op.equal(norm, zero), zero, relax.op.divide(data, norm))
+        )
 
 
 class CumProd(OnnxOpConverter):  # type: ignore[misc]
     """Cumulative product along a constant axis."""
 
     @classmethod
-    def _impl_v26(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v26(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         data, axis = inputs[0], int(constant_of(inputs[1], "CumProd", "axis"))
         reverse = attributes.get("reverse", 0)
         data = builder.emit(relax.op.flip(data, axis)) if reverse else data
-        made = builder.emit(relax.op.cumprod(data, axis, exclusive=bool(attributes.get("exclusive", 0))))
+        made = builder.emit(
+            relax.op.cumprod(data, axis, exclusive=bool(attributes.get("exclusive", 0)))
+        )
         return builder.emit(relax.op.flip(made, axis)) if reverse else made
 
 
@@ -79,64 +104,110 @@ class ReverseSequence(OnnxOpConverter):  # type: ignore[misc]
     """Each sequence reversed within its length; elements after its end stay."""
 
     @classmethod
-    def _impl_v10(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v10(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         data, lengths = inputs[0], builder.emit(relax.op.astype(inputs[1], "int64"))
-        time_axis, shape = attributes.get("time_axis", 0), [int(extent) for extent in inputs[0].ty.shape]
+        time_axis, shape = (
+            attributes.get("time_axis", 0),
+            [int(extent) for extent in inputs[0].ty.shape],
+        )
         places = [1] * len(shape)
         places[1 - time_axis] = shape[1 - time_axis]
         lengths = builder.emit(relax.op.reshape(lengths, places))
-        steps = np.arange(shape[time_axis]).reshape([-1 if axis == time_axis else 1 for axis in range(len(shape))])
+        steps = np.arange(shape[time_axis]).reshape(
+            [-1 if axis == time_axis else 1 for axis in range(len(shape))]
+        )
         step = relax.const(steps.astype(np.int64), "int64")
         turned = relax.op.subtract(relax.op.subtract(lengths, relax.const(1, "int64")), step)
         index = builder.emit(relax.op.where(relax.op.less(step, lengths), turned, step))
-        return builder.emit(relax.op.gather_elements(data, builder.emit(relax.op.broadcast_to(index, shape)), time_axis))
+        return builder.emit(
+            relax.op.gather_elements(
+                data, builder.emit(relax.op.broadcast_to(index, shape)), time_axis
+            )
+        )
 
 
 class Dft(OnnxOpConverter):  # type: ignore[misc]
     """Discrete Fourier transform, as products with matrices of cosines and sines."""
 
     @classmethod
-    def _impl_v17(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v17(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         return cls._transform(builder, inputs, attributes, attributes.get("axis", 1))
 
     @classmethod
-    def _impl_v20(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
-        axis = -2 if len(inputs) < 3 or inputs[2] is None else int(constant_of(inputs[2], "DFT", "axis"))
+    def _impl_v20(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        axis = (
+            -2
+            if len(inputs) < 3 or inputs[2] is None
+            else int(constant_of(inputs[2], "DFT", "axis"))
+        )
         return cls._transform(builder, inputs, attributes, axis)
 
     @classmethod
-    def _transform(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, axis: int) -> relax.Expr:
+    def _transform(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, axis: int
+    ) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
         inverse, one_sided = bool(attributes.get("inverse", 0)), bool(attributes.get("onesided", 0))
         shape = [int(extent) for extent in data.ty.shape]
         axis %= len(shape)
         to_real = inverse and one_sided
         whole = 2 * (shape[axis] - 1) if to_real else shape[axis]
-        count = int(constant_of(inputs[1], "DFT", "dft_length")) if len(inputs) > 1 and inputs[1] is not None else whole
+        count = (
+            int(constant_of(inputs[1], "DFT", "dft_length"))
+            if len(inputs) > 1 and inputs[1] is not None
+            else whole
+        )
         half = count // 2 + 1
         # Input that is cut off or padded with zeros is left out of the sums.
         present = min(half if to_real else count, shape[axis])
         parts = [
-            builder.emit(relax.op.strided_slice(data, [axis, len(shape) - 1], [0, part], [present, part + 1])) for part in range(shape[-1])
+            builder.emit(
+                relax.op.strided_slice(data, [axis, len(shape) - 1], [0, part], [present, part + 1])
+            )
+            for part in range(shape[-1])
         ]
         last = [*(other for other in range(len(shape) - 1) if other != axis), axis]
-        parts = [builder.emit(relax.op.permute_dims(relax.op.squeeze(part, [-1]), last)) for part in parts]
+        parts = [
+            builder.emit(relax.op.permute_dims(relax.op.squeeze(part, [-1]), last))
+            for part in parts
+        ]
         given = np.arange(present)
-        angles = 2 * np.pi * np.outer(given, np.arange(half if one_sided and not inverse else count)) / count
+        angles = (
+            2
+            * np.pi
+            * np.outer(given, np.arange(half if one_sided and not inverse else count))
+            / count
+        )
         # These bins stand for their mirror images too.
         mirrored = to_real & (given > 0) & (2 * given != count)
         scale = np.where(mirrored, 2, 1)[:, None] / (count if inverse else 1)
-        cosines, sines = (relax.const(scale * function(angles), dtype) for function in (np.cos, np.sin))
+        cosines, sines = (
+            relax.const(scale * function(angles), dtype) for function in (np.cos, np.sin)
+        )
         real, imaginary = (relax.op.matmul(parts[0], matrix) for matrix in (cosines, sines))
         if not inverse:
             imaginary = relax.op.negative(imaginary)
         if len(parts) > 1:
-            with_sines, with_cosines = (relax.op.matmul(parts[1], matrix) for matrix in (sines, cosines))
-            real = relax.op.subtract(real, with_sines) if inverse else relax.op.add(real, with_sines)
+            with_sines, with_cosines = (
+                relax.op.matmul(parts[1], matrix) for matrix in (sines, cosines)
+            )
+            real = (
+                relax.op.subtract(real, with_sines) if inverse else relax.op.add(real, with_sines)
+            )
             imaginary = relax.op.add(imaginary, with_cosines)
         back = [last.index(other) for other in range(len(shape) - 1)]
         made = [real] if to_real else [real, imaginary]
-        return builder.emit(relax.op.stack([builder.emit(relax.op.permute_dims(builder.emit(one), back)) for one in made], -1))
+        return builder.emit(
+            relax.op.stack(
+                [builder.emit(relax.op.permute_dims(builder.emit(one), back)) for one in made], -1
+            )
+        )
 
 
 class Stft(OnnxOpConverter):  # type: ignore[misc]
@@ -146,21 +217,35 @@ class Stft(OnnxOpConverter):  # type: ignore[misc]
     """
 
     @classmethod
-    def _impl_v17(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v17(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         signal, step, window, length = [*inputs, None, None][:4]
         shape, dtype = [int(extent) for extent in signal.ty.shape], str(signal.ty.dtype)
         if len(shape) == 3 and shape[2] != 1:
             raise NotImplementedError("STFT of a complex signal")
-        count = int(window.ty.shape[0]) if length is None else int(constant_of(length, "STFT", "frame_length"))
+        count = (
+            int(window.ty.shape[0])
+            if length is None
+            else int(constant_of(length, "STFT", "frame_length"))
+        )
         weights = np.ones(count) if window is None else constant_of(window, "STFT", "window")
         begins = np.arange(0, shape[1] - count + 1, int(constant_of(step, "STFT", "frame_step")))
         rows = builder.emit(relax.op.reshape(signal, shape[:2]))
         places = relax.const((begins[:, None] + np.arange(count)).reshape(-1), "int64")
-        frames = builder.emit(relax.op.reshape(builder.emit(relax.op.take(rows, places, 1)), [shape[0], len(begins), count]))
+        frames = builder.emit(
+            relax.op.reshape(
+                builder.emit(relax.op.take(rows, places, 1)), [shape[0], len(begins), count]
+            )
+        )
         bins = count // 2 + 1 if attributes.get("onesided", 1) else count
         angles = 2 * np.pi * np.outer(np.arange(count), np.arange(bins)) / count
         matrices = (weights[:, None] * np.cos(angles), weights[:, None] * -np.sin(angles))
-        return builder.emit(relax.op.stack([relax.op.matmul(frames, relax.const(one, dtype)) for one in matrices], -1))
+        return builder.emit(
+            relax.op.stack(
+                [relax.op.matmul(frames, relax.const(one, dtype)) for one in matrices], -1
+            )
+        )
 
 
 class OneHot(OnnxOpConverter):  # type: ignore[misc]
@@ -170,13 +255,22 @@ class OneHot(OnnxOpConverter):  # type: ignore[misc]
     """
 
     @classmethod
-    def _impl_v9(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
-        depth, values = (constant_of(one, "OneHot", name).reshape(-1) for one, name in zip(inputs[1:], ("depth", "values"), strict=True))
+    def _impl_v9(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        depth, values = (
+            constant_of(one, "OneHot", name).reshape(-1)
+            for one, name in zip(inputs[1:], ("depth", "values"), strict=True)
+        )
         count, rank = int(depth[0]), int(inputs[0].ty.ndim) + 1
         axis = attributes.get("axis", -1) % rank
-        indices = builder.emit(relax.op.expand_dims(builder.emit(relax.op.astype(inputs[0], "int64")), axis))
+        indices = builder.emit(
+            relax.op.expand_dims(builder.emit(relax.op.astype(inputs[0], "int64")), axis)
+        )
         from_end = relax.op.add(indices, relax.const(count, "int64"))
-        indices = builder.emit(relax.op.where(relax.op.less(indices, relax.const(0, "int64")), from_end, indices))
+        indices = builder.emit(
+            relax.op.where(relax.op.less(indices, relax.const(0, "int64")), from_end, indices)
+        )
         places = np.arange(count).reshape([-1 if other == axis else 1 for other in range(rank)])
         chosen = builder.emit(relax.op.equal(indices, relax.const(places, "int64")))
         off, on = (relax.const(value, str(values.dtype)) for value in values)
@@ -187,10 +281,14 @@ class EyeLike(OnnxOpConverter):  # type: ignore[misc]
     """Identity matrix, also of another type than the input's."""
 
     @classmethod
-    def _impl_v9(cls, _builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v9(
+        cls, _builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         rows, columns = (int(extent) for extent in inputs[0].ty.shape)
         asked = attributes.get("dtype")
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(asked).name if asked else str(inputs[0].ty.dtype)
+        dtype = (
+            onnx.helper.tensor_dtype_to_np_dtype(asked).name if asked else str(inputs[0].ty.dtype)
+        )
         return relax.const(np.eye(rows, columns, attributes.get("k", 0)), dtype)
 
 
@@ -202,10 +300,16 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
         """Return the converter for an opset."""
         theirs = onnx_frontend.ConvTranspose.get_converter(opset)
 
-        def convert(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any) -> relax.Expr:
+        def convert(
+            builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+        ) -> relax.Expr:
             if "output_shape" in attributes:
                 attributes = {**attributes, **cls._padding(inputs, attributes)}
-                attributes = {name: value for name, value in attributes.items() if name not in ("output_shape", "auto_pad")}
+                attributes = {
+                    name: value
+                    for name, value in attributes.items()
+                    if name not in ("output_shape", "auto_pad")
+                }
             return theirs(builder, inputs, attributes, params)
 
         return convert
@@ -215,8 +319,13 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
         """Return the attributes pads and output_padding that give the requested output_shape."""
         lengths, kernel = ([int(extent) for extent in one.ty.shape][2:] for one in inputs[:2])
         rank = len(lengths)
-        strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
-        more, wanted = attributes.get("output_padding") or [0] * rank, list(attributes["output_shape"])[-rank:]
+        strides, dilations = (
+            attributes.get(name) or [1] * rank for name in ("strides", "dilations")
+        )
+        more, wanted = (
+            attributes.get("output_padding") or [0] * rank,
+            list(attributes["output_shape"])[-rank:],
+        )
         mode = attributes.get("auto_pad", b"NOTSET")
         upper = (mode.decode() if isinstance(mode, bytes) else mode) == "SAME_UPPER"
         begin, end, more = [], [], list(more)
@@ -226,7 +335,10 @@ class ConvTranspose(OnnxOpConverter):  # type: ignore[misc]
             if total < 0:  # missing elements are added at the end
                 more[axis], total = more[axis] - total, 0
             if more[axis] >= max(strides[axis], dilations[axis]):
-                raise NotImplementedError(f"ConvTranspose with an output_shape of {wanted}, which is more than strides and kernel give")
+                raise NotImplementedError(
+                    f"ConvTranspose with an output_shape of {wanted}, which is more than "
+                    "strides and kernel give"
+                )
             begin.append(total // 2 if upper else total - total // 2)
             end.append(total - begin[-1])
         return {"pads": [*begin, *end], "output_padding": more}
@@ -239,22 +351,31 @@ class Col2Im(OnnxOpConverter):  # type: ignore[misc]
     """
 
     @classmethod
-    def _impl_v18(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v18(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
         image, block = (
-            [int(one) for one in constant_of(inputs[n], "Col2Im", name)] for n, name in ((1, "image_shape"), (2, "block_shape"))
+            [int(one) for one in constant_of(inputs[n], "Col2Im", name)]
+            for n, name in ((1, "image_shape"), (2, "block_shape"))
         )
         batch, rows, columns = (int(extent) for extent in data.ty.shape)
         channels = rows // int(np.prod(block))
         places = _overlapping(image, block, attributes, rows // channels * columns)
         data = builder.emit(relax.op.reshape(data, [batch, channels, -1]))
-        data = builder.emit(relax.op.concat([data, relax.const(np.zeros([batch, channels, 1]), dtype)], 2))
+        data = builder.emit(
+            relax.op.concat([data, relax.const(np.zeros([batch, channels, 1]), dtype)], 2)
+        )
         parts = builder.emit(relax.op.take(data, relax.const(places.reshape(-1), "int64"), 2))
         parts = builder.emit(relax.op.reshape(parts, [batch, channels, *places.shape]))
-        return builder.emit(relax.op.reshape(builder.emit(relax.op.sum(parts, 2)), [batch, channels, *image]))
+        return builder.emit(
+            relax.op.reshape(builder.emit(relax.op.sum(parts, 2)), [batch, channels, *image])
+        )
 
 
-def _overlapping(image: Sequence[int], block: Sequence[int], attributes: Attributes, nothing: int) -> Any:
+def _overlapping(
+    image: Sequence[int], block: Sequence[int], attributes: Attributes, nothing: int
+) -> Any:
     """Return, per pixel, the positions of the values that fall on it, [overlaps, pixels].
 
     A position is a flat index into the blocks [K, L]. `nothing` is the position of a zero, for
@@ -266,14 +387,19 @@ def _overlapping(image: Sequence[int], block: Sequence[int], attributes: Attribu
     axes = []
     for axis, extent in enumerate(image):
         reach = (block[axis] - 1) * dilations[axis] + 1
-        begins = np.arange(0, extent + pads[axis] + pads[rank + axis] - reach + 1, strides[axis]) - pads[axis]
+        begins = (
+            np.arange(0, extent + pads[axis] + pads[rank + axis] - reach + 1, strides[axis])
+            - pads[axis]
+        )
         # [k, l]: the coordinate of a pixel, possibly outside the image.
         axes.append(np.arange(block[axis])[:, None] * dilations[axis] + begins)
     pixels, inside = np.zeros([1, 1], np.int64), np.ones([1, 1], bool)
     for extent, here in zip(image, axes, strict=True):
         shape = [len(pixels) * len(here), -1]
         pixels = (pixels[:, None, :, None] * extent + here[None, :, None]).reshape(shape)
-        inside = (inside[:, None, :, None] & ((here >= 0) & (here < extent))[None, :, None]).reshape(shape)
+        inside = (
+            inside[:, None, :, None] & ((here >= 0) & (here < extent))[None, :, None]
+        ).reshape(shape)
     (sources,) = np.nonzero(inside.reshape(-1))
     targets = pixels.reshape(-1)[sources]
     order = np.argsort(targets, kind="stable")

@@ -34,9 +34,17 @@ class _Recurrent(OnnxOpConverter):  # type: ignore[misc]
     cell = ""
 
     @classmethod
-    def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any) -> relax.Tuple:
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
+    ) -> relax.Tuple:
         given = {name: inputs[index] for index, name in enumerate(_INPUTS)}
-        return convert(builder, _layer(cls.cell, given, attributes), LayoutOps(builder), given, bool(attributes.get("layout", 0)))
+        return convert(
+            builder,
+            _layer(cls.cell, given, attributes),
+            LayoutOps(builder),
+            given,
+            bool(attributes.get("layout", 0)),
+        )
 
 
 class Lstm(_Recurrent):
@@ -91,18 +99,30 @@ def _layer(cell: str, given: dict[str, Any], attributes: dict[str, Any]) -> Laye
     )
 
 
-def _activations(cell: str, attributes: dict[str, Any], directions: int) -> tuple[tuple[str, ...], ...]:
+def _activations(
+    cell: str, attributes: dict[str, Any], directions: int
+) -> tuple[tuple[str, ...], ...]:
     """Return the activations of each direction, in lower case."""
-    names = [_text(name).lower() for name in attributes.get("activations", ())] or list(_DEFAULTS[cell]) * directions
+    names = [_text(name).lower() for name in attributes.get("activations", ())] or list(
+        _DEFAULTS[cell]
+    ) * directions
     if others := sorted(set(names) - set(FUNCTIONS)):
-        raise Unsupported(f"{cell} with the activation {others[0]}; Sigmoid, Tanh and Relu are supported")
+        raise Unsupported(
+            f"{cell} with the activation {others[0]}; Sigmoid, Tanh and Relu are supported"
+        )
     each = len(_DEFAULTS[cell])
     if len(names) != each * directions:
         raise Unsupported(f"{cell} with {len(names)} activations instead of {each * directions}")
     return tuple(tuple(names[index * each : (index + 1) * each]) for index in range(directions))
 
 
-def convert(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, given: dict[str, Any], batch_first: bool) -> relax.Tuple:
+def convert(
+    builder: relax.BlockBuilder,
+    layer: Layer,
+    layout: LayoutOps,
+    given: dict[str, Any],
+    batch_first: bool,
+) -> relax.Tuple:
     """Emit a recurrent layer; return its output and last states in ONNX's layout.
 
     `given` holds the operator's inputs by ONNX's names; absent ones are None.
@@ -110,7 +130,10 @@ def convert(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, given:
     The results are [T, D, B, H] and [D, B, H]; if `batch_first`, [B, T, D, H] and [B, D, H].
     """
     data = builder.emit(relax.op.permute_dims(given["X"], [1, 0, 2])) if batch_first else given["X"]
-    operands = [_input_gates(builder, layer, layout, data, given), layout.packed(layer, _value(given["R"]))]
+    operands = [
+        _input_gates(builder, layer, layout, data, given),
+        layout.packed(layer, _value(given["R"])),
+    ]
     states = [given["initial_h"], given["initial_c"]][: 2 if layer.cell == LSTM else 1]
     operands += [layout.state(layer, state, batch_first) for state in states]
     if layer.reset_after:
@@ -120,7 +143,9 @@ def convert(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, given:
         operands.append(layout.filled(layer, separate))
     if layer.masked:
         operands.append(relax.op.astype(given["sequence_lens"], "int32"))
-    made = kernels_recurrent.emit(builder, layer, [layout.expression(operand) for operand in operands])
+    made = kernels_recurrent.emit(
+        builder, layer, [layout.expression(operand) for operand in operands]
+    )
     output, *states = [_unfilled(builder, layer, made[index]) for index in range(len(states) + 1)]
     if batch_first:
         output = relax.op.permute_dims(output, [2, 0, 1, 3])
@@ -128,7 +153,13 @@ def convert(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, given:
     return relax.Tuple([builder.emit(one) for one in (output, *states)])
 
 
-def _input_gates(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, data: relax.Expr, given: dict[str, Any]) -> relax.Expr:
+def _input_gates(
+    builder: relax.BlockBuilder,
+    layer: Layer,
+    layout: LayoutOps,
+    data: relax.Expr,
+    given: dict[str, Any],
+) -> relax.Expr:
     """Return the input gates [T, B, D, N, G, L], with all biases.
 
     The bias that GRU's reset gate scales is left out.
@@ -143,14 +174,29 @@ def _input_gates(builder: relax.BlockBuilder, layer: Layer, layout: LayoutOps, d
         inner, recurrent = layout.split(_biases(layer, given["B"]), 1, 2)
         if layer.reset_after:
             recurrent = layout.without_last_gate(layer, recurrent)
-        bias = layout.packed(layer, layout.reshaped(layout.added(inner, recurrent), (directions, layer.gates * layer.hidden, 1)))
-        gates = builder.emit(relax.op.add(gates, layout.expression(layout.reshaped(bias, (columns,)))))
-    return builder.emit(relax.op.reshape(gates, (layer.steps, layer.batch, directions, layer.blocks, layer.gates, layer.lanes)))
+        bias = layout.packed(
+            layer,
+            layout.reshaped(
+                layout.added(inner, recurrent), (directions, layer.gates * layer.hidden, 1)
+            ),
+        )
+        gates = builder.emit(
+            relax.op.add(gates, layout.expression(layout.reshaped(bias, (columns,))))
+        )
+    return builder.emit(
+        relax.op.reshape(
+            gates, (layer.steps, layer.batch, directions, layer.blocks, layer.gates, layer.lanes)
+        )
+    )
 
 
 def _biases(layer: Layer, bias: Any) -> Value:
     """Return the biases [D, 2*G*H]; zeros if the layer has none."""
-    return np.zeros((len(layer.backwards), 2 * layer.gates * layer.hidden), np.float32) if bias is None else _value(bias)
+    return (
+        np.zeros((len(layer.backwards), 2 * layer.gates * layer.hidden), np.float32)
+        if bias is None
+        else _value(bias)
+    )
 
 
 def _unfilled(builder: relax.BlockBuilder, layer: Layer, value: relax.Expr) -> relax.Expr:
@@ -158,7 +204,9 @@ def _unfilled(builder: relax.BlockBuilder, layer: Layer, value: relax.Expr) -> r
     value = builder.emit(value)
     if layer.blocks * layer.lanes == layer.hidden:
         return value
-    return builder.emit(relax.op.strided_slice(value, [len(value.ty.shape) - 1], [0], [layer.hidden]))
+    return builder.emit(
+        relax.op.strided_slice(value, [len(value.ty.shape) - 1], [0], [layer.hidden])
+    )
 
 
 class LayoutOps:
@@ -172,15 +220,27 @@ class LayoutOps:
 
     def expression(self, value: Value) -> relax.Expr:
         """Return a value as a relax expression."""
-        return relax.const(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else self._builder.emit(value)
+        return (
+            relax.const(np.ascontiguousarray(value))
+            if isinstance(value, np.ndarray)
+            else self._builder.emit(value)
+        )
 
     def reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
         """Return the value in another shape."""
-        return value.reshape(shape) if isinstance(value, np.ndarray) else self._builder.emit(relax.op.reshape(value, shape))
+        return (
+            value.reshape(shape)
+            if isinstance(value, np.ndarray)
+            else self._builder.emit(relax.op.reshape(value, shape))
+        )
 
     def permuted(self, value: Value, axes: list[int]) -> Value:
         """Return the value with its axes permuted."""
-        return value.transpose(axes) if isinstance(value, np.ndarray) else self._builder.emit(relax.op.permute_dims(value, axes))
+        return (
+            value.transpose(axes)
+            if isinstance(value, np.ndarray)
+            else self._builder.emit(relax.op.permute_dims(value, axes))
+        )
 
     def added(self, left: Value, right: Value) -> Value:
         """Return the sum of two values."""
@@ -199,17 +259,31 @@ class LayoutOps:
         """Return the concatenation of values along an axis."""
         if all(isinstance(value, np.ndarray) for value in values):
             return np.concatenate(values, axis)
-        return self._builder.emit(relax.op.concat([self.expression(value) for value in values], axis))
+        return self._builder.emit(
+            relax.op.concat([self.expression(value) for value in values], axis)
+        )
 
     def filled(self, layer: Layer, value: Value) -> Value:
         """Return the value with its last axis padded with zeros from H to N*L."""
-        shape = list(value.shape) if isinstance(value, np.ndarray) else [int(extent) for extent in value.ty.shape]
+        shape = (
+            list(value.shape)
+            if isinstance(value, np.ndarray)
+            else [int(extent) for extent in value.ty.shape]
+        )
         missing = layer.blocks * layer.lanes - layer.hidden
-        return self.joined([value, np.zeros((*shape[:-1], missing), np.float32)], len(shape) - 1) if missing else value
+        return (
+            self.joined([value, np.zeros((*shape[:-1], missing), np.float32)], len(shape) - 1)
+            if missing
+            else value
+        )
 
     def packed(self, layer: Layer, value: Value) -> Value:
         """Return weights in the layout [D, N, K, G, L], given ONNX's [D, G*H, K]."""
-        directions, _, depth = value.shape if isinstance(value, np.ndarray) else tuple(int(extent) for extent in value.ty.shape)
+        directions, _, depth = (
+            value.shape
+            if isinstance(value, np.ndarray)
+            else tuple(int(extent) for extent in value.ty.shape)
+        )
         value = self.reshaped(value, (directions, layer.gates, layer.hidden, depth))
         value = self.filled(layer, self.permuted(value, [0, 3, 1, 2]))  # [D, K, G, N*L]
         value = self.reshaped(value, (directions, depth, layer.gates, layer.blocks, layer.lanes))
@@ -224,7 +298,9 @@ class LayoutOps:
     def state(self, layer: Layer, state: Any, batch_first: bool) -> Value:
         """Return the first state as [D, B, N*L]; zeros if it is None."""
         if state is None:
-            return np.zeros((len(layer.backwards), layer.batch, layer.blocks * layer.lanes), np.float32)
+            return np.zeros(
+                (len(layer.backwards), layer.batch, layer.blocks * layer.lanes), np.float32
+            )
         value = _value(state)
         return self.filled(layer, self.permuted(value, [1, 0, 2]) if batch_first else value)
 

@@ -31,7 +31,9 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
         """Return the converter for an opset."""
         theirs = onnx_frontend.Resize.get_converter(opset)
 
-        def convert(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any) -> relax.Expr:
+        def convert(
+            builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+        ) -> relax.Expr:
             if opset < 11:
                 return resized(builder, inputs[0], inputs[1], attributes, params)
             if "axes" in attributes:
@@ -55,7 +57,9 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
                 continue
             values = constant_of(given, "Resize", "region, scales or sizes")
             full = np.array(whole, values.dtype)
-            full[[*places, *(rank + axis for axis in places)] if full.size > rank else places] = values
+            full[[*places, *(rank + axis for axis in places)] if full.size > rank else places] = (
+                values
+            )
             made.append(relax.const(full, str(full.dtype)))
         return made
 
@@ -68,22 +72,44 @@ class Upsample(OnnxOpConverter):  # type: ignore[misc]
     """
 
     @classmethod
-    def _impl_v7(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any) -> relax.Expr:
-        return resized(builder, inputs[0], relax.const(np.array(attributes["scales"]), "float32"), attributes, params)
+    def _impl_v7(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+    ) -> relax.Expr:
+        return resized(
+            builder,
+            inputs[0],
+            relax.const(np.array(attributes["scales"]), "float32"),
+            attributes,
+            params,
+        )
 
     @classmethod
-    def _impl_v9(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any) -> relax.Expr:
+    def _impl_v9(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+    ) -> relax.Expr:
         return resized(builder, inputs[0], inputs[1], attributes, params)
 
 
-def resized(builder: relax.BlockBuilder, data: Any, scales: Any, attributes: Attributes, params: Any) -> relax.Expr:
+def resized(
+    builder: relax.BlockBuilder, data: Any, scales: Any, attributes: Attributes, params: Any
+) -> relax.Expr:
     """Emit a resize by scales, as Upsample and the Resize of opset 10 define it."""
-    lengths = [int(extent) * float(scale) for extent, scale in zip(data.ty.shape, constant_of(scales, "Resize", "scales"), strict=True)]
+    lengths = [
+        int(extent) * float(scale)
+        for extent, scale in zip(
+            data.ty.shape, constant_of(scales, "Resize", "scales"), strict=True
+        )
+    ]
     # TVM samples by the ratio of the extents, not by the scale.
     if any(abs(length - round(length)) > 1e-4 for length in lengths):
         raise NotImplementedError("scales that give no whole lengths")
     theirs = onnx_frontend.Resize.get_converter(_NEWEST)
-    return theirs(builder, [data, None, scales], {**_AS_BEFORE_11, "mode": attributes.get("mode", b"nearest")}, params)
+    return theirs(
+        builder,
+        [data, None, scales],
+        {**_AS_BEFORE_11, "mode": attributes.get("mode", b"nearest")},
+        params,
+    )
 
 
 class AffineGrid(OnnxOpConverter):  # type: ignore[misc]
@@ -94,16 +120,29 @@ class AffineGrid(OnnxOpConverter):  # type: ignore[misc]
     """
 
     @classmethod
-    def _impl_v20(cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any) -> relax.Expr:
+    def _impl_v20(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
         theta, dtype = inputs[0], str(inputs[0].ty.dtype)
-        batch, _, *lengths = (int(length) for length in constant_of(inputs[1], "AffineGrid", "size"))
+        batch, _, *lengths = (
+            int(length) for length in constant_of(inputs[1], "AffineGrid", "size")
+        )
         corners = bool(attributes.get("align_corners", 0))
         if corners and 1 in lengths:
-            raise NotImplementedError("AffineGrid with align_corners over an axis of length 1, which has one corner")
-        places = [np.linspace(-1, 1, length) if corners else (2 * np.arange(length) + 1) / length - 1 for length in lengths]
+            raise NotImplementedError(
+                "AffineGrid with align_corners over an axis of length 1, which has one corner"
+            )
+        places = [
+            np.linspace(-1, 1, length) if corners else (2 * np.arange(length) + 1) / length - 1
+            for length in lengths
+        ]
         grid = np.meshgrid(*places, indexing="ij")
-        points = np.stack([*(axis.reshape(-1) for axis in reversed(grid)), np.ones(grid[0].size)], -1)
-        moved = relax.op.matmul(relax.const(points, dtype), builder.emit(relax.op.permute_dims(theta, [0, 2, 1])))
+        points = np.stack(
+            [*(axis.reshape(-1) for axis in reversed(grid)), np.ones(grid[0].size)], -1
+        )
+        moved = relax.op.matmul(
+            relax.const(points, dtype), builder.emit(relax.op.permute_dims(theta, [0, 2, 1]))
+        )
         return builder.emit(relax.op.reshape(builder.emit(moved), [batch, *lengths, len(lengths)]))
 
 

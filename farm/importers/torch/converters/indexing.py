@@ -59,7 +59,9 @@ def _index(node: Any, importer: Any) -> relax.Expr:
     if len(given) == 1 or _each_for_itself(given):
         for axis, index in given.items():
             line = index if len(given) == 1 else emit(relax.op.reshape(index, [-1]))
-            data = emit(relax.op.take(data, emit(_from_the_start(emit, line, _length(data, axis))), axis))
+            data = emit(
+                relax.op.take(data, emit(_from_the_start(emit, line, _length(data, axis))), axis)
+            )
         return data
     places = _places(data, given, emit)
     found = emit(relax.op.gather_nd(_permuted(data, places.order, emit), places.points))
@@ -78,17 +80,26 @@ def _put(node: Any, importer: Any) -> relax.Expr:
     shape = [*places.shape, *(data.ty.shape[axis] for axis in places.order[len(places.axes) :])]
     values = emit(relax.op.broadcast_to(values, [shape[axis] for axis in places.moved]))
     values = _permuted(values, _inverse(places.moved), emit)
-    written = emit(relax.op.scatter_nd(_permuted(data, places.order, emit), places.points, values, "add" if adds else "update"))
+    written = emit(
+        relax.op.scatter_nd(
+            _permuted(data, places.order, emit), places.points, values, "add" if adds else "update"
+        )
+    )
     return _permuted(written, _inverse(places.order), emit)
 
 
-def _put_through(data: relax.Expr, given: Mapping[int, relax.Expr], values: relax.Expr, adds: bool, emit: Any) -> relax.Expr:
+def _put_through(
+    data: relax.Expr, given: Mapping[int, relax.Expr], values: relax.Expr, adds: bool, emit: Any
+) -> relax.Expr:
     """Convert a write through a mask over the first axes."""
     (axis, mask), *others = given.items()
     behind = int(data.ty.ndim) - int(mask.ty.ndim)
     extents = [extent for extent in values.ty.shape if not _is_one(extent)]
     if others or axis != 0 or len(extents) > behind:
-        raise NotImplementedError("a write through a mask of values of their own for each element, or beside other indices")
+        raise NotImplementedError(
+            "a write through a mask of values of their own for each element, or beside other "
+            "indices"
+        )
     values = emit(relax.op.reshape(values, list(values.ty.shape)[-behind:] if behind else []))
     if behind:
         mask = emit(relax.op.expand_dims(mask, list(range(int(mask.ty.ndim), int(data.ty.ndim)))))
@@ -97,7 +108,9 @@ def _put_through(data: relax.Expr, given: Mapping[int, relax.Expr], values: rela
 
 def _given(node: Any, importer: Any) -> dict[int, relax.Expr]:
     """Return the index tensors by axis."""
-    return {axis: importer.env[index] for axis, index in enumerate(node.args[1]) if index is not None}
+    return {
+        axis: importer.env[index] for axis, index in enumerate(node.args[1]) if index is not None
+    }
 
 
 def _is_mask(index: relax.Expr) -> bool:
@@ -112,20 +125,34 @@ def _each_for_itself(given: Mapping[int, relax.Expr]) -> bool:
     """
     axes, count = list(given), len(given)
     shapes = [[1] * (count - int(index.ty.ndim)) + list(index.ty.shape) for index in given.values()]
-    lines = all(len(shape) == count and all(_is_one(shape[at]) for at in range(count) if at != own) for own, shape in enumerate(shapes))
+    lines = all(
+        len(shape) == count and all(_is_one(shape[at]) for at in range(count) if at != own)
+        for own, shape in enumerate(shapes)
+    )
     return lines and axes == list(range(axes[0], axes[0] + count))
 
 
 def _places(data: relax.Expr, given: Mapping[int, relax.Expr], emit: Any) -> _Places:
     """Return the positions that the indices select."""
     axes, rank = list(given), max(int(index.ty.ndim) for index in given.values())
-    shape = list(_broadcast([[1] * (rank - int(index.ty.ndim)) + list(index.ty.shape) for index in given.values()]))
+    shape = list(
+        _broadcast(
+            [[1] * (rank - int(index.ty.ndim)) + list(index.ty.shape) for index in given.values()]
+        )
+    )
     parts = []
     for axis, index in given.items():
-        index = emit(_from_the_start(emit, emit(relax.op.astype(index, "int64")), _length(data, axis)))
+        index = emit(
+            _from_the_start(emit, emit(relax.op.astype(index, "int64")), _length(data, axis))
+        )
         parts.append(emit(relax.op.expand_dims(emit(relax.op.broadcast_to(index, shape)), [rank])))
     points = parts[0] if len(parts) == 1 else emit(relax.op.concat(parts, rank))
-    return _Places(axes, [*axes, *(axis for axis in range(int(data.ty.ndim)) if axis not in given)], shape, points)
+    return _Places(
+        axes,
+        [*axes, *(axis for axis in range(int(data.ty.ndim)) if axis not in given)],
+        shape,
+        points,
+    )
 
 
 def _broadcast(shapes: Sequence[Sequence[Extent]]) -> Iterator[Extent]:

@@ -15,7 +15,15 @@ from tvm import relax
 
 # TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
-_PRODUCTS = ("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "matmul.default", "linear.default", "convolution.default")
+_PRODUCTS = (
+    "mm.default",
+    "bmm.default",
+    "addmm.default",
+    "baddbmm.default",
+    "matmul.default",
+    "linear.default",
+    "convolution.default",
+)
 # TVM's names of torch's numbers, in the order of at::native's enumerations.
 _SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
@@ -64,8 +72,14 @@ def _in_single(name: str) -> Converter:
         theirs, emit = importer.create_convert_map()[name], importer.block_builder.emit
         if node.meta["val"].dtype != torch.float16:
             return theirs(node)
-        kept = {one: importer.env[one] for one in node.all_input_nodes if one.meta["val"].dtype == torch.float16}
-        importer.env.update({one: emit(relax.op.astype(value, "float32")) for one, value in kept.items()})
+        kept = {
+            one: importer.env[one]
+            for one in node.all_input_nodes
+            if one.meta["val"].dtype == torch.float16
+        }
+        importer.env.update(
+            {one: emit(relax.op.astype(value, "float32")) for one, value in kept.items()}
+        )
         try:
             return emit(relax.op.astype(theirs(node), "float16"))
         finally:
@@ -91,20 +105,35 @@ def _encoder_layer(
 
     `rest` holds weight and bias of two norms and of two products, then a mask.
     """
-    norms, products, mask = (rest[0:2], rest[2:4]), (rest[4:6], rest[6:8]), rest[8] if len(rest) > 8 else None
+    norms, products, mask = (
+        (rest[0:2], rest[2:4]),
+        (rest[4:6], rest[6:8]),
+        rest[8] if len(rest) > 8 else None,
+    )
     if mask is not None:
-        raise NotImplementedError("a traced transformer layer with a mask; trace it with torch.backends.mha.set_fastpath_enabled(False)")
+        raise NotImplementedError(
+            "a traced transformer layer with a mask; trace it with "
+            "torch.backends.mha.set_fastpath_enabled(False)"
+        )
     functional = torch.nn.functional
 
     def attend(x: torch.Tensor) -> torch.Tensor:
         count, tokens, _ = x.shape
-        parts = functional.linear(x, qkv_weight, qkv_bias).view(count, tokens, 3, num_heads, embed_dim // num_heads).permute(2, 0, 3, 1, 4)
+        parts = (
+            functional.linear(x, qkv_weight, qkv_bias)
+            .view(count, tokens, 3, num_heads, embed_dim // num_heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         made = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
-        return functional.linear(made.transpose(1, 2).reshape(count, tokens, embed_dim), proj_weight, proj_bias)
+        return functional.linear(
+            made.transpose(1, 2).reshape(count, tokens, embed_dim), proj_weight, proj_bias
+        )
 
     def feed(x: torch.Tensor) -> torch.Tensor:
         inner = functional.linear(x, *products[0])
-        return functional.linear(functional.gelu(inner) if use_gelu else functional.relu(inner), *products[1])
+        return functional.linear(
+            functional.gelu(inner) if use_gelu else functional.relu(inner), *products[1]
+        )
 
     for branch, (weight, bias) in zip((attend, feed), norms, strict=True):
         if norm_first:
@@ -122,12 +151,18 @@ def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> An
 def _extreme(operator: Callable[..., relax.Expr], node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert amax or amin."""
     axes = list(_argument(node, 1, "dim", ())) or None
-    return importer.block_builder.emit(operator(importer.env[node.args[0]], axes, bool(_argument(node, 2, "keepdim", False))))
+    return importer.block_builder.emit(
+        operator(importer.env[node.args[0]], axes, bool(_argument(node, 2, "keepdim", False)))
+    )
 
 
 def _min_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert min along an axis, which returns values and indices."""
-    data, axis, keep = importer.env[node.args[0]], node.args[1], bool(_argument(node, 2, "keepdim", False))
+    data, axis, keep = (
+        importer.env[node.args[0]],
+        node.args[1],
+        bool(_argument(node, 2, "keepdim", False)),
+    )
     values = importer.block_builder.emit(relax.op.min(data, axis, keep))
     return relax.Tuple([values, importer.block_builder.emit(relax.op.argmin(data, axis, keep))])
 
@@ -138,13 +173,19 @@ def _prod_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
     wanted = str(node.meta["val"].dtype).removeprefix("torch.")
     if str(data.ty.dtype) != wanted:  # torch multiplies integers as int64
         data = importer.block_builder.emit(relax.op.astype(data, wanted))
-    return importer.block_builder.emit(relax.op.prod(data, node.args[1], bool(_argument(node, 2, "keepdim", False))))
+    return importer.block_builder.emit(
+        relax.op.prod(data, node.args[1], bool(_argument(node, 2, "keepdim", False)))
+    )
 
 
 def _any(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert any over all elements."""
     data, emit = importer.env[node.args[0]], importer.block_builder.emit
-    holds = data if str(data.ty.dtype) == "bool" else emit(relax.op.not_equal(data, relax.const(0, str(data.ty.dtype))))
+    holds = (
+        data
+        if str(data.ty.dtype) == "bool"
+        else emit(relax.op.not_equal(data, relax.const(0, str(data.ty.dtype))))
+    )
     return emit(relax.op.astype(emit(relax.op.max(emit(relax.op.astype(holds, "int8")))), "bool"))
 
 
@@ -152,11 +193,16 @@ def _elu(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert elu with all its factors, as selu has them; TVM's converter takes the first alone."""
     value, emit = importer.env[node.args[0]], importer.block_builder.emit
     alpha, scale, input_scale = (
-        relax.const(float(node.args[place] if len(node.args) > place else node.kwargs.get(name, 1)), value.ty.dtype)
+        relax.const(
+            float(node.args[place] if len(node.args) > place else node.kwargs.get(name, 1)),
+            value.ty.dtype,
+        )
         for place, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
     )
     zero, one = (relax.const(number, value.ty.dtype) for number in (0.0, 1.0))
-    power = emit(relax.op.exp(emit(relax.op.multiply(emit(relax.op.minimum(value, zero)), input_scale))))
+    power = emit(
+        relax.op.exp(emit(relax.op.multiply(emit(relax.op.minimum(value, zero)), input_scale)))
+    )
     low = emit(relax.op.multiply(emit(relax.op.subtract(power, one)), alpha))
     chosen = emit(relax.op.where(emit(relax.op.greater(value, zero)), value, low))
     return emit(relax.op.multiply(chosen, scale))
@@ -202,14 +248,22 @@ def _truncated(data: relax.Expr, number: relax.Expr, emit: Callable[[Any], Any])
     zero = relax.const(0, dtype)
     down = emit(relax.op.floor_divide(data, number))
     inexact = emit(relax.op.not_equal(emit(relax.op.multiply(down, number)), data))
-    differ = emit(relax.op.logical_xor(emit(relax.op.less(data, zero)), emit(relax.op.less(number, zero))))
-    return emit(relax.op.add(down, emit(relax.op.astype(emit(relax.op.logical_and(inexact, differ)), dtype))))
+    differ = emit(
+        relax.op.logical_xor(emit(relax.op.less(data, zero)), emit(relax.op.less(number, zero)))
+    )
+    return emit(
+        relax.op.add(
+            down, emit(relax.op.astype(emit(relax.op.logical_and(inexact, differ)), dtype))
+        )
+    )
 
 
 def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert scatter_add."""
     data, index, source = _scattered(node, importer)
-    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, node.args[1], "add"))
+    return importer.block_builder.emit(
+        relax.op.scatter_elements(data, index, source, node.args[1], "add")
+    )
 
 
 def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -218,7 +272,11 @@ def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
     Without include_self, the addressed elements are first set to the reduction's neutral element. A
     mean is a sum divided by a count.
     """
-    (data, index, source), axis, emit = _scattered(node, importer), node.args[1], importer.block_builder.emit
+    (data, index, source), axis, emit = (
+        _scattered(node, importer),
+        node.args[1],
+        importer.block_builder.emit,
+    )
     wanted, kind = str(node.args[4]), str(data.ty.dtype)
     if wanted == "mean" and "float" not in kind:
         raise NotImplementedError("the mean of integers by scatter_reduce")
@@ -236,7 +294,11 @@ def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
     if wanted != "mean":
         return reduced
     ones = filled(data, 1)
-    count = scatter(ones if counts_itself else scatter(ones, filled(source, 0), "update"), filled(source, 1), "add")
+    count = scatter(
+        ones if counts_itself else scatter(ones, filled(source, 0), "update"),
+        filled(source, 1),
+        "add",
+    )
     return emit(relax.op.divide(reduced, count))
 
 
@@ -256,7 +318,9 @@ def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Ex
     extents = [int(extent) for extent in index.ty.shape]
     if extents != [int(extent) for extent in source.ty.shape]:
         axes = list(range(len(extents)))
-        source = importer.block_builder.emit(relax.op.strided_slice(source, axes, [0] * len(axes), extents))
+        source = importer.block_builder.emit(
+            relax.op.strided_slice(source, axes, [0] * len(axes), extents)
+        )
     return data, index, source
 
 
@@ -265,9 +329,13 @@ def _unfold(node: torch.fx.Node, importer: Any) -> relax.Expr:
     data, emit = importer.env[node.args[0]], importer.block_builder.emit
     axis, size, step = node.args[1] % len(data.ty.shape), node.args[2], node.args[3]
     starts = np.arange((int(data.ty.shape[axis]) - size) // step + 1) * step
-    windows = emit(relax.op.take(data, relax.const(starts[:, None] + np.arange(size), "int64"), axis))
+    windows = emit(
+        relax.op.take(data, relax.const(starts[:, None] + np.arange(size), "int64"), axis)
+    )
     rank = len(data.ty.shape) + 1
-    return emit(relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1]))
+    return emit(
+        relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1])
+    )
 
 
 def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -275,16 +343,30 @@ def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
     Each bag begins at its offset and ends where the next begins. Bags without rows are zeros.
     """
-    (table, tokens, offsets), emit = (importer.env[node.args[position]] for position in range(3)), importer.block_builder.emit
-    mode, weights, last, padding = (_argument(node, *of) for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1)))
+    (table, tokens, offsets), emit = (
+        (importer.env[node.args[position]] for position in range(3)),
+        importer.block_builder.emit,
+    )
+    mode, weights, last, padding = (
+        _argument(node, *of) for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1))
+    )
     if (padding is not None and padding >= 0) or mode not in (0, 1, 2):
         raise NotImplementedError("torch.nn.EmbeddingBag with a padding_idx")
     kind, count = str(table.ty.dtype), int(offsets.ty.shape[0]) - bool(last)
     rows = emit(relax.op.take(table, tokens, 0))
     if weights is not None:
         rows = emit(relax.op.multiply(rows, emit(relax.op.expand_dims(importer.env[weights], [1]))))
-    begun = emit(relax.op.less_equal(offsets, relax.const(np.arange(int(tokens.ty.shape[0]))[:, None], str(offsets.ty.dtype))))
-    bags = emit(relax.op.subtract(emit(relax.op.sum(emit(relax.op.astype(begun, "int64")), [1], True)), relax.const(1, "int64")))
+    begun = emit(
+        relax.op.less_equal(
+            offsets, relax.const(np.arange(int(tokens.ty.shape[0]))[:, None], str(offsets.ty.dtype))
+        )
+    )
+    bags = emit(
+        relax.op.subtract(
+            emit(relax.op.sum(emit(relax.op.astype(begun, "int64")), [1], True)),
+            relax.const(1, "int64"),
+        )
+    )
 
     def gathered(values: relax.Expr, columns: int, how: str, start: float = 0) -> relax.Expr:
         into = emit(relax.op.full([count, columns], relax.const(start, kind), kind))
@@ -298,7 +380,15 @@ def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
         sizes = emit(relax.op.maximum(sizes, relax.const(1, kind)))
         return relax.Tuple([emit(relax.op.divide(gathered(rows, columns, "add"), sizes))])
     most = gathered(rows, columns, "max", _changes_nothing("amax", kind))
-    return relax.Tuple([emit(relax.op.where(emit(relax.op.greater(sizes, relax.const(0, kind))), most, relax.const(0, kind)))])
+    return relax.Tuple(
+        [
+            emit(
+                relax.op.where(
+                    emit(relax.op.greater(sizes, relax.const(0, kind))), most, relax.const(0, kind)
+                )
+            )
+        ]
+    )
 
 
 def _grid_sampler(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -309,7 +399,11 @@ def _grid_sampler(node: torch.fx.Node, importer: Any) -> relax.Expr:
     image, grid, method, padding, align_corners = importer.retrieve_args(node)
     emit = importer.block_builder.emit
     places = emit(relax.op.permute_dims(grid, [0, 3, 1, 2]))
-    return emit(relax.op.image.grid_sample(image, places, _SAMPLINGS[method], "NCHW", _OUTSIDE[padding], bool(align_corners)))
+    return emit(
+        relax.op.image.grid_sample(
+            image, places, _SAMPLINGS[method], "NCHW", _OUTSIDE[padding], bool(align_corners)
+        )
+    )
 
 
 def _pad(mode: str) -> Converter:
@@ -322,6 +416,8 @@ def _pad(mode: str) -> Converter:
         data, widths = importer.env[node.args[0]], list(node.args[1])
         pairs = [widths[at : at + 2] for at in range(0, len(widths), 2)]
         pairs += [[0, 0]] * (len(data.ty.shape) - len(pairs))
-        return importer.block_builder.emit(relax.op.nn.pad(data, [width for pair in reversed(pairs) for width in pair], mode))
+        return importer.block_builder.emit(
+            relax.op.nn.pad(data, [width for pair in reversed(pairs) for width in pair], mode)
+        )
 
     return convert

@@ -45,10 +45,14 @@ def _quantize(node: Any, importer: Any) -> Any:
 def _quantize_channels(node: Any, importer: Any) -> Any:
     """Convert quantize_per_channel."""
     data, scales, zeros, axis, low, high, dtype = node.args[:7]
-    return _quantized(importer, data, _tensors(importer, scales, zeros, dtype), axis, low, high, dtype)
+    return _quantized(
+        importer, data, _tensors(importer, scales, zeros, dtype), axis, low, high, dtype
+    )
 
 
-def _quantized(importer: Any, data: Any, numbers: tuple[Any, Any], axis: int, low: int, high: int, dtype: Any) -> Any:
+def _quantized(
+    importer: Any, data: Any, numbers: tuple[Any, Any], axis: int, low: int, high: int, dtype: Any
+) -> Any:
     """Return the quantized data, clipped to low and high if the type does not imply them."""
     emit, name = importer.block_builder.emit, _name(dtype)
     value = emit(relax.op.quantize(importer.env[data], *numbers, axis=axis, out_dtype=name))
@@ -63,13 +67,19 @@ def _quantized(importer: Any, data: Any, numbers: tuple[Any, Any], axis: int, lo
 def _dequantize(node: Any, importer: Any) -> Any:
     """Convert dequantize_per_tensor."""
     data, scale, zero, _, _, dtype = node.args[:6]
-    return importer.block_builder.emit(relax.op.dequantize(importer.env[data], *_numbers(scale, zero, dtype), axis=0))
+    return importer.block_builder.emit(
+        relax.op.dequantize(importer.env[data], *_numbers(scale, zero, dtype), axis=0)
+    )
 
 
 def _dequantize_channels(node: Any, importer: Any) -> Any:
     """Convert dequantize_per_channel."""
     data, scales, zeros, axis, _, _, dtype = node.args[:7]
-    return importer.block_builder.emit(relax.op.dequantize(importer.env[data], *_tensors(importer, scales, zeros, dtype), axis=axis))
+    return importer.block_builder.emit(
+        relax.op.dequantize(
+            importer.env[data], *_tensors(importer, scales, zeros, dtype), axis=axis
+        )
+    )
 
 
 def _numbers(scale: float, zero: int, dtype: Any) -> tuple[Any, Any]:

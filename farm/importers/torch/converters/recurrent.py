@@ -44,15 +44,25 @@ def decompositions(program: torch.export.ExportedProgram) -> Any:
     return table
 
 
-def converters(program: torch.export.ExportedProgram) -> dict[str, Callable[[Any, Any], relax.Tuple]]:
+def converters(
+    program: torch.export.ExportedProgram,
+) -> dict[str, Callable[[Any, Any], relax.Tuple]]:
     """Return the converters of this program for `custom_convert_map` of `from_exported_program`.
 
     They pack the program's weights during the import.
     """
     signature = program.graph_signature
     kept = {**program.constants, **program.state_dict}
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    weights = {placeholder: kept[name].detach().numpy() for placeholder, name in names.items() if name in kept and _is_plain(kept[name])}
+    names = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    weights = {
+        placeholder: kept[name].detach().numpy()
+        for placeholder, name in names.items()
+        if name in kept and _is_plain(kept[name])
+    }
     return {name: lambda node, importer: _Stack(node, importer, weights).emit() for name in _CELLS}
 
 
@@ -72,7 +82,11 @@ def _has_kernel(node: torch.fx.Node) -> bool:
     # With a projection there is one more weight.
     per_layer = (4 if biased else 2) * int(node.args[4]) * (2 if node.args[7] else 1)
     shape = data.meta["val"].shape
-    return len(weights) == per_layer and data.meta["val"].dtype == torch.float32 and all(isinstance(axis, int) for axis in shape)
+    return (
+        len(weights) == per_layer
+        and data.meta["val"].dtype == torch.float32
+        and all(isinstance(axis, int) for axis in shape)
+    )
 
 
 class _Stack:
@@ -82,11 +96,18 @@ class _Stack:
     bidirectional, batch first).
     """
 
-    def __init__(self, node: torch.fx.Node, importer: Any, weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, node: torch.fx.Node, importer: Any, weights: Mapping[str, np.ndarray]
+    ) -> None:
         self.node, self.importer, self.weights = node, importer, weights
         self.builder, self.layout = importer.block_builder, LayoutOps(importer.block_builder)
         self.cell = _CELLS[_name(node)]
-        self.biased, self.layers, self.bidirectional, self.batch_first = bool(node.args[3]), int(node.args[4]), node.args[7], node.args[8]
+        self.biased, self.layers, self.bidirectional, self.batch_first = (
+            bool(node.args[3]),
+            int(node.args[4]),
+            node.args[7],
+            node.args[8],
+        )
         self.directions = 2 if self.bidirectional else 1
         states = node.args[1] if self.cell == LSTM else [node.args[1]]
         self.first = [self._states(state) for state in states]
@@ -103,17 +124,29 @@ class _Stack:
             data = self._joined(output, [0, 2, 1, 3])
         if self.batch_first:
             data = self._joined(output, [2, 0, 1, 3])
-        return relax.Tuple([data, *(self._emit(relax.op.concat(list(states), 0)) for states in zip(*last, strict=True))])
+        return relax.Tuple(
+            [
+                data,
+                *(
+                    self._emit(relax.op.concat(list(states), 0))
+                    for states in zip(*last, strict=True)
+                ),
+            ]
+        )
 
     def _layer(self, index: int, data: relax.Expr) -> relax.Tuple:
         """Emit a layer; return the output [T, D, B, H] and the last states [D, B, H]."""
         each = 4 if self.biased else 2
         begin = index * self.directions * each
-        parts = [self._weight(node) for node in self.node.args[2][begin : begin + self.directions * each]]
+        parts = [
+            self._weight(node) for node in self.node.args[2][begin : begin + self.directions * each]
+        ]
         given: dict[str, Any] = {"X": data, "B": None, "sequence_lens": None, "P": None}
         given["W"], given["R"] = (self._stacked(parts[which::each]) for which in range(2))
         if self.biased:
-            given["B"] = self.layout.joined([self._stacked(parts[which::each]) for which in (2, 3)], 1)
+            given["B"] = self.layout.joined(
+                [self._stacked(parts[which::each]) for which in (2, 3)], 1
+            )
         for name, states in zip(("initial_h", "initial_c"), (*self.first, None), strict=False):
             given[name] = None if states is None else states[index]
         steps, batch = (int(extent) for extent in list(data.ty.shape)[:2])
@@ -153,7 +186,11 @@ class _Stack:
                 return None
         state = self.importer.env[node]
         made = self._emit(relax.op.split(state, self.layers, 0)) if self.layers > 1 else [state]
-        return [self._emit(made[index]) for index in range(self.layers)] if self.layers > 1 else [state]
+        return (
+            [self._emit(made[index]) for index in range(self.layers)]
+            if self.layers > 1
+            else [state]
+        )
 
     def _joined(self, output: relax.Expr, axes: list[int]) -> relax.Expr:
         """Return [T, D, B, H] with its axes permuted and the last two axes, D and H, merged."""
@@ -168,4 +205,6 @@ class _Stack:
 
 def _shape(value: Value) -> tuple[int, ...]:
     """Return the extents of an array or expression."""
-    return tuple(int(extent) for extent in (value.shape if isinstance(value, np.ndarray) else value.ty.shape))
+    return tuple(
+        int(extent) for extent in (value.shape if isinstance(value, np.ndarray) else value.ty.shape)
+    )
