@@ -14,6 +14,9 @@ struct Problem : std::runtime_error {
   const char* kind;
 };
 
+// A version of CUDA as the driver counts it, as text: 13000 is "13.0".
+std::string VersionText(int version);
+
 struct SessionGpu {
   int index = 0, device = 0, driver_version = 0;
   Handle context = nullptr;
