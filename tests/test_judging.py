@@ -8,9 +8,12 @@ import dataclasses
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
+import farm.agent
+import farm.stats.verdict
 from farm import comparison, stats
 from farm.commands import comparing
 from farm.commands.common import Session
@@ -260,3 +263,8 @@ def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
     ]
     assert comparison.pair_up([a], [b]) == [(a, b)]
     assert "device: a → b" in comparison.differences(a, b)
+
+
+def test_the_agent_gives_a_power_cap_the_name_that_does_not_count() -> None:
+    source = Path(farm.agent.__file__).parent / "src/execution/cuda/nvml.cc"
+    assert f'"{stats.verdict._POWER_CAP}"' in source.read_text()

@@ -1,6 +1,23 @@
-"""Build a prepared model for a profile.
+"""Build a prepared model for a profile: a library, its parameters and metadata, in the store.
 
-A library, its parameters and metadata, kept under the digest of all that went into them.
+A build's digest depends on the tuning records that apply to it, and only a build tells which
+workloads it looks records up for. So the store has two levels:
+
+    base = digest of model, target, linker, compiler, TVM and toolchain   (fingerprint.py)
+      |
+      v
+    workloads/BASE/workloads.json: the CPU model, and the workloads that the build looked up
+      |
+      +-- the records for these workloads, of those known now             (store/records.py)
+      v
+    digest = base, if no record applies; else the digest of base and of the choices recorded
+      |
+      v
+    artifacts/DIGEST: library.so, parameters, graph.json, metadata.json   (artifact.py)
+
+A build is found if both folders are there. If the first is missing, the model is built, and both
+are published. A new record for another workload finds the same build; one for a workload of the
+model leads to another digest, which is built next to the one before.
 """
 
 from __future__ import annotations

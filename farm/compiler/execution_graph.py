@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from farm.compiler.graph.layer_names import ATTRIBUTE, StepKeys
+from farm.compiler.graph.layer_names import LayersOfCalls
 from farm.compiler.ir.relax_rewriter import callee_name, main_inputs, main_parameters
 from farm.types.layers import layer_of
 
@@ -30,7 +30,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     bundle = main_parameters(main)
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
-    layers, keys = main.attrs.get(ATTRIBUTE, {}), StepKeys()
+    layers = LayersOfCalls(main)
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -38,7 +38,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
                 parameters.append(names.noted(binding.var))
             elif isinstance(value, Call):
                 kernel = callee_name(value)
-                layer = str(layers.get(keys.next(kernel), "")) or layer_of(binding.var.name)
+                layer = layers.next(kernel) or layer_of(binding.var.name)
                 arguments = [name for argument in value.args for name in names.of(argument)]
                 steps.append(
                     {

@@ -23,7 +23,7 @@ FREQUENCY_BELOW = 0.9  # relative to the clock frequency at the start of measuri
 # Temperature at which the firmware of the Raspberry Pi and of similar boards begins to throttle.
 HOT_C = 80.0
 SETTLED_WITHIN = 0.03
-_POWER_CAP = "power cap"  # the wording of farm/agent/src/execution/cuda/nvml.cc
+_POWER_CAP = "power cap"  # a reason of farm/agent/src/execution/cuda/nvml.cc
 SLOWED_BY = 0.03  # slowdown that counts as throttling of a hot device
 
 # The Raspberry Pi's flags: the current state; shifted by 16 bits, what has occurred since boot.

@@ -13,9 +13,12 @@ Modules:
     agent_keys            keys of agents on this machine, in files of their owner
     agent_version         check that the agent has farm's protocol and versions
     agent_answers         validate the documents and numbers that an agent returns
+    agent_errors          what an agent's errors mean, by their codes
+    agent_errors_by_text  the same for agents from before there were codes
     manifests             validate the manifests of releases that an agent returns
     upload                store a file on a device, resuming interrupted transfers
     board_architecture    detect a board's architecture and check it against the profile
+    layer                 a layer of a connection, and checks that transports share
     connectivity_checks   check a connection layer by layer, for `farm doctor`
     rpc_client            open a session by farm's RPC client
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError

@@ -1,28 +1,21 @@
-"""Check a connection layer by layer, for `farm doctor`, which reports the first layer that fails.
-
-A check returns its finding as a text. If the layer does not work it raises a FarmError or any
-socket error.
-"""
+"""Check a connection layer by layer, for `farm doctor`, which reports the first that fails."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from farm import subprocesses, transports
+from farm import subprocesses
 from farm.deadline import Deadline
-from farm.errors import DeviceError
 from farm.prompts import Ask, nobody
-from farm.transports import agent_version, board_architecture, rpc
+from farm.transports import agent_version, layer, rpc
+from farm.transports.layer import Layer
 from farm.transports.local import launcher_of
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
-
-Layer = tuple[str, Callable[[], str]]
 
 
 def layers(
@@ -33,17 +26,19 @@ def layers(
     Connections that a check opens are closed by `stack`.
     """
     if device.on_this_machine:
-        yield "this machine", lambda: _usable(device)
+        yield Layer("this machine", partial(layer.use, device))
     elif device.scheme == "ssh":
-        yield from _ssh(device, stack, deadline, ask)
-    elif device.scheme == "adb":
-        from farm.transports.adb import checks
+        from farm.transports.ssh.checks import SshChecks
 
-        yield from checks.layers(device, deadline)
+        yield from SshChecks(device, stack, deadline, ask).layers()
+    elif device.scheme == "adb":
+        from farm.transports.adb.checks import AdbChecks
+
+        yield from AdbChecks(device, deadline).layers()
     else:
         host, port = rpc.address(device)
-        yield "name", lambda: _resolved(host, port)
-        yield "TCP", lambda: _answers(device, host, port)
+        yield Layer("name", partial(layer.resolve, host, port))
+        yield Layer("TCP", partial(layer.connect, device, host, port))
 
 
 def agent_layers(
@@ -58,27 +53,44 @@ def agent_layers(
     `agent` is its executable, which is installed on a board that does not have it. Yields nothing
     for devices whose agent is started by somebody else.
     """
-    if agent is None or not device.gets_agent:
-        return
-    version: list[str] = []
+    if agent is not None and device.gets_agent:
+        checks = _AgentChecks(device, agent, stack, deadline, ask)
+        yield Layer("agent binary", checks.binary)
+        yield Layer("agent version", checks.version)
 
-    def is_there() -> str:
-        size = f"{agent.stat().st_size / 1e6:.1f} MB"
-        if device.on_this_machine:
-            command: list[str | Path] = [*launcher_of(device), agent, "--version"]
-            version.append(
-                subprocesses.run(
-                    command, deadline=deadline, what="starting the agent", fix="farm doctor"
-                ).strip()
-            )
-            return f"{agent}, {size}"
-        with _shell(device, stack, deadline, ask) as board:
-            seen, sent = board.place(agent, proven=True)
-        version.append(seen["version"])
-        return f"{seen['agent']}, {f'{size} sent' if sent else 'it was there already'}"
 
-    yield "agent binary", is_there
-    yield "agent version", lambda: _same_version(device, version[0])
+class _AgentChecks:
+    """The checks of an agent; `version` needs that `binary` has passed."""
+
+    def __init__(
+        self,
+        device: Device,
+        agent: Path,
+        stack: contextlib.ExitStack,
+        deadline: Deadline,
+        ask: Ask,
+    ) -> None:
+        self.device, self.agent = device, agent
+        self._stack, self._deadline, self._ask = stack, deadline, ask
+        self._version_line = ""
+
+    def binary(self) -> str:
+        """Install the executable if it is not there, and have it print its version."""
+        size = f"{self.agent.stat().st_size / 1e6:.1f} MB"
+        if self.device.on_this_machine:
+            command: list[str | Path] = [*launcher_of(self.device), self.agent, "--version"]
+            self._version_line = subprocesses.run(
+                command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
+            ).strip()
+            return f"{self.agent}, {size}"
+        with _shell(self.device, self._stack, self._deadline, self._ask) as board:
+            description, sent = board.place(self.agent, proven=True)
+        self._version_line = description["version"]
+        return f"{description['agent']}, {f'{size} sent' if sent else 'it was there already'}"
+
+    def version(self) -> str:
+        """Compare the version that the executable printed with this farm's."""
+        return _same_version(self.device, self._version_line)
 
 
 @contextlib.contextmanager
@@ -96,78 +108,13 @@ def _shell(
             yield board
         return
     from farm.transports.ssh.board import Board
+    from farm.transports.ssh.checks import login
     from farm.transports.ssh.config import route
     from farm.transports.ssh.errors import translated
 
-    client = _login(device, stack, deadline, ask)
+    client = login(device, stack, deadline, ask)
     with translated(device.name, route(device.url)[-1]):
         yield Board(device, deadline, client)
-
-
-def _ssh(
-    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[Layer]:
-    from farm.transports.ssh.board import Board
-    from farm.transports.ssh.config import route
-    from farm.transports.ssh.errors import translated
-
-    found: list[Board] = []
-    refused: list[DeviceError] = []
-    seen: dict[str, str] = {}
-
-    def knows_key() -> str:
-        try:
-            client = _login(device, stack, deadline, ask)
-        except DeviceError as error:
-            if not _is_of_login(error):
-                raise
-            refused.append(error)
-            return "it is known"
-        found.append(Board(device, deadline, client))
-        return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
-
-    def logs_in() -> str:
-        if refused:
-            raise refused[0]
-        return f"as {hops[-1].user}"
-
-    def fits() -> str:
-        with translated(device.name, hops[-1]):
-            seen.update(found[0].describe())
-        return board_architecture.kind_of(seen).words
-
-    def has_room() -> str:
-        free = found[0].check_room(seen)
-        return f"{free} free in {seen['store']}" if free else seen["store"]
-
-    hops = route(device.url)
-    if hops[0].command:  # a ProxyCommand of ssh_config(5)
-        yield "way", lambda: f"by {hops[0].command}"
-    else:
-        yield "name", lambda: _resolved(hops[0].host, hops[0].port)
-        yield "TCP", lambda: _answers(device, hops[0].host, hops[0].port)
-    yield "host key", knows_key
-    yield "login", logs_in
-    yield "architecture", fits
-    yield "space", has_room
-
-
-def _login(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Any:
-    """Return a logged-in paramiko.SSHClient, which `stack` closes."""
-    from farm.transports.ssh.config import route
-    from farm.transports.ssh.connect import logged_in
-
-    return stack.enter_context(logged_in(device.name, route(device.url), deadline, ask))
-
-
-def _is_of_login(error: DeviceError) -> bool:
-    """Return whether an error was raised after the host key had been checked."""
-    from paramiko import AuthenticationException
-
-    cause = error.__cause__
-    return isinstance(cause, AuthenticationException) or bool(
-        re.search("authentication methods|encrypted|passphrase", str(cause))
-    )
 
 
 def _same_version(device: Device, line: str) -> str:
@@ -182,22 +129,3 @@ def _same_version(device: Device, line: str) -> str:
         },
     )
     return line
-
-
-def _resolved(host: str, port: int) -> str:
-    addresses = dict.fromkeys(
-        str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    )
-    return f"{host} is {', '.join(addresses)}"
-
-
-def _answers(device: Device, host: str, port: int) -> str:
-    _usable(device)
-    return f"{host}:{port} answers"
-
-
-def _usable(device: Device) -> str:
-    there = transports.state(device)
-    if not there.usable:
-        raise DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
-    return there.word

@@ -19,6 +19,7 @@ from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError
 from farm.prompts import Ask
+from farm.transports.agent_errors import session_end
 from farm.transports.rpc_client import session
 from farm.transports.rpc_errors import ended, translate
 from farm.transports.state import State
@@ -187,13 +188,9 @@ def _last_words(child: Any, log: Path) -> str:
     while not deadline.expired:
         if child.poll() is not None:
             return f"its agent ended with status {child.returncode}"
-        if "is over" in (text := log.read_text(errors="replace")):
-            end = subprocesses.last_lines(text, 1)
-            return (
-                ""
-                if end.endswith(("exit code 0", "its client was told why"))
-                else f"its agent: {end}"
-            )
+        text = log.read_text(errors="replace")
+        if end := session_end(text):
+            return "" if end.properly else f"its agent: {subprocesses.last_lines(text, 1)}"
         time.sleep(0.005)
     return ""
 

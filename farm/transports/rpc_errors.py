@@ -1,17 +1,19 @@
 """Translate errors of TVM's RPC and of sockets into FarmErrors; no other module does this.
 
-TVM raises few exception classes for many causes, which differ only in their message. The first row
-of `ROWS` that matches decides; the last row matches everything.
+An agent's errors have codes (see `agent_errors`). TVM raises few exception classes for many causes,
+which differ only in their message: the first row that matches decides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.transports import agent_errors
+from farm.transports.agent_errors import DISK_FULL, NO_MEMORY, SESSION_ENDED
 from farm.types import Device
 
 
@@ -29,6 +31,10 @@ class Row:
     what: str
     fix: str
 
+    def fits(self, kind: str, message: str) -> bool:
+        """Return whether an exception is one of this row."""
+        return bool(re.fullmatch(self.kind, kind) and re.search(self.message, message))
+
 
 _STACK = re.compile(
     r"(File |\[bt\]|Stack trace|at |\d+: |Traceback|\^|RPCError: Error caught from RPC call)"
@@ -38,14 +44,9 @@ _LONGER = "give it longer with --deadline SECONDS"
 _LOOK = "check that the board is on and what it says: farm devices -v"
 _URL = "correct `url` of {name}, or its option `key` or `key_file`"
 _START = "start the agent there (farm agent), or correct `url` of {name}"
-_BUDGET = "farm undeploy --device {name} MODEL, or raise `store_budget_mb` in its options"
-_DEPLOYED = "see what is there: farm deployments --device {name}"
-_PLAIN = (
-    "give it a name of at most 100 letters, digits and signs, without slashes and with no dot in "
-    "front"
-)
 
-ROWS = (
+# Of TVM, of the kernel and of the C++ library: an agent may report these without a code
+SYSTEM_ROWS = (
     Row(
         "RPCSessionTimeoutError",
         "",
@@ -66,141 +67,19 @@ ROWS = (
     Row(
         _ANY,
         "No space left",
-        DeviceError,
-        "the disk of {name} is full",
-        "free space there, or set `store` and `work_dir` in its options",
+        DISK_FULL.error,
+        DISK_FULL.what,
+        DISK_FULL.fix,
     ),
     Row(
         _ANY,
-        "out of memory|bad_alloc|Cannot allocate memory",
-        DeviceError,
-        "{name} has not the memory for that",
-        "a smaller model or batch, or end what else runs there",
+        "bad_alloc|Cannot allocate memory",
+        NO_MEMORY.error,
+        NO_MEMORY.what,
+        NO_MEMORY.fix,
     ),
-    Row(
-        _ANY,
-        "the GPU failed",
-        DeviceError,
-        "the GPU of {name} failed",
-        (
-            "run the command again: each session is a fresh one; where it stays so, look there "
-            "with nvidia-smi and dmesg (Xid)"
-        ),
-    ),
-    Row(
-        _ANY,
-        "no GPU: ",
-        DeviceError,
-        "the GPU of {name} cannot be used",
-        "farm doctor --device {name}",
-    ),
-    Row(
-        _ANY,
-        "cannot load library|soft-float|library is for",
-        BuildError,
-        "{name} refuses the library",
-        "correct `profile` of {name}",
-    ),
-    Row(
-        _ANY,
-        "digest mismatch",
-        DeviceError,
-        "what arrived on {name} is not what was sent",
-        "run the command again, then suspect its memory",
-    ),
-    Row(
-        _ANY,
-        "too many for a profile",
-        DeviceError,
-        "{name} cannot time each kernel of that",
-        "measure it as a whole: farm bench",
-    ),
-    Row(
-        _ANY,
-        "hold the samples|the samples have|answers to the samples",
-        DeviceError,
-        "{name} cannot run these samples in one call",
-        "a smaller model, or samples of the model's own shape",
-    ),
-    Row(
-        _ANY, "the store's budget", DeviceError, "the store of {name} has no room for that", _BUDGET
-    ),
-    Row(
-        _ANY,
-        "may hold .* bytes",
-        DeviceError,
-        "the session's folder on {name} is full",
-        "start its agent with a larger --max-work",
-    ),
-    Row(
-        _ANY,
-        "nothing named .* is deployed",
-        DeviceError,
-        "that is not deployed on {name}",
-        _DEPLOYED,
-    ),
-    Row(_ANY, "has no (earlier )?release", DeviceError, "{name} has no such release", _DEPLOYED),
-    Row(
-        _ANY,
-        "the store has no file|is damaged",
-        DeviceError,
-        "{name} has lost a file of the model",
-        "farm deploy --device {name} MODEL",
-    ),
-    Row(
-        _ANY,
-        "not a manifest",
-        DeviceError,
-        "{name} refuses the description of the model",
-        "shorten its labels; 1 MiB is the most",
-    ),
-    Row(
-        _ANY,
-        "plain file name|session's work directory",
-        DeviceError,
-        "{name} refuses a name",
-        _PLAIN,
-    ),
-    Row(
-        _ANY,
-        "nothing was begun|leads past|leaves a gap|incomplete: of|a file cannot have|not a SHA-256",
-        LinkError,
-        "what was sent to {name} has not arrived whole",
-        "run the command again: it goes on where it stopped",
-    ),
-    Row(
-        _ANY,
-        "a packet of the client has no sense",
-        DeviceError,
-        "{name} does not understand what it was sent",
-        "run the command again; no file or tensor may have 2 GiB",
-    ),
-    Row(
-        _ANY,
-        "another session has held",
-        DeviceError,
-        "another session has the store of {name}",
-        "run the command again when that one is done",
-    ),
-    Row(
-        _ANY,
-        r"cannot (read|write|make|remove|sync|keep|switch|lock) |(?<!\w)(read|write|close|fsync|fork|/dev/urandom|chdir.*): \w",  # noqa: E501
-        DeviceError,
-        "{name} cannot use one of its files or folders",
-        "check its disk, and who may write to the folders `store` and `work_dir` of its options",
-    ),
-    Row(
-        _ANY,
-        "a core takes one|cores are big, little|has no little cores|is not there, or not for this "
-        "process"
-        "|this session has begun with|: no range|threads: a number above 0|cannot bind a thread",
-        DeviceError,
-        "{name} cannot compute with these threads and cores",
-        (
-            "choose others with --threads and --cores, or in its options; it tells its cores: "
-            "farm devices -v"
-        ),
-    ),
+)
+ROWS = (
     Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
     Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
     Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
@@ -222,11 +101,11 @@ ROWS = (
         _ANY,
         # If the connection closes in the middle of a call, TVM's client complains about an invalid
         # reply: RPCCode.
-        r"the client said nothing|RPCCode::k|kShutdown|[Cc]onnection (was previously )?(closed|reset)"  # noqa: E501
+        r"RPCCode::k|kShutdown|[Cc]onnection (was previously )?(closed|reset)"
         r"|Channel closes|SockChannel::(Send|Recv)",
-        LinkError,
-        "the agent of {name}, or its session, ended",
-        _LOOK,
+        SESSION_ENDED.error,
+        SESSION_ENDED.what,
+        SESSION_ENDED.fix,
     ),
     Row(
         _ANY,
@@ -236,48 +115,37 @@ ROWS = (
         _START,
     ),
     Row("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
-    Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK),
 )
-
-_SIGNALS = {  # signals by which a session's process may die, as named by strsignal(3), with the fix
-    "Illegal instruction": (
-        "correct `profile` of {name}: its code is for another core than the board has (farm "
-        "devices -v)"
-    ),
-    "Killed": "check the memory of the board (dmesg there), then run the command again",
-    "Segmentation fault": (
-        "the model's code did that, or the board: farm doctor --device {name}, farm bisect "
-        "--device {name} MODEL"
-    ),
-}
+_UNKNOWN = Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK)
 
 
-def ended(device: Device, what: str, why: str, fix: str) -> LinkError:
-    """Return the error for a session whose agent reported in `why` how the session ended.
+def ended(device: Device, what: str, log: str, otherwise: str) -> LinkError:
+    """Return the error for a session that has ended, as its agent's log tells.
 
-    `fix` is used if the reason contains no known signal.
+    `otherwise` is the fix if the log names no known signal.
     """
-    known = next(
-        (
-            advice.format(name=device.name)
-            for signal, advice in _SIGNALS.items()
-            if f"died of {signal}" in why
-        ),
-        fix,
-    )
-    return LinkError(what, why, known)
+    end = agent_errors.session_end(log)
+    return LinkError(what, log, end.fix(device.name, otherwise) if end else otherwise)
 
 
 def translate(device: Device, cause: Exception) -> FarmError:
-    """Return the FarmError for an exception of another library."""
+    """Return the FarmError for an exception of another library, or for what an agent reports."""
     kind, message = type(cause).__name__, str(cause)
-    row = next(
-        row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message)
+    meaning = (
+        agent_errors.meaning_of(message)
+        or _first(SYSTEM_ROWS, kind, message)
+        or agent_errors.meaning_by_text(message)
+        or _first(ROWS, kind, message)
+        or _UNKNOWN
     )
     names = {"name": device.name, "url": device.url}
-    return row.error(
-        row.what.format(**names), f"{kind}: {essence(message)}", row.fix.format(**names)
+    return meaning.error(
+        meaning.what.format(**names), f"{kind}: {essence(message)}", meaning.fix.format(**names)
     )
+
+
+def _first(rows: Sequence[Row], kind: str, message: str) -> Row | None:
+    return next((row for row in rows if row.fits(kind, message)), None)
 
 
 @contextlib.contextmanager

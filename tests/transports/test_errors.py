@@ -10,7 +10,9 @@ import pytest
 
 import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports.rpc_errors import ROWS, essence, translate
+from farm.transports import agent_errors_by_text
+from farm.transports.agent_errors import MEANINGS, SessionEnd, session_end
+from farm.transports.rpc_errors import ROWS, SYSTEM_ROWS, ended, essence, translate
 from farm.types import Device, Profile
 
 DEVICE = Device("pi3", Profile("rasp3b", {}, ""), "rpc://10.0.0.5:9090")
@@ -54,16 +56,16 @@ SEEN = [
     (
         made("InternalError", "out of memory: the session may use 5 bytes (--max-memory)"),
         DeviceError,
-        "not the memory",
+        "not enough memory",
     ),
-    (made("InternalError", "std::bad_alloc"), DeviceError, "not the memory"),
+    (made("InternalError", "std::bad_alloc"), DeviceError, "not enough memory"),
     (
         made(
             "InternalError",
             "cannot load library: it wants 9 bytes of memory: Cannot allocate memory",
         ),
         DeviceError,
-        "not the memory",
+        "not enough memory",
     ),
     (
         made(
@@ -124,6 +126,7 @@ SEEN = [
         DeviceError,
         "files or folders",
     ),
+    (made("InternalError", "the client said nothing"), LinkError, "its session, ended"),
     (
         made("InternalError", "4 threads on 2 cores (0-1): a core takes one"),
         DeviceError,
@@ -203,71 +206,90 @@ def test_an_error_that_was_seen_says_what_why_and_what_to_do(
 
 
 def test_every_row_has_an_error_that_was_seen() -> None:
-    def row_of(cause: Exception) -> int:
-        fits = (
-            re.fullmatch(row.kind, type(cause).__name__) and re.search(row.message, str(cause))
-            for row in ROWS
-        )
-        return next(number for number, fit in enumerate(fits) if fit)
+    for row in (*SYSTEM_ROWS, *ROWS):
+        assert any(row.fits(type(cause).__name__, str(cause)) for cause, _, _ in SEEN), row
 
-    assert sorted({row_of(cause) for cause, _, _ in SEEN}) == list(range(len(ROWS)))
+
+def test_every_text_of_agents_without_codes_was_seen_and_has_a_meaning() -> None:
+    seen = {agent_errors_by_text.code_of(str(cause)) for cause, _, _ in SEEN}
+    assert seen - {None} == {code for _, code in agent_errors_by_text._CODES}
+    assert seen - {None} <= set(MEANINGS)
+
+
+@pytest.mark.parametrize("code", MEANINGS)
+def test_the_code_of_an_agents_error_decides_and_its_text_does_not(code: str) -> None:
+    # A text that by itself would be another error
+    text = f"InternalError: {code}: digest mismatch: No space left on device"
+    error = translate(DEVICE, made("RPCError", text))
+    assert type(error) is MEANINGS[code].error
+    assert error.what == MEANINGS[code].what.format(name="pi3")
+    assert code in error.why, "a code can be searched for"
+    assert error.fix and "{" not in error.what + error.fix
+
+
+def test_an_unknown_code_is_an_error_of_the_board_with_its_text() -> None:
+    error = translate(DEVICE, made("RPCError", "InternalError: E_OF_TOMORROW: the moon is full"))
+    assert error.what == "pi3 reported an error" and "E_OF_TOMORROW: the moon" in error.why
 
 
 AGENT = Path(farm.agent.__file__).parent / "src"
-# What these say, they say on the device's own command line or in its log, and not to a client.
-OWN_WORDS = {
-    "main.cc",
-    "command_line.cc",
-    "run.cc",
-    "npy.cc",
-    "server.cc",
-    "tracker.cc",
-    "signals.cc",
-}
-
-# What some functions of the agent put before their words.
-BEFORE = {
-    "Refuse": "not a manifest: ",
-    "Check": "cannot load library: ",
-    "Sane": "a packet of the client has no sense: ",
+# The errors of TVM's runtime in the agent that farm shows as they are: file -> text
+WITHOUT_CODE = {
+    "device_api.cc": "memory of the GPU is aligned",
+    "graph.cc": "driver.missing_for_graphs",
+    "machine.cc": "the library has no executable",
 }
 
 
-def agent_messages() -> list[tuple[str, str]]:
-    """The errors of the agent's C++: the file, and the text with a 1 where a value goes."""
-    found = []
-    for file in sorted(AGENT.rglob("*.cc")):
-        for kind, statement in re.findall(
-            r"\b(IoError|Fail|Refuse|Check|Sane)(?: \w+)?\((.*?)\);", file.read_text(), re.DOTALL
-        ):
-            # A literal stays as it is; whatever else stands between the plus signs is a value.
-            parts = re.split(r'"((?:[^"\\]|\\.)*)"', statement)
-            text = "".join(
-                part if index % 2 else "1" * bool(re.search(r"\w", part))
-                for index, part in enumerate(parts)
-            )
-            if text.strip(": 1"):
-                found.append(
-                    (
-                        file.name,
-                        BEFORE.get(kind, "")
-                        + text
-                        + (": Input/output error" if kind == "Fail" else ""),
-                    )
-                )
-    return found
+def test_the_host_knows_the_codes_of_the_agent_and_no_others() -> None:
+    defined = re.findall(r'ErrorCode k\w+\{"(\w+)"\}', (AGENT / "base/error_code.h").read_text())
+    assert len(defined) > 20 and sorted(defined) == sorted(MEANINGS)
 
 
-def test_every_error_of_the_agent_falls_into_a_row_that_is_made_for_it() -> None:
-    messages = [(file, text) for file, text in agent_messages() if file not in OWN_WORDS]
-    assert len(messages) > 60
-    anything = translate(DEVICE, made("ValueError", "anything")).what
-    lost = [
-        (file, text)
-        for file, text in messages
-        if translate(DEVICE, made("InternalError", text)).what == anything
+def test_every_error_that_the_agent_throws_has_a_code() -> None:
+    thrown = [
+        (file.name, statement)
+        for file in sorted(AGENT.rglob("*.cc"))
+        for statement in re.findall(r"TVM_FFI_THROW\(\w+\)(.*?);", file.read_text(), re.DOTALL)
     ]
-    assert not lost
+    assert len(thrown) > 10  # an IoError cannot be made without a code
+    for file, statement in thrown:
+        forwarded = "e.what()" in statement or "on its way" in statement
+        known = WITHOUT_CODE.get(file, "Coded(")
+        assert "Coded(" in statement or known in statement or forwarded, (file, statement)
+
+
+@pytest.mark.parametrize(
+    ("coded", "uncoded", "end"),
+    [
+        ("END_SIGNAL_4: died of X", "died of Illegal instruction", SessionEnd(False, 4)),
+        ("END_SIGNAL_9: died of X", "died of Killed", SessionEnd(False, 9)),
+        ("END_SIGNAL_11: died of X", "died of Segmentation fault", SessionEnd(False, 11)),
+        ("END_EXIT_0: exit code 9", "exit code 0", SessionEnd(True)),
+        ("END_EXIT_1: exit code 0", "exit code 1", SessionEnd(False)),
+        ("END_TOLD: it was told", "its client was told why", SessionEnd(True)),
+        ("END_TIME_UP: exit code 0", "its time was up", SessionEnd(False)),
+        ("END_CLIENT_GONE: exit code 0", "its client has gone", SessionEnd(False)),
+    ],
+)
+def test_the_end_of_a_session_is_read_from_the_log_of_old_and_new_agents(
+    coded: str, uncoded: str, end: SessionEnd
+) -> None:
+    line = "2026-11-24 20:00:00 farm-agent[7] session 8 is over after 1.5 s: "
+    assert session_end(f"x\n{line}{coded}\n") == end
+    assert session_end(f"x\n{line}{uncoded}\n") == end
+    assert session_end(f"{line}END_SIGNAL_9: y\n{line}{coded}\n") == end, "the last session"
+    assert session_end("2026-11-24 20:00:00 farm-agent[7] session 8 begins\n") is None
+
+
+def test_the_fix_for_a_session_that_died_is_that_of_the_signal() -> None:
+    def fix(how: str) -> str:
+        return ended(DEVICE, "what", f"session 8 is over after 1.5 s: {how}: x", "otherwise").fix
+
+    assert "correct `profile` of pi3" in fix("END_SIGNAL_4")
+    assert "memory of the board" in fix("END_SIGNAL_9")
+    assert "farm bisect --device pi3" in fix("END_SIGNAL_11")
+    assert fix("END_SIGNAL_15") == fix("END_EXIT_1") == "otherwise"
 
 
 def test_the_essence_of_a_message_is_without_its_stack() -> None:

@@ -48,7 +48,7 @@ class Client final : public tvm::runtime::RPCChannel {
   }
 
   size_t Send(const void*, size_t size) final {
-    if (gone_ && at_ == bytes_.size()) throw farm::IoError("write: Broken pipe");
+    if (gone_ && at_ == bytes_.size()) throw farm::IoError(farm::error::kFile, "write: Broken pipe");
     return size;
   }
 

@@ -41,7 +41,7 @@ std::string OwnFolder() {
   struct stat info;
   mkdir(path.c_str(), 0700);
   if (lstat(path.c_str(), &info)) Fail("cannot make " + path);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid()) throw IoError(path + " is not this user's folder; name another by --work-dir");
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid()) throw IoError(error::kFile, path + " is not this user's folder; name another by --work-dir");
   return path;
 }
 
@@ -159,6 +159,9 @@ int main(int argc, char** argv) {
   } catch (const farm::UsageError& e) {
     fprintf(stderr, "farm-agent: %s; see --help\n", e.what());
     return 2;
+  } catch (const farm::IoError& e) {
+    fprintf(stderr, "farm-agent: %s\n", e.text().c_str());
+    return 1;
   } catch (const tvm::ffi::Error& e) {
     fprintf(stderr, "farm-agent: %s\n", e.message().c_str());
     return 1;

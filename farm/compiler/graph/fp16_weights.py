@@ -22,7 +22,7 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import Schedule
 
-from farm.compiler.graph.layer_names import ATTRIBUTE
+from farm.compiler.graph.layer_names import with_renamed_kernels
 from farm.compiler.ir.annotations import TILE
 from farm.compiler.ir.blocks import is_loop_nest, operations
 from farm.compiler.ir.constants import constant, view
@@ -34,7 +34,6 @@ Array = np.ndarray[Any, Any]
 KEEPS_FP16 = "halves"  # attribute of a `main` whose parameters are to be kept so
 HALF, SINGLE = "float16", "float32"
 _KERNEL = "half_to_float"
-_AS_HALF = "_half"  # behind the name of a kernel that reads float16
 LEAST_BYTES = 4096  # of a constant as float32: less is not worth a conversion
 _FIRST = 4096  # values that mostly tell that others need more digits
 _GAIN = 0.95  # of the cycles: less is not worth another kernel
@@ -107,24 +106,13 @@ def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
         fuse = tvm.transform.Sequential(
             [relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
         )
-        module = fuse(_Narrower(module, found).narrowed())
-        for kernel in module.get_global_vars():
-            if kernel.name_hint.endswith(_AS_HALF):
-                module.update_func(kernel, _inlined(module[kernel]))
-    main = module["main"]
-    steps = {
-        _renamed(str(step), found): layer for step, layer in main.attrs.get(ATTRIBUTE, {}).items()
-    }
-    module["main"] = main.with_attr(KEEPS_FP16, True).with_attr(ATTRIBUTE, steps)
+        narrower = _Narrower(module, found)
+        module = fuse(narrower.narrowed())
+        for name in narrower.names.values():
+            module[name] = _inlined(module[name])
+        module["main"] = with_renamed_kernels(module["main"], narrower.names)
+    module["main"] = module["main"].with_attr(KEEPS_FP16, True)
     return module
-
-
-def _renamed(step: str, found: Mapping[GlobalVar, set[int]]) -> str:
-    """Return the key of a kernel's call after the kernel may have been renamed."""
-    name, _, number = step.rpartition(" ")
-    return (
-        f"{name}{_AS_HALF} {number}" if any(kernel.name_hint == name for kernel in found) else step
-    )
 
 
 def _places(kernel: tirx.PrimFunc, given: Sequence[Sequence[Any]], core: CpuModel) -> set[int]:
@@ -204,6 +192,11 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
             self._made[kernel] = self._converting_first(kernel, call, arguments)
         return relax.Call(self._made[kernel], arguments)
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the kernels that read float16, by the names of those they replace."""
+        return {kernel.name_hint: made.name_hint for kernel, made in self._made.items()}
+
     def _converting_first(
         self, kernel: GlobalVar, call: Call, arguments: Sequence[relax.Expr]
     ) -> GlobalVar:
@@ -227,7 +220,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
             builder.emit_func_output(output)
         function = relax.utils.copy_with_new_vars(builder.get()[kernel.name_hint])
         return self.builder_.add_func(
-            function.without_attr("global_symbol"), f"{kernel.name_hint}{_AS_HALF}"
+            function.without_attr("global_symbol"), f"{kernel.name_hint}_half"
         )
 
 
@@ -283,17 +276,20 @@ def widening_sites(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[st
     found, main = dict[str, str](), module["main"]
     if KEEPS_FP16 not in main.attrs or not parameters:
         return found
-    bundle, wide = main.params[-1], set[relax.Var]()
+    bundle, wide, narrow = main.params[-1], set[relax.Var](), set[relax.Var]()
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value
         if isinstance(value, relax.TupleGetItem) and value.tuple_value == bundle:
-            if _is_widened(parameters[int(value.index)], binding.var.ty):
+            kept = parameters[int(value.index)]
+            if _is_widened(kept, binding.var.ty):
                 wide.add(binding.var)
+            elif kept.dtype == np.float16:
+                narrow.add(binding.var)
         elif op_name(value) == "relax.call_tir":
-            kernel = value.args[0].name_hint
-            if kernel.endswith(_AS_HALF):
+            kernel, arguments = value.args[0].name_hint, value.args[1].fields
+            if any(argument in narrow for argument in arguments):
                 found[kernel] = "in the kernel"
-            elif any(argument in wide for argument in value.args[1].fields):
+            elif any(argument in wide for argument in arguments):
                 found[kernel] = "when loaded"
     return found
 

@@ -7,7 +7,7 @@ before fusion by their callees and operands.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -17,19 +17,30 @@ from tvm.ir import Call, GenericConst
 from farm.compiler.ir.relax_rewriter import callee_name
 from farm.types.layers import layer_of
 
-ATTRIBUTE = "layers"  # of `main`: the names by the keys of its steps
+# Of `main`: by kernel, the layers of each of its calls in order; an inference may call it often.
+_ATTRIBUTE = "layers"
 
 
-class StepKeys:
-    """Makes keys for the calls of a kernel in order; an inference may call it several times."""
+class LayersOfCalls:
+    """The layers of a module's steps, asked for in the order in which `main` calls kernels."""
 
-    def __init__(self) -> None:
-        self._calls: Counter[str] = Counter()
+    def __init__(self, main: relax.Function) -> None:
+        self._left = {
+            str(kernel): iter(layers)
+            for kernel, layers in (main.attrs or {}).get(_ATTRIBUTE, {}).items()
+        }
 
     def next(self, kernel: str) -> str:
-        """Return the key of the kernel's next call: its name and a number from 0."""
-        self._calls[kernel] += 1
-        return f"{kernel} {self._calls[kernel] - 1}"
+        """Return the layers of the kernel's next call; an empty string if none are known."""
+        return str(next(self._left.get(kernel, iter(())), ""))
+
+
+def with_renamed_kernels(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
+    """Return `main` with its layers under the new names of kernels that were renamed."""
+    layers = main.attrs.get(_ATTRIBUTE, {})
+    return main.with_attr(
+        _ATTRIBUTE, {names.get(str(kernel), str(kernel)): each for kernel, each in layers.items()}
+    )
 
 
 def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
@@ -46,20 +57,18 @@ def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
             table.add(binding)
     if not table.layers:
         return fused
-    found: dict[str, str] = {}
-    keys = StepKeys()
+    layers_of: dict[str, list[str]] = {}
     table = table.of(fused)
     for binding in _bindings(main):
         kernel = callee_name(binding.value) if isinstance(binding.value, Call) else None
         table.met = []
         table.add(binding)
         if kernel is not None:
-            key = keys.next(kernel)
-            if layers := list(
-                dict.fromkeys(table.layers[value] for value in table.met if value in table.layers)
-            ):
-                found[key] = ", ".join(layers)
-    fused["main"] = main.with_attr(ATTRIBUTE, found)
+            layers = dict.fromkeys(
+                table.layers[value] for value in table.met if value in table.layers
+            )
+            layers_of.setdefault(kernel, []).append(", ".join(layers))
+    fused["main"] = main.with_attr(_ATTRIBUTE, layers_of)
     return fused
 
 

@@ -16,6 +16,7 @@ from farm.errors import FarmError, WrongAnswer, of_failure
 from farm.pipeline.operations import Show, ensure_agent
 from farm.pipeline.run_jobs import execute, expand
 from farm.store import RunStore, Store
+from farm.transports.layer import Layer
 from farm.types import Device, Event, Model, Plan, Profile, Progress
 from farm.workers import Kind, TaskContext, WorkerPool
 
@@ -214,15 +215,14 @@ def place_task(context: TaskContext, device: Device, agent: Path | None, seconds
         )
 
 
-def _check_each(
-    context: TaskContext, device: Device, layers: Iterable[tuple[str, Callable[[], str]]]
-) -> None:
+def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -> None:
     from farm.transports.rpc_errors import translate
 
     name = "name"
     try:
-        for name, check in layers:
-            context.note(Finding(name, check()))
+        for layer in layers:
+            name = layer.name
+            context.note(Finding(name, layer.check()))
     except FarmError as error:
         context.note(Finding(name, failure=error))
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from farm.deadline import Deadline
 from farm.errors import DeviceError
@@ -10,55 +10,68 @@ from farm.transports import board_architecture
 from farm.transports.adb import client, devices, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.server import Listed, Place
+from farm.transports.layer import Layer
 from farm.types import Device
 
 
-def layers(device: Device, deadline: Deadline) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the layers below the agent, the lowest first, each with its check."""
-    places: list[Place] = []
-    listed: list[Listed] = []
-    boards: list[AdbBoard] = []
-    seen: dict[str, str] = {}
+class AdbChecks:
+    """The checks of an Android board. Each needs those before it in `layers` to have passed."""
 
-    def program() -> str:
+    def __init__(self, device: Device, deadline: Deadline) -> None:
+        self.device = device
+        self._deadline = deadline
+        self._server: Place | None = None
+        self._listed: Listed | None = None
+        self._board: AdbBoard | None = None
+        self._description: dict[str, str] = {}
+
+    def layers(self) -> Iterator[Layer]:
+        """Yield the layers below the agent, the lowest first."""
+        if self.device.profile.agent is None:
+            raise DeviceError(
+                f"profile {self.device.profile.name} has no native agent",
+                "",
+                "reach the board by rpc:// or tracker://",
+            )
+        yield Layer("adb program", self.program)
+        yield Layer("adb server", self.server)
+        yield Layer("device", self.listed)
+        yield Layer("authorization", self.authorization)
+        yield Layer("shell", self.shell)
+        yield Layer("folder", self.folder)
+
+    def program(self) -> str:
+        """Find the adb program and its version."""
         path = client.program()
         return f"{path}, version {client.version(path)}"
 
-    def answers() -> str:
-        places.append(client.ready())
-        return f"{places[0]} has the same version"
+    def server(self) -> str:
+        """Connect to the adb server, which is started if none runs."""
+        self._server = client.ready()
+        return f"{self._server} has the same version"
 
-    def is_listed() -> str:
-        with devices.server_errors(device):
-            listed.append(devices.choose(device, server.devices(places[0])))
-        return ", ".join(filter(None, [listed[0].serial, listed[0].model]))
+    def listed(self) -> str:
+        """Find the board in the server's list."""
+        assert self._server, "the layers before have passed"
+        with devices.server_errors(self.device):
+            self._listed = devices.choose(self.device, server.devices(self._server))
+        return ", ".join(filter(None, [self._listed.serial, self._listed.model]))
 
-    def lets_in() -> str:
-        devices.check_state(device, listed[0])
+    def authorization(self) -> str:
+        """Check that the board lets this computer in."""
+        assert self._listed, "the layers before have passed"
+        devices.check_state(self.device, self._listed)
         return "it lets this computer in"
 
-    def runs_commands() -> str:
-        boards.append(AdbBoard(device, deadline, devices.find(device)))
-        seen.update(boards[0].describe())
-        return board_architecture.kind_of(seen).words
+    def shell(self) -> str:
+        """Run a command, and compare the board's architecture with the profile's."""
+        self._board = AdbBoard(self.device, self._deadline, devices.find(self.device))
+        self._description = self._board.describe()
+        return board_architecture.kind_of(self._description).words
 
-    def has_room() -> str:
-        free = boards[0].check_room(seen)
-        return (
-            f"{seen['store']} runs programs, {free} free"
-            if free
-            else f"{seen['store']} runs programs"
-        )
-
-    if device.profile.agent is None:
-        raise DeviceError(
-            f"profile {device.profile.name} has no native agent",
-            "",
-            "reach the board by rpc:// or tracker://",
-        )
-    yield "adb program", program
-    yield "adb server", answers
-    yield "device", is_listed
-    yield "authorization", lets_in
-    yield "shell", runs_commands
-    yield "folder", has_room
+    def folder(self) -> str:
+        """Find the folder of the store and its free space."""
+        assert self._board, "the layers before have passed"
+        free = self._board.check_room(self._description)
+        runs = f"{self._description['store']} runs programs"
+        return f"{runs}, {free} free" if free else runs

@@ -12,6 +12,7 @@ paramiko_transport    paramiko's transport with faster settings
 board                 run scripts on a board, which install and start the agent
 systemd_service       install the agent as a service of systemd
 systemd_scripts       shell scripts for that
+checks                check a connection layer by layer, for `farm doctor`
 upload                upload large files on a channel of their own
 errors                translate errors of paramiko into farm's
 """

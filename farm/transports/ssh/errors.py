@@ -6,7 +6,6 @@ No other module does this. The first row of `ROWS` that matches decides.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
@@ -195,9 +194,7 @@ ROWS = (
 def translate(name: str, hop: Hop, cause: BaseException) -> FarmError:
     """Return the FarmError for an error that a hop on the way to the device `name` caused."""
     kind, message = type(cause).__name__, str(cause)
-    row = next(
-        row for row in ROWS if re.fullmatch(row.kind, kind) and re.search(row.message, message)
-    )
+    row = next(row for row in ROWS if row.fits(kind, message))
     names = {
         "name": name,
         "place": hop.place,

@@ -51,7 +51,7 @@ FAULTS = {
     "image": ({"STAND_IN_FAIL": "image"}, 0, "image refuses the library", "profile"),
     "launch": ({"STAND_IN_FAIL": "launch"}, 0, "the GPU of launch failed", "nvidia-smi"),
     "fault": ({"STAND_IN_FAIL": "fault"}, 0, "the GPU of fault failed", "nvidia-smi"),
-    "small": ({"STAND_IN_MEMORY": "4096"}, 0, "small has not the memory for that", "batch"),
+    "small": ({"STAND_IN_MEMORY": "4096"}, 0, "not enough memory on small", "batch"),
 }
 
 

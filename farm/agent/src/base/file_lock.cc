@@ -18,7 +18,7 @@ FileLock::FileLock(const std::string& path) : file_(open(path.c_str(), O_RDWR | 
   const double began = Now();
   while (flock(file_.get(), LOCK_EX | LOCK_NB)) {
     if (errno != EWOULDBLOCK && errno != EINTR) Fail("cannot lock " + path);
-    if (Now() - began > kMaxWaitS) throw IoError("cannot lock " + path + ": another session has held it for " + InSeconds(kMaxWaitS));
+    if (Now() - began > kMaxWaitS) throw IoError(error::kStoreBusy, "cannot lock " + path + ": another session has held it for " + InSeconds(kMaxWaitS));
     usleep(kPollUs);
   }
 }

@@ -14,7 +14,10 @@
 
 namespace farm {
 
-void Fail(const std::string& what) { throw IoError(what + ": " + strerror(errno)); }
+void Fail(const std::string& what) {
+  const ErrorCode code = errno == ENOSPC || errno == EDQUOT ? error::kDiskFull : errno == ENOMEM ? error::kNoMemory : error::kFile;
+  throw IoError(code, what + ": " + strerror(errno));
+}
 
 void Log(const std::string& text) {
   time_t now = time(nullptr);
@@ -75,7 +78,7 @@ std::string ReadFile(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot read " + path);
-  if (!S_ISREG(info.st_mode)) throw IoError("cannot read " + path + ": not a regular file");
+  if (!S_ISREG(info.st_mode)) throw IoError(error::kFile, "cannot read " + path + ": not a regular file");
   std::string data(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
   while (done < data.size()) {
@@ -102,7 +105,7 @@ void Replace(const std::string& path, Write write) {
     if (close(file.Release()) || rename(temporary.c_str(), path.c_str())) Fail("close");
   } catch (const IoError& e) {
     unlink(temporary.c_str());
-    throw IoError("cannot write " + path + ": " + e.what());
+    throw IoError(e.code, "cannot write " + path + ": " + e.text());
   }
 }
 

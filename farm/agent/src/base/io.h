@@ -7,14 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "base/error_code.h"
+
 namespace farm {
 
-// Something outside failed. The text is for the person at the other end: what was tried, and why it failed.
+// Something outside failed. The text is for the person at the other end: what was tried, and why it failed. what() begins with the code.
 struct IoError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  IoError(ErrorCode code, const std::string& text) : std::runtime_error(Coded(code, text)), code(code) {}
+  std::string text() const { return what() + std::string(code.name()).size() + 2; }
+
+  ErrorCode code;
 };
 
-// Throws an IoError that ends with errno's text.
+// Throws an IoError that ends with errno's text. Its code says whether a disk or the memory is full.
 [[noreturn]] void Fail(const std::string& what);
 
 // One line on stderr, with the time.

@@ -45,12 +45,12 @@ std::vector<int64_t> ShapeFrom(const std::string& text) {
 }
 
 Header ReadHeader(const std::string& file, const std::string& path) {
-  const IoError damaged(path + " is not a .npy file, or damaged");
+  const IoError damaged(error::kArray, path + " is not a .npy file, or damaged");
   auto byte = [&file](size_t at) { return at < file.size() ? static_cast<unsigned char>(file[at]) : 0u; };
   if (file.compare(0, kMagicBytes, kMagic)) throw damaged;
   const unsigned version = byte(kMagicBytes);
   const size_t begin = version == 1 ? 10 : 12;
-  if (version < 1 || version > 3) throw IoError(path + " is a .npy file of version " + std::to_string(version) + "; 1 to 3 can be read");
+  if (version < 1 || version > 3) throw IoError(error::kArray, path + " is a .npy file of version " + std::to_string(version) + "; 1 to 3 can be read");
   size_t length = byte(8) | byte(9) << 8;
   if (version > 1) length |= static_cast<size_t>(byte(10)) << 16 | static_cast<size_t>(byte(11)) << 24;
   if (length > kMaxHeaderBytes || begin + length > file.size()) throw damaged;
@@ -63,10 +63,10 @@ Header ReadHeader(const std::string& file, const std::string& path) {
 std::string DtypeOf(const std::string& descr, const std::string& path) {
   for (const Kind& kind : kKinds) {
     if (descr.substr(descr.empty() ? 0 : 1) != kind.descr) continue;
-    if (descr[0] == '>') throw IoError(path + " is big-endian; save it anew on this kind of machine");
+    if (descr[0] == '>') throw IoError(error::kArray, path + " is big-endian; save it anew on this kind of machine");
     return kind.dtype;
   }
-  throw IoError(path + " holds elements of numpy's kind \"" + descr.substr(0, 20) + "\", which no model takes");
+  throw IoError(error::kArray, path + " holds elements of numpy's kind \"" + descr.substr(0, 20) + "\", which no model takes");
 }
 
 }  // namespace
@@ -83,10 +83,10 @@ Tensor ReadNpy(const std::string& path, const TensorSpec& spec) {
   const std::string file = ReadFile(path);
   const Header header = ReadHeader(file, path);
   const std::string dtype = DtypeOf(header.descr, path), wanted = "the model's input \"" + spec.name + "\"";
-  if (header.fortran && header.shape.size() > 1) throw IoError(path + " is in Fortran order; save numpy.ascontiguousarray(x) instead");
-  if (dtype != spec.dtype) throw IoError(path + " is " + dtype + ", " + wanted + " is " + spec.dtype);
+  if (header.fortran && header.shape.size() > 1) throw IoError(error::kArray, path + " is in Fortran order; save numpy.ascontiguousarray(x) instead");
+  if (dtype != spec.dtype) throw IoError(error::kArray, path + " is " + dtype + ", " + wanted + " is " + spec.dtype);
   if (header.shape != spec.shape) {
-    throw IoError(path + " has the shape " + ShapeText(header.shape.data(), header.shape.size()) + ", " + wanted + " has " +
+    throw IoError(error::kArray, path + " has the shape " + ShapeText(header.shape.data(), header.shape.size()) + ", " + wanted + " has " +
                   ShapeText(spec.shape.data(), spec.shape.size()));
   }
   const DLDataType type = tvm::ffi::StringToDLDataType(dtype);
@@ -96,7 +96,7 @@ Tensor ReadNpy(const std::string& path, const TensorSpec& spec) {
     if (extent && bytes > file.size()) break;
     bytes *= static_cast<uint64_t>(extent);
   }
-  if (bytes != file.size() - header.end) throw IoError(path + " is truncated, or has bytes too many");
+  if (bytes != file.size() - header.end) throw IoError(error::kArray, path + " is truncated, or has bytes too many");
   Tensor tensor = Tensor::Empty(tvm::ffi::Shape(header.shape), type, kCpu);
   if (bytes) tensor.CopyFromBytes(&file[header.end], static_cast<size_t>(bytes));
   return tensor;
@@ -108,7 +108,7 @@ void WriteNpy(const std::string& path, const Tensor& tensor) {
   for (const Kind& known : kKinds) {
     if (dtype == known.dtype) kind = &known;
   }
-  if (!kind) throw IoError("cannot write " + path + ": numpy has no " + dtype);
+  if (!kind) throw IoError(error::kArray, "cannot write " + path + ": numpy has no " + dtype);
   const char order = kind->descr[1] == '1' ? '|' : '<';
   std::string header = std::string("{'descr': '") + order + kind->descr + "', 'fortran_order': False, 'shape': " +
                        ShapeText(tensor->shape, static_cast<size_t>(tensor->ndim)) + ", }";

@@ -40,7 +40,7 @@ std::string Real(const std::string& path) {
 void CheckPlainName(const std::string& name) {
   bool plain = !name.empty() && name.size() <= kMaxNameBytes && name[0] != '.' && name.find('/') == std::string::npos &&
                name.find("..") == std::string::npos && IsPrintable(name);
-  if (!plain) throw IoError("not a plain file name: \"" + Shown(name) + "\"");
+  if (!plain) throw IoError(error::kName, "not a plain file name: \"" + Shown(name) + "\"");
 }
 
 bool IsDigest(const std::string& text) {
@@ -48,7 +48,7 @@ bool IsDigest(const std::string& text) {
 }
 
 std::string Inside(const std::string& root, const std::string& name) {
-  const IoError leads_out("not inside the session's work directory: \"" + Shown(name) + "\"");
+  const IoError leads_out(error::kName, "not inside the session's work directory: \"" + Shown(name) + "\"");
   if (name.size() > kMaxPathBytes || !IsPrintable(name)) throw leads_out;
   const bool absolute = name.compare(0, 1, "/") == 0;
   if (absolute && !IsAtOrUnder(name, root)) throw leads_out;

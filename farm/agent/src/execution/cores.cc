@@ -109,7 +109,7 @@ int QuotaOf(const std::string& root, std::string group) {
 
 int NumberOf(const std::string& text) {
   if (text.empty() || text.size() > 5 || text.find_first_not_of("0123456789") != std::string::npos) {
-    throw IoError("cores are big, little, all, or numbers such as 0,2-3");
+    throw IoError(error::kThreads, "cores are big, little, all, or numbers such as 0,2-3");
   }
   return atoi(text.c_str());
 }
@@ -120,7 +120,7 @@ std::vector<int> Listed(const std::string& text) {
   for (std::string part; std::getline(parts, part, ',');) {
     const size_t dash = part.find('-');
     const int first = NumberOf(part.substr(0, dash)), last = dash == std::string::npos ? first : NumberOf(part.substr(dash + 1));
-    if (last < first || last >= CPU_SETSIZE) throw IoError("cores " + part + ": no range");
+    if (last < first || last >= CPU_SETSIZE) throw IoError(error::kThreads, "cores " + part + ": no range");
     for (int cpu = first; cpu <= last; ++cpu) cpus.insert(cpu);
   }
   return {cpus.begin(), cpus.end()};
@@ -163,13 +163,13 @@ std::vector<int> CpusOf(const std::string& text) {
   if (text == "all") return cores.all();
   if (text == "big") return cores.big;
   if (text == "little") {
-    if (cores.little.empty()) throw IoError("this device has no little cores: all of its cores (" + InRanges(cores.big) + ") are of a kind");
+    if (cores.little.empty()) throw IoError(error::kThreads, "this device has no little cores: all of its cores (" + InRanges(cores.big) + ") are of a kind");
     return cores.little;
   }
   const std::vector<int> wanted = Listed(text);
   for (int cpu : wanted) {
     if (!std::binary_search(AllowedCpus().begin(), AllowedCpus().end(), cpu)) {
-      throw IoError("core " + std::to_string(cpu) + " is not there, or not for this process: it may use " + InRanges(AllowedCpus()));
+      throw IoError(error::kThreads, "core " + std::to_string(cpu) + " is not there, or not for this process: it may use " + InRanges(AllowedCpus()));
     }
   }
   return wanted;

@@ -70,7 +70,7 @@ class Recorder {
   }
 
   void Add(uint32_t function, int64_t begin, int64_t end) {
-    if (records_.size() == kMost) throw IoError("the model makes more than a million calls in an inference: too many for a profile");
+    if (records_.size() == kMost) throw IoError(error::kProfile, "the model makes more than a million calls in an inference: too many for a profile");
     records_.push_back({function, static_cast<uint32_t>(open_.size()), begin, end - begin});
   }
 

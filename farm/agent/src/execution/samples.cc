@@ -34,19 +34,19 @@ DLTensor PartOf(const DLTensor& input, int64_t sample) {
 
 void CheckInput(const DLTensor& input, int64_t count) {
   if (input.ndim < 1 || input.shape[0] != count || input.device.device_type != kDLCPU) {
-    throw IoError("an input does not hold the samples");
+    throw IoError(error::kSamples, "an input does not hold the samples");
   }
 }
 
 }  // namespace
 
 Bytes RunSamples(PackedArgs arguments) {
-  if (arguments.size() < kInputs) throw IoError("the samples have no model");
+  if (arguments.size() < kInputs) throw IoError(error::kSamples, "the samples have no model");
   const Module machine = arguments[0].cast<Module>();
   const std::string function = arguments[1].cast<std::string>();
   const int64_t count = arguments[2].cast<int64_t>();
   const int64_t inputs = arguments[3].cast<int64_t>();
-  if (inputs < 0 || inputs > arguments.size() - kInputs) throw IoError("the samples have too few inputs");
+  if (inputs < 0 || inputs > arguments.size() - kInputs) throw IoError(error::kSamples, "the samples have too few inputs");
 
   std::vector<DLTensor> stacked;
   for (int64_t i = 0; i < inputs; ++i) {
@@ -74,7 +74,7 @@ Bytes RunSamples(PackedArgs arguments) {
     const bool is_tuple = arity(function).cast<int64_t>() >= 0;
     const Tensor answer = (is_tuple ? output(function, 0) : output(function)).cast<Tensor>();
     const size_t size = tvm::ffi::GetDataSize(*answer.operator->());
-    if (size > kMostBytes - answers.size()) throw IoError("the answers to the samples are too large");
+    if (size > kMostBytes - answers.size()) throw IoError(error::kSamples, "the answers to the samples are too large");
     answers.resize(answers.size() + size);
     Tensor::CopyToBytes(answer.operator->(), answers.data() + answers.size() - size, size);
   }

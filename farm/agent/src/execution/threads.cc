@@ -56,9 +56,9 @@ Threads Chosen(int64_t count, const std::string& cores, bool pinned) {
   Threads chosen;
   chosen.cpus = CpusOf(cores.empty() ? "big" : cores);
   const int64_t room = static_cast<int64_t>(chosen.cpus.size()), quota = CpuQuota();
-  if (count < 0) throw IoError("threads: a number above 0, or 0 for one a core");
+  if (count < 0) throw IoError(error::kThreads, "threads: a number above 0, or 0 for one a core");
   if (count > room) {
-    throw IoError(std::to_string(count) + " threads on " + std::to_string(room) + (room == 1 ? " core (" : " cores (") +
+    throw IoError(error::kThreads, std::to_string(count) + " threads on " + std::to_string(room) + (room == 1 ? " core (" : " cores (") +
                   InRanges(chosen.cpus) + "): a core takes one");
   }
   chosen.count = static_cast<int>(count ? count : quota ? std::min(room, quota) : room);
@@ -114,7 +114,7 @@ void ChangeThreads(int64_t count, const std::string& cores, bool pinned) {
   if (!TheState().started) {
     SetPoolSize(std::max<size_t>(AllowedCpus().size(), 2));  // whatever the session asks for later
   } else if (chosen.count > static_cast<int>(Workers().size()) + 1) {
-    throw IoError(std::to_string(chosen.count) + " threads: this session has begun with " + std::to_string(Workers().size() + 1) +
+    throw IoError(error::kThreads, std::to_string(chosen.count) + " threads: this session has begun with " + std::to_string(Workers().size() + 1) +
                   "; ask for more before its first inference");
   }
   Configure(chosen.count);

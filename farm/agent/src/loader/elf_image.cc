@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/error_code.h"
 #include "loader/elf_file.h"
 #include "loader/host_symbols.h"
 
@@ -41,8 +42,8 @@ size_t Page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t RoundDown(size_t n) { return n / Page() * Page(); }
 size_t RoundUp(size_t n) { return RoundDown(n + Page() - 1); }
 
-void Check(bool ok, const std::string& what) {
-  if (!ok) TVM_FFI_THROW(RuntimeError) << "cannot load library: " << what;
+void Check(bool ok, const std::string& what, ErrorCode code = error::kLibrary) {
+  if (!ok) TVM_FFI_THROW(RuntimeError) << Coded(code, "cannot load library: ") << what;
 }
 
 bool IsLoaded(const ElfW(Phdr) & segment) { return segment.p_type == PT_LOAD; }
@@ -86,7 +87,7 @@ void ElfImage::ReadSegments(const std::string& file) {
 void ElfImage::Map(const std::string& file) {
   image_.size = RoundUp(image_.size);
   void* memory = mmap(nullptr, image_.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  Check(memory != MAP_FAILED, "it wants " + std::to_string(image_.size) + " bytes of memory: " + strerror(errno));
+  Check(memory != MAP_FAILED, "it wants " + std::to_string(image_.size) + " bytes of memory: " + strerror(errno), error::kNoMemory);
   image_.begin = static_cast<char*>(memory);
   for (const auto& s : segments_) {
     if (IsLoaded(s) && s.p_filesz) memcpy(image_.begin + s.p_vaddr, &file[s.p_offset], s.p_filesz);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error_code.h"
 #include "base/io.h"
 #include "module_internal.h"
 
@@ -20,7 +21,7 @@ namespace ffi = tvm::ffi;
 namespace symbol = tvm::ffi::symbol;
 
 void Demand(bool ok) {
-  if (!ok) TVM_FFI_THROW(RuntimeError) << "cannot load library: corrupted: the modules that it carries have no sense";
+  if (!ok) TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: corrupted: the modules that it carries have no sense");
 }
 
 // What a library carries beside its code: its size, then the tree of its modules as two lists of numbers (where the children of each

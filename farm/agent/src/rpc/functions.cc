@@ -46,7 +46,7 @@ void RegisterFileFunctions(const std::string& work, const Limits& limits) {
   Register("tvm.rpc.server.upload", [path, work, limits](const std::string& name, const Bytes& data) {
     const std::string file = path(name);
     if (const uint64_t there = BytesIn(work); data.size() > limits.work_bytes - std::min(there, limits.work_bytes)) {
-      throw IoError("the session's work directory may hold " + std::to_string(limits.work_bytes) + " bytes (--max-work), and has " +
+      throw IoError(error::kWorkFull, "the session's work directory may hold " + std::to_string(limits.work_bytes) + " bytes (--max-work), and has " +
                     std::to_string(there) + " of them: no room for " + std::to_string(data.size()));
     }
     MakeDirectories(file.substr(0, file.rfind('/')));
@@ -57,13 +57,13 @@ void RegisterFileFunctions(const std::string& work, const Limits& limits) {
     struct stat info;
     // It is in memory three times before it is sent.
     if (stat(file.c_str(), &info) == 0 && static_cast<uint64_t>(info.st_size) > limits.memory_bytes / 4) {
-      throw IoError("out of memory: " + name + " is too large to be sent");
+      throw IoError(error::kNoMemory, "out of memory: " + name + " is too large to be sent");
     }
     return Bytes(ReadFile(file));
   });
   Register("tvm.rpc.server.remove", [path, work](const std::string& name) {
     const std::string file = path(name);
-    if (file == work) throw IoError("cannot remove the session's work directory itself");
+    if (file == work) throw IoError(error::kName, "cannot remove the session's work directory itself");
     if (remove(file.c_str()) && errno != ENOENT) Fail("cannot remove " + name);
   });
   Register("tvm.rpc.server.listdir", [path](const std::string& name) {

@@ -8,12 +8,13 @@
 #include <algorithm>
 #include <new>
 
+#include "base/error_code.h"
 #include "execution/gpu.h"
 
 namespace farm {
 namespace {
 
-char out_of_memory[100];  // written ahead: later there is no memory for it
+char out_of_memory[120];  // written ahead: later there is no memory for it
 
 struct OutOfMemory : std::bad_alloc {
   const char* what() const noexcept override { return out_of_memory; }
@@ -34,8 +35,8 @@ uint64_t DefaultMemoryBytes() {
 }
 
 void ApplyLimits(const Limits& limits, uint64_t file_bytes) {
-  snprintf(out_of_memory, sizeof(out_of_memory), "out of memory: the session may use %llu bytes (--max-memory)",
-           static_cast<unsigned long long>(limits.memory_bytes));
+  snprintf(out_of_memory, sizeof(out_of_memory), "%s: out of memory: the session may use %llu bytes (--max-memory)",
+           error::kNoMemory.name(), static_cast<unsigned long long>(limits.memory_bytes));
   std::set_new_handler([] { throw OutOfMemory(); });
   // A GPU's driver reserves more addresses than there is memory. What is written counts for the other limit, and what it reserves does not.
   SetLimit(kForGpu ? RLIMIT_DATA : RLIMIT_AS, limits.memory_bytes);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/error_code.h"
 #include "base/io.h"
 #include "minrpc/rpc_reference.h"
 #include "rpc_session.h"
@@ -23,7 +24,7 @@ constexpr uint64_t kMaxTensorBits = uint64_t{1} << (sizeof(void*) == 8 ? 48 : 34
 constexpr size_t kWordBytes = 8, kIntegerBytes = 4, kTensorBytes = 24;
 
 void Sane(bool ok, const char* what) {
-  if (!ok) TVM_FFI_THROW(RPCServerError) << "a packet of the client has no sense: " << what;
+  if (!ok) TVM_FFI_THROW(RPCServerError) << Coded(error::kPacket, "a packet of the client has no sense: ") << what;
 }
 
 template <typename T>
@@ -119,7 +120,7 @@ void PacketCheck::OnField(const char* field) {
     case Field::kLength:
       left_ = At<uint64_t>(field);
       Sane(left_ <= kMaxBytes, "its length");
-      if (left_ > max_bytes_) TVM_FFI_THROW(RPCServerError) << "out of memory: a message of " << left_ << " bytes is too large";
+      if (left_ > max_bytes_) TVM_FFI_THROW(RPCServerError) << Coded(error::kNoMemory, "out of memory: a message of ") << left_ << " bytes is too large";
       return left_ ? Expect(Field::kCode, kIntegerBytes) : Next();
     case Field::kCode:
       return OnCode(At<int32_t>(field));

@@ -38,11 +38,11 @@ Fd Listen(const ServerOptions& options) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   if (int error = getaddrinfo(options.host.c_str(), options.port.c_str(), &hints, &found)) {
-    throw IoError("--host " + options.host + " --port " + options.port + ": " + gai_strerror(error));
+    throw IoError(error::kAddress, "--host " + options.host + " --port " + options.port + ": " + gai_strerror(error));
   }
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   if (!IsLoopback(found->ai_addr) && !options.open_to_network) {
-    throw IoError("--host " + options.host +
+    throw IoError(error::kAddress, "--host " + options.host +
                   " is open to the network. TVM's RPC has no password and no encryption: whoever can connect can run any code as this "
                   "user. Reach a loopback agent through an SSH tunnel, or say --open-to-network if everybody on that network is "
                   "trusted");

@@ -43,7 +43,7 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   size_t Recv(void* data, size_t size) final {
     // Who has got the device and says nothing would keep others from it.
     pollfd first_word{in_, POLLIN, 0};
-    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0) throw IoError("the client said nothing");
+    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0) throw IoError(error::kSilent, "the client said nothing");
     heard_ = true;
     ssize_t n;
     do n = read(in_, data, size);
@@ -138,9 +138,10 @@ bool Session::Tick() {
   std::string how;
   if (waitpid(child_, &status, WNOHANG) == child_) {
     client_was_told_ = WIFEXITED(status) && WEXITSTATUS(status) == kClientWasTold;
-    how = WIFSIGNALED(status)  ? std::string("died of ") + strsignal(WTERMSIG(status))
-          : client_was_told_ ? "its client was told why"
-                             : "exit code " + std::to_string(WEXITSTATUS(status));
+    const int signal = WTERMSIG(status), code = WEXITSTATUS(status);
+    how = WIFSIGNALED(status)  ? "END_SIGNAL_" + std::to_string(signal) + ": died of " + strsignal(signal)
+          : client_was_told_ ? "END_TOLD: its client was told why"
+                             : "END_EXIT_" + std::to_string(code) + ": exit code " + std::to_string(code);
   } else if (!IsOverdue(now)) {
     return false;
   } else {
@@ -148,8 +149,9 @@ bool Session::Tick() {
     kill(child_, SIGKILL);
     while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
     }
-    how = expired_ ? "its time was up" : "its client has gone";
+    how = expired_ ? "END_TIME_UP: its time was up" : "END_CLIENT_GONE: its client has gone";
   }
+  // The code that `how` begins with is for the host, which reads this log: see farm/transports/agent_errors.py.
   Log("session " + std::to_string(child_) + " is over after " + InSeconds(now - started_) + ": " + how);
   child_ = -1;
   return true;

@@ -12,7 +12,7 @@ using tvm::ffi::String;
 constexpr size_t kMaxManifestBytes = 1 << 20, kMaxFiles = 100, kMaxDimensions = 32;
 constexpr int kMaxDepth = 32;  // the parser calls itself for every bracket
 
-[[noreturn]] void Refuse(const std::string& why) { throw IoError("not a manifest: " + why); }
+[[noreturn]] void Refuse(const std::string& why) { throw IoError(error::kManifest, "not a manifest: " + why); }
 
 int DepthOf(const std::string& text) {
   int depth = 0, deepest = 0;

@@ -83,7 +83,7 @@ FileLock Store::Lock() const {
 }
 
 std::string Store::Kept(const std::string& digest) const {
-  if (!IsDigest(digest)) throw IoError("not a SHA-256 digest (64 lowercase hexadecimal digits): " + digest.substr(0, 100));
+  if (!IsDigest(digest)) throw IoError(error::kUpload, "not a SHA-256 digest (64 lowercase hexadecimal digits): " + digest.substr(0, 100));
   return directory_ + "/" + digest;
 }
 
@@ -98,7 +98,7 @@ int64_t Store::Has(const std::string& digest) {
 
 int64_t Store::Begin(const std::string& digest, int64_t size) {
   const std::string part = Part(digest);
-  if (size < 0 || size > kMaxFileBytes) throw IoError("a file cannot have " + std::to_string(size) + " bytes");
+  if (size < 0 || size > kMaxFileBytes) throw IoError(error::kUpload, "a file cannot have " + std::to_string(size) + " bytes");
   FileLock lock = Lock();
   begun_[digest] = static_cast<uint64_t>(size);
   if (Has(digest) >= 0) return size;
@@ -131,12 +131,12 @@ void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing)
     }
   }
   if (fixed + size > budget_bytes_) {
-    throw IoError("the store's budget of " + std::to_string(budget_bytes_) + " bytes has no room for " + std::to_string(size) + ": " +
+    throw IoError(error::kStoreFull, "the store's budget of " + std::to_string(budget_bytes_) + " bytes has no room for " + std::to_string(size) + ": " +
                   std::to_string(fixed) + " are deployed or in use; undeploy something, or raise the budget");
   }
   uint64_t available = FreeBytes(directory_);
   if (available + freeable < missing) {
-    throw IoError("No space left on device: the store's disk has " + std::to_string(available) + " bytes free, " +
+    throw IoError(error::kDiskFull, "No space left on device: the store's disk has " + std::to_string(available) + " bytes free, " +
                   std::to_string(missing) + " are wanted");
   }
   auto earlier = [](const StoredFile& a, const StoredFile& b) {
@@ -154,20 +154,20 @@ void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing)
 void Store::Write(const std::string& digest, int64_t offset, const void* data, size_t size) {
   const std::string part = Part(digest);
   auto begun = begun_.find(digest);
-  if (begun == begun_.end()) throw IoError("nothing was begun in this session for " + digest);
+  if (begun == begun_.end()) throw IoError(error::kUpload, "nothing was begun in this session for " + digest);
   if (offset < 0 || static_cast<uint64_t>(offset) > begun->second || size > begun->second - static_cast<uint64_t>(offset)) {
-    throw IoError("what was sent for " + digest + " leads past the size it was begun with");
+    throw IoError(error::kUpload, "what was sent for " + digest + " leads past the size it was begun with");
   }
   Fd file(open(part.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid() && errno == ENOENT) {
     FileLock lock = Lock();  // another session was faster, and may be verifying it still
     if (Has(digest) >= 0) return;
-    throw IoError("nothing was begun for " + digest + ", or it is there no longer");
+    throw IoError(error::kUpload, "nothing was begun for " + digest + ", or it is there no longer");
   }
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot write to the store");
   if (offset > info.st_size) {
-    throw IoError("what was sent for " + digest + " leaves a gap after " + std::to_string(info.st_size) + " bytes");
+    throw IoError(error::kUpload, "what was sent for " + digest + " leaves a gap after " + std::to_string(info.st_size) + " bytes");
   }
   if (lseek(file.get(), offset, SEEK_SET) != offset) Fail("cannot write to the store");
   WriteAll(file.get(), data, size);
@@ -181,10 +181,10 @@ void Store::Finish(const std::string& digest) {
     return;
   }
   struct stat info;
-  if (lstat(part.c_str(), &info)) throw IoError("nothing was begun for " + digest);
+  if (lstat(part.c_str(), &info)) throw IoError(error::kUpload, "nothing was begun for " + digest);
   auto begun = begun_.find(digest);
   if (begun != begun_.end() && static_cast<uint64_t>(info.st_size) < begun->second) {
-    throw IoError("incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) + " bytes");
+    throw IoError(error::kUpload, "incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) + " bytes");
   }
   if (rename(part.c_str(), mine.c_str())) Fail("cannot keep " + digest);
   try {
@@ -199,7 +199,7 @@ void Store::Finish(const std::string& digest) {
 void Store::VerifyAndKeep(const std::string& digest, const std::string& file) {
   if (IsBeingWritten(file)) CopyFile(file, file);
   std::string found = Sha256OfFile(file);
-  if (found != digest) throw IoError("digest mismatch: what came has " + found + ", not " + digest);
+  if (found != digest) throw IoError(error::kDigest, "digest mismatch: what came has " + found + ", not " + digest);
   // On the disk before it has its name there: a board that loses power must not find half a file.
   Fd whole(open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!whole.valid() || fchmod(whole.get(), 0400) || fsync(whole.get())) Fail("cannot keep " + digest);
@@ -210,7 +210,7 @@ void Store::VerifyAndKeep(const std::string& digest, const std::string& file) {
 
 void Store::Link(const std::string& digest, const std::string& name) {
   CheckPlainName(name);
-  if (Has(digest) < 0) throw IoError("the store has no file " + digest);
+  if (Has(digest) < 0) throw IoError(error::kStoreLost, "the store has no file " + digest);
   LinkOrCopy(Kept(digest), Inside(work_, name));
 }
 

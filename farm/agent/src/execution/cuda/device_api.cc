@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/error_code.h"
 #include "execution/cuda/graph.h"
 #include "execution/cuda/gpu_memory.h"
 #include "runtime/workspace_pool.h"
@@ -27,7 +28,7 @@ const SessionGpu& GpuOf(Device device) try {
   FARM_DRIVER(cuCtxSetCurrent, gpu.context);  // TVM may come from any of its threads
   return gpu;
 } catch (const Problem& problem) {
-  TVM_FFI_THROW(RuntimeError) << "no GPU: " << problem.what();
+  TVM_FFI_THROW(RuntimeError) << Coded(error::kNoGpu, "no GPU: ") << problem.what();
   throw;
 }
 
@@ -47,7 +48,7 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
     if (error == kOutOfMemory) {
       size_t free = 0, total = 0;
       TheDriver().cuMemGetInfo_v2(&free, &total);
-      TVM_FFI_THROW(RuntimeError) << "out of memory: " << gpu.name << " has " << free << " bytes free of " << total << ": no room for "
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kNoMemory, "out of memory: ") << gpu.name << " has " << free << " bytes free of " << total << ": no room for "
                                   << bytes;
     }
     Check(error, "cuMemAlloc");

@@ -2,6 +2,8 @@
 
 #include <tvm/ffi/error.h>
 
+#include "base/error_code.h"
+
 namespace farm::cuda {
 namespace {
 
@@ -38,7 +40,7 @@ const Driver& TheDriver() {
 }
 
 void Check(int result, const char* call) {
-  if (result) TVM_FFI_THROW(RuntimeError) << "the GPU failed: " << call << ": " << TheDriver().Words(result);
+  if (result) TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: ") << call << ": " << TheDriver().Words(result);
 }
 
 }  // namespace farm::cuda

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/error_code.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"
@@ -52,7 +53,7 @@ class Launcher {
       : module_(std::move(module)), name_(name) {
     launch_.Init(info->arg_types.size(), info->launch_param_tags);
     if (launch_.use_cluster_launch()) {
-      TVM_FFI_THROW(RuntimeError) << "kernel " << name << " is launched in clusters, which farm does not do";
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "kernel ") << name << " is launched in clusters, which farm does not do";
     }
   }
 
@@ -73,7 +74,7 @@ class Launcher {
                           : driver.cuLaunchKernel(kernel_, size(0), size(1), size(2), size(3), size(4), size(5), bytes, CurrentStream(),
                                                   addresses, nullptr);
     if (error) {
-      TVM_FFI_THROW(RuntimeError) << "the GPU failed: kernel " << name_ << " (grid " << Triple(size(0), size(1), size(2)) << ", block "
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: kernel ") << name_ << " (grid " << Triple(size(0), size(1), size(2)) << ", block "
                                   << Triple(size(3), size(4), size(5)) << ", " << bytes
                                   << " bytes shared): " << driver.Words(error);
     }
@@ -97,11 +98,11 @@ tvm::ffi::Optional<tvm::ffi::Function> CudaModule::GetFunction(const tvm::ffi::S
 
 Handle CudaModule::Kernel(const std::string& name) {
   const SessionGpu* gpu = OpenedGpu();
-  if (!gpu) TVM_FFI_THROW(RuntimeError) << "no GPU: none is in use";
+  if (!gpu) TVM_FFI_THROW(RuntimeError) << Coded(error::kNoGpu, "no GPU: none is in use");
   if (!module_) {
     const int error = TheDriver().cuModuleLoadData(&module_, code_.data());
     if (error == kNoBinary) {
-      TVM_FFI_THROW(RuntimeError) << "cannot load library: it has no code for " << gpu->name << ", which is " << gpu->architecture;
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: it has no code for ") << gpu->name << ", which is " << gpu->architecture;
     }
     Check(error, "cuModuleLoadData");
   }
@@ -117,10 +118,10 @@ tvm::ffi::Module LoadModule(const tvm::ffi::Bytes& bytes) {
   tvm::ffi::Map<tvm::ffi::String, FunctionInfo> functions;
   tvm::ffi::Bytes code;
   if (!stream.Read(&format) || !stream.Read(&functions) || !stream.Read(&code)) {
-    TVM_FFI_THROW(RuntimeError) << "cannot load library: corrupted: its code for a GPU ends early";
+    TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: corrupted: its code for a GPU ends early");
   }
   if (format != "cubin") {
-    TVM_FFI_THROW(RuntimeError) << "cannot load library: its code for a GPU is no machine code (cubin), but " << std::string(format);
+    TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: its code for a GPU is no machine code (cubin), but ") << std::string(format);
   }
   return tvm::ffi::Module(tvm::ffi::make_object<CudaModule>(std::move(code), std::move(functions)));
 }

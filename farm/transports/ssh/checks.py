@@ -1,0 +1,108 @@
+"""Check the connection to a board by SSH layer by layer, for `farm doctor`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from paramiko import AuthenticationException
+
+from farm.deadline import Deadline
+from farm.errors import DeviceError, FarmError
+from farm.prompts import Ask
+from farm.transports import board_architecture, layer
+from farm.transports.layer import Layer
+from farm.transports.ssh.board import Board
+from farm.transports.ssh.config import route
+from farm.transports.ssh.connect import logged_in
+from farm.transports.ssh.errors import translated
+from farm.types import Device
+
+
+class SshChecks:
+    """The checks of a device by SSH. Each needs those before it in `layers` to have passed.
+
+    The connection that `host_key` opens is closed by `stack`.
+    """
+
+    def __init__(
+        self, device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
+    ) -> None:
+        self.device = device
+        self._stack, self._deadline, self._ask = stack, deadline, ask
+        self._hops = route(device.url)
+        self._board: Board | None = None
+        self._description: dict[str, str] = {}
+        self._refused: DeviceError | None = None
+
+    def layers(self) -> Iterator[Layer]:
+        """Yield the layers below the agent, the lowest first."""
+        if self._hops[0].command:
+            yield Layer("way", self.proxy_command)
+        else:
+            yield Layer("name", self.name)
+            yield Layer("TCP", self.tcp)
+        yield Layer("host key", self.host_key)
+        yield Layer("login", self.login)
+        yield Layer("architecture", self.architecture)
+        yield Layer("space", self.space)
+
+    def proxy_command(self) -> str:
+        """Return the first hop's ProxyCommand of ssh_config(5); only a login can test it."""
+        return f"by {self._hops[0].command}"
+
+    def name(self) -> str:
+        """Resolve the first hop's name."""
+        return layer.resolve(self._hops[0].host, self._hops[0].port)
+
+    def tcp(self) -> str:
+        """Connect to the first hop's port."""
+        return layer.connect(self.device, self._hops[0].host, self._hops[0].port)
+
+    def host_key(self) -> str:
+        """Log in, which checks the host keys first; a refused login is the next check's finding."""
+        try:
+            client = login(self.device, self._stack, self._deadline, self._ask)
+        except DeviceError as error:
+            if not _is_of_authentication(error):
+                raise
+            self._refused = error
+            return "it is known"
+        self._board = Board(self.device, self._deadline, client)
+        return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
+
+    def login(self) -> str:
+        """Raise the error of a login that was refused."""
+        if self._refused:
+            raise self._refused
+        return f"as {self._hops[-1].user}"
+
+    def architecture(self) -> str:
+        """Compare the board's architecture with the profile's."""
+        with translated(self.device.name, self._hops[-1]):
+            self._description = self._reached.describe()
+        return board_architecture.kind_of(self._description).words
+
+    def space(self) -> str:
+        """Find the folder of the store and its free space."""
+        free, store = self._reached.check_room(self._description), self._description["store"]
+        return f"{free} free in {store}" if free else store
+
+    @property
+    def _reached(self) -> Board:
+        assert self._board, "the layers before have passed"
+        return self._board
+
+
+def login(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Any:
+    """Return a logged-in paramiko.SSHClient, which `stack` closes."""
+    return stack.enter_context(logged_in(device.name, route(device.url), deadline, ask))
+
+
+def _is_of_authentication(error: DeviceError) -> bool:
+    """Return whether a login failed after the host key had been checked."""
+    cause: BaseException | None = error
+    while isinstance(cause, FarmError):
+        cause = cause.__cause__
+    return isinstance(cause, AuthenticationException)
