@@ -3,6 +3,7 @@
     one_line(text)      a name or a cell: control characters and line breaks become visible escapes
     lines(text)         a log or a message of several lines, as a list of safe lines
     block(text)         the same as one text
+    is_unicode(text)    whether it can be written at all
 
 Names in models, messages of boards, files and environment variables may contain escape sequences
 (ECMA-48), marks that change the direction of writing (Unicode TR 9, CVE-2021-42574) and invisible
@@ -25,6 +26,11 @@ _INVISIBLE = re.compile(
 def is_safe(text: str) -> bool:
     """Return whether a terminal shows each character of a text as itself and does nothing else."""
     return text.isprintable() and not _INVISIBLE.search(text)
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: JSON may hold half a character."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def one_line(text: str) -> str:

@@ -166,15 +166,37 @@ def _imports(file: Path) -> Iterator[str]:
 def external_files(path: Path) -> list[Path]:
     """Return the external weight files of an ONNX model, sorted.
 
-    Raises ModelError if one of them is missing.
+    Raises ModelError if one of them is missing, or does not lie in or below the model's folder: it
+    would be read to its end for its digest.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(_EXTERNAL) < 0:
             return []
     files = external_data.external_files(path)
+    folder = path.resolve().parent
+    if outside := [file for file in files if not _is_below(file, folder)]:
+        raise ModelError(
+            f"{path.name}: its external weights are not in its folder",
+            f"it names {str(outside[0])[:300]}",
+            "put the file with the weights beside the model, as the exporter wrote it",
+        )
     if missing := [file for file in files if not file.is_file()]:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
         raise ModelError(
             f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix
         )
     return files
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    """Return whether a file, after its links, lies in or below a folder; no, if it cannot."""
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        pass  # reported as missing, where it lies below the folder
+    except (OSError, ValueError):  # a name that is too long, or has a zero byte
+        return False
+    try:
+        return file.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # links in a circle
+        return False

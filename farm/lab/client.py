@@ -102,7 +102,7 @@ class LabClient:
             )
         try:
             body = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             raise DeviceError(

@@ -28,6 +28,7 @@ from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
 from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
+from farm.sanitize import is_unicode
 
 MOST_LINE_BYTES = 1 << 16
 MOST_CLIENTS = 512
@@ -52,7 +53,7 @@ class Fields:
     def text(self, name: str, usual: str | None = None) -> str:
         """Return a text of at most 200 characters. Raises UsageError."""
         value = self._body.get(name, usual)
-        if not isinstance(value, str) or len(value) > 200:
+        if not isinstance(value, str) or len(value) > 200 or not is_unicode(value):
             raise _bad(name, "a text of at most 200 characters")
         return value
 
@@ -83,7 +84,9 @@ class Fields:
         value = self._body.get("labels", {})
         fits = isinstance(value, dict) and len(value) <= 20
         if not fits or not all(
-            isinstance(one, str) and len(one) <= 200 for pair in value.items() for one in pair
+            isinstance(one, str) and len(one) <= 200 and is_unicode(one)
+            for pair in value.items()
+            for one in pair
         ):
             raise _bad("labels", "at most 20 texts of at most 200 characters, by name")
         return dict(value)

@@ -2,19 +2,23 @@
 
 It passes requests on to the lab under the lease's key, which it tells nobody, and answers the rest
 by itself. It outlives the lab's server: a request while that is away is refused by hanging up, and
-TVM's clients ask again.
+TVM's clients ask again. Whoever reaches it has the lease's boards, and every user of this machine
+reaches loopback: so it hangs up on connections of other users.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farm.tracker.framing import Frames
+from farm import ownership
+from farm.tracker.framing import MOST_MESSAGE_BYTES, Frames
 from farm.tracker.protocol import (
     FAIL,
     MAGIC,
@@ -92,7 +96,8 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(self._leased, writer)
         try:
-            await client.serve(reader)
+            if _is_ours(writer.get_extra_info("socket")):
+                await client.serve(reader)
         except (
             OSError,
             TimeoutError,
@@ -168,8 +173,15 @@ class _Client:
             while True:
                 head = await reader.readexactly(_LENGTH.size)
                 (length,) = _LENGTH.unpack(head)
+                if not 0 < length <= MOST_MESSAGE_BYTES:
+                    break
                 self._writer.write(head + await reader.readexactly(length))
         self._writer.close()
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Return whether the other end of a connection is this user's, or root's."""
+    return ownership.peer_of(connection) in (0, os.geteuid())
 
 
 async def _end_tasks() -> None:

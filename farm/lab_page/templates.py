@@ -71,7 +71,7 @@ def _environment() -> Environment:
     made.globals |= {
         "badge": _BADGES.__getitem__,
         "sign": lambda use: _SIGNS[_BADGES[use]],
-        "board_link": lambda name: f"/board?{urlencode({'name': name})}",
+        "board_link": lambda name: f"/board?{urlencode({'name': name}, errors='replace')}",
         "share": lambda spark: round(100 * sum(map(int, spark)) / 9 / len(spark)) if spark else 0,
         "uses": tuple(_BADGES),
     }

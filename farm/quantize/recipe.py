@@ -18,6 +18,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +28,23 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.regular_files import check_regular
+from farm.sandbox.array_files import array_of_npy
 from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
 from farm.types.python_source import is_python
 
 Array = np.ndarray[Any, Any]
+_MOST_BYTES, _MOST_EXAMPLE_BYTES = 256 << 20, 1 << 30  # of a recipe, and of the inputs in it
+_OF_DAMAGED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    RuntimeError,  # an encrypted entry, or a method of compression that is not known
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,8 @@ def read(path: Path) -> Recipe:
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
         check_regular(path)
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"it has {size:,} bytes")
         content = json.loads(path.read_text())
         if content["schema"] != expected:
             raise ModelError(
@@ -115,7 +131,7 @@ def read(path: Path) -> Recipe:
         return _recipe(content, path.resolve().parent)
     except OSError as exc:
         raise ModelError(f"{path} cannot be read", str(exc.strerror), "check the path") from exc
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
+    except _OF_DAMAGED as exc:
         why = f"it has no {exc}" if isinstance(exc, KeyError) else f"{type(exc).__name__}: {exc}"
         raise ModelError(f"{path} is no quantized model", why, again) from exc
 
@@ -156,8 +172,15 @@ def _packed(arrays: Mapping[str, Array]) -> str:
 
 
 def _unpacked(text: str) -> dict[str, Array]:
-    with np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False) as kept:
-        return {name: kept[name] for name in kept.files}
+    """Return the arrays of an .npz. Anyone may have written it: it unpacks to a bounded size."""
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(text, validate=True))) as archive:
+        entries = archive.infolist()
+        if (size := sum(entry.file_size for entry in entries)) > _MOST_EXAMPLE_BYTES:
+            raise ValueError(f"its example unpacks to {size:,} bytes")
+        return {
+            entry.filename.removesuffix(".npy"): array_of_npy(archive.read(entry))
+            for entry in entries
+        }
 
 
 def float_model(model: Model, recipe: Recipe) -> Model:

@@ -4,6 +4,7 @@ Modules:
     policy          which files, memory and disk space a sandboxed process may use
     fork_server     fork a sandboxed process for each task
     environment     drop the variables of the environment that may hold secrets
+    capabilities    give up what root may do
     landlock        restrict files, TCP and signals
     seccomp         refuse system calls
     system_calls    the table of system calls that seccomp refuses

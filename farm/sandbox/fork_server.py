@@ -34,7 +34,7 @@ from typing import Any
 
 from farm import subprocesses as process
 from farm.errors import FarmError, InternalError, ModelError
-from farm.sandbox import environment, exchange, landlock, seccomp
+from farm.sandbox import capabilities, environment, exchange, landlock, seccomp
 from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.tvm_import import leave_torch_out
@@ -43,6 +43,7 @@ from farm.worker_main import TaskContext, full_disk
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
 _LOG = "output.log"
+_MOST_OUTPUT_BYTES = 1 << 20  # of the log that are read
 _LEAST_ROOM_BYTES = 64 << 10  # on a disk that is not full
 _KILL_FIRST = "1000"  # written to oom_score_adj: kill this process first if memory runs out
 _START = (
@@ -227,8 +228,11 @@ def _explained(error: FarmError, said: str, policy: Policy) -> FarmError:
 
 
 def _read(path: Path) -> str:
+    """Return the end of what a task has printed, which may be all of its disk space."""
     try:
-        return path.read_text(errors="replace")
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _MOST_OUTPUT_BYTES))
+            return file.read(_MOST_OUTPUT_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
@@ -365,6 +369,7 @@ def _restrict(policy: Policy) -> None:
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
+    capabilities.drop()
     read = (*files_of_system(), *files_of_python(), *policy.read)
     landlock.restrict(read, (*policy.write, *WRITABLE_DEVICES), landlock.abi())
     seccomp.restrict()

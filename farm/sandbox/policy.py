@@ -29,7 +29,6 @@ _SYSTEM = (
     "/dev/null",
     "/dev/random",
     "/dev/urandom",
-    "/dev/zero",
     "/proc/cpuinfo",
     "/proc/filesystems",
     "/proc/meminfo",

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.sandbox import landlock, seccomp
+from farm.sandbox import capabilities, landlock, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES
 
 _START = """
-import ctypes, os, sys
+import ctypes, os, resource, sys
 system = ctypes.CDLL(None, use_errno=True)
-ruleset, call, code = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+ruleset, code = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+call, get, put, version, kept = map(int, sys.argv[3].split(","))
 class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.c_char_p))
 def do(result):
@@ -29,6 +30,11 @@ def do(result):
 do(system.prctl(38, ctypes.c_ulong(1), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
 do(system.syscall(ctypes.c_long(446), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
 os.close(ruleset)
+whose, held = (ctypes.c_uint32 * 2)(version, 0), (ctypes.c_uint32 * 6)()
+do(system.syscall(ctypes.c_long(get), whose, held))
+held[:] = [held[1] & kept, held[1] & kept, 0, 0, 0, 0]
+do(system.syscall(ctypes.c_long(put), whose, held))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 do(system.syscall(ctypes.c_long(call), ctypes.c_uint(1), ctypes.c_uint(0), ctypes.byref(Program(len(code) // 8, code))))
 os.execve(sys.argv[4], sys.argv[4:], {})
 """  # noqa: E501
@@ -59,6 +65,8 @@ def restricted(
     )
     try:
         code = seccomp.packed(seccomp.program(machine, None))
+        calls = machine.seccomp, machine.number("capget"), machine.number("capset")
+        numbers = (*calls, capabilities.VERSION, capabilities.KEPT)
         start = (
             sys.executable,
             "-I",
@@ -66,8 +74,8 @@ def restricted(
             "-c",
             _START,
             str(ruleset),
-            str(machine.seccomp),
             code.hex(),
+            ",".join(map(str, numbers)),
         )
         yield Restricted((*start, *map(str, command)), ruleset)
     finally:

@@ -31,6 +31,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 _CLONE_THREAD = 0x00010000
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+_SET_ID = 0o6000  # S_ISUID and S_ISGID, of a file's mode
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 # prctl options that concern names, dumps, timers and memory of this process itself.
 _CONTROLS = (
     3,  # PR_GET_DUMPABLE
@@ -88,8 +90,9 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.POINTER(_Instruction)))
 
 
-# The fields of each instruction, in the order of its structure
-Code = list[tuple[int, int, int, int]]
+# The fields of an instruction, in the order of its structure
+Instruction = tuple[int, int, int, int]
+Code = list[Instruction]
 
 
 def architecture() -> Architecture | None:
@@ -154,12 +157,36 @@ def program(machine: Architecture, process: int | None) -> Code:
     code += only("prctl", 0, _CONTROLS)
     code += never("fcntl", 1, _FILE_CONTROLS)
     code += never("ioctl", 1, _DEVICE_CONTROLS)
-    # Refuse O_TRUNC with O_RDONLY, which truncates a file; Landlock controls truncation from its
-    # third ABI on.
-    truncating, mask = (_O_TRUNC, _O_TRUNC | _O_ACCMODE), _O_TRUNC | _O_ACCMODE
-    code += never("open", 1, truncating, mask)
-    code += never("openat", 2, truncating, mask)
+    # Threads are pinned by their own ids, which a filter does not know. Others must not be, so that
+    # all but this process are told that it was done.
+    pinned = [(_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, itself), (_RETURN, 0, 0, _ERROR), allowed]
+    code += _case(machine, "sched_setaffinity", 0, pinned)
+    shared = _MAP_SHARED | _MAP_ANONYMOUS  # no limit counts it
+    code += _case(
+        machine, "mmap", 3, [(_AND, 0, 0, shared), (_EQUAL, 0, 1, shared), refused, allowed]
+    )
+    for name, mode in (("creat", 1), ("mkdir", 1), ("mkdirat", 2)):
+        code += _case(machine, name, mode, [(_ANY_OF, 0, 1, _SET_ID), refused, allowed])
+    for name, flags in (("open", 1), ("openat", 2)):
+        code += _case(machine, name, flags, _opening(flags + 1, refused, allowed))
     return [*code, allowed]
+
+
+def _opening(mode: int, refused: Instruction, allowed: Instruction) -> Code:
+    """Return instructions that decide on the flags of an open, which are loaded, and on its mode.
+
+    Refused is O_TRUNC with O_RDONLY, which truncates a file (Landlock controls truncation from its
+    third ABI on), and a new file that runs with the rights of its owner.
+    """
+    return [
+        (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
+        (_EQUAL, 3, 0, _O_TRUNC),
+        (_EQUAL, 2, 0, _O_TRUNC | _O_ACCMODE),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * mode),
+        (_ANY_OF, 0, 1, _SET_ID),
+        refused,
+        allowed,
+    ]
 
 
 _REFUSED = (
@@ -169,6 +196,7 @@ _REFUSED = (
     (system_calls.SHARED_OBJECTS, errno.EPERM),
     (system_calls.FILE_ATTRIBUTES, errno.EPERM),
     (system_calls.KERNEL, errno.EPERM),
+    (system_calls.MEMORY, errno.EPERM),
     (system_calls.BY_POINTER, errno.ENOSYS),
 )
 

@@ -54,9 +54,18 @@ KERNEL = _names("""
     swapoff sethostname setdomainname settimeofday clock_settime clock_adjtime adjtimex
     acct quotactl quotactl_fd iopl ioperm modify_ldt personality fanotify_init
     fanotify_mark vhangup syslog setuid setgid setreuid setregid setresuid setresgid
-    setfsuid setfsgid setgroups capset memfd_secret
+    setfsuid setfsgid setgroups capset memfd_secret splice tee vmsplice inotify_init
+    inotify_init1 inotify_add_watch
 """)
-"""Kernel interfaces that no model needs: they grant rights or add code to attack."""
+"""Kernel interfaces that no model needs.
+
+They grant rights, tell what others do with files, or add code to attack.
+"""
+
+MEMORY = _names("""
+    memfd_create
+""")
+"""Memory that no limit of a process counts."""
 
 BY_POINTER = _names("""
     clone3 openat2
@@ -71,6 +80,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "bind": (49, 200),
     "bpf": (321, 280),
+    "capget": (125, 90),
     "capset": (126, 91),
     "chmod": (90, None),
     "chown": (92, None),
@@ -80,6 +90,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "connect": (42, 203),
+    "creat": (85, None),
     "delete_module": (176, 106),
     "execve": (59, 221),
     "execveat": (322, 281),
@@ -105,6 +116,9 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "getsockname": (51, 204),
     "getsockopt": (55, 209),
     "init_module": (175, 105),
+    "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -123,10 +137,14 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "listns": (470, 470),
     "lremovexattr": (198, 15),
     "lsetxattr": (189, 6),
+    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
     "mknod": (133, None),
     "mknodat": (259, 33),
+    "mmap": (9, 222),
     "modify_ldt": (154, None),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
@@ -172,6 +190,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "request_key": (249, 218),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
+    "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
@@ -206,10 +225,12 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "shmget": (29, 194),
     "shutdown": (48, 210),
     "socket": (41, 198),
+    "splice": (275, 76),
     "statmount": (457, 457),
     "swapoff": (168, 225),
     "swapon": (167, 224),
     "syslog": (103, 116),
+    "tee": (276, 77),
     "tgkill": (234, 131),
     "tkill": (200, 130),
     "truncate": (76, 45),
@@ -221,5 +242,6 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "utimes": (235, None),
     "vfork": (58, None),
     "vhangup": (153, 58),
+    "vmsplice": (278, 75),
 }
 """The numbers on x86-64 and on aarch64; None if the architecture has no such call."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
+from farm.sanitize import is_unicode
 from farm.tracker.scheduler import Summary
 
 MAGIC = struct.pack("<i", 0x2F271)
@@ -177,7 +178,7 @@ def _priority(value: float) -> float:
 
 
 def _text(value: object, what: str, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most:
+    if not isinstance(value, str) or len(value) > most or not is_unicode(value):
         raise ProtocolError(f"a {what} that is no text of at most {most} characters")
     return value
 

@@ -20,7 +20,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.errors import ModelError
-from farm.importers import load
+from farm.importers import fingerprint, fingerprints, load
 from farm.importers.archive_check import Archive
 from farm.importers.capabilities import (
     EXPORTED,
@@ -656,6 +656,42 @@ def test_an_onnx_weight_of_terabytes_is_refused_with_its_size(tmp_path):
     entry.key, entry.value = "location", "w.bin"
     (tmp_path / "w.bin").write_bytes(bytes(16))
     assert "GB of memory" in refused(summed(tmp_path, (1, 4), weight)).why
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.bin",
+        "inner/../../secret.bin",
+        "link.bin",
+        "/proc/self/environ",
+        "x" * 5000,
+        "a/" * 3000 + "b",
+        "a\0b",
+        "loop.bin",
+    ],
+    ids=range(8),
+)
+def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_path, monkeypatch):
+    """A file that never ends, such as /proc/kmsg, would be read for ever."""
+    folder = tmp_path / "model"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / "secret.bin").write_bytes(bytes(16))
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    (folder / "loop.bin").symlink_to("loop.bin")
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=name)
+    path, read = summed(folder, (1, 4), weight), []
+
+    def reading(file: Path) -> str:
+        read.append(file)
+        return "0" * 64
+
+    monkeypatch.setattr(fingerprints, "file_digest", reading)
+    with pytest.raises(ModelError, match="external weights") as raised:
+        fingerprint(Model("m", str(path)), tmp_path / "cache")
+    assert all(raised.value.parts()) and read == []
 
 
 def summed(folder: Path, shape: tuple[int, ...], weight: TensorProto) -> Path:

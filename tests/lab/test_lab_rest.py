@@ -17,8 +17,10 @@ import jsonschema
 import pytest
 from lab_http import Events, Paged, paged
 from lab_process import Board
+from tracker_wire import PUT, Wire
 from waiting import wait_until
 
+from farm.errors import UsageError
 from farm.lab_page.server import MOST_CONNECTIONS
 from farm.views.schema import schema
 
@@ -295,6 +297,20 @@ def test_a_board_whose_kind_means_harm_is_found_under_its_name(served: Paged) ->
         answer.headers["content-type"].startswith("application/json")
         and answer.headers["x-content-type-options"] == "nosniff"
     )
+
+
+def test_no_name_that_a_stranger_chooses_takes_the_page_away(served: Paged) -> None:
+    """Half a character, which JSON can hold, cannot be written as UTF-8."""
+    stranger = Wire(served.lab.port)
+    stranger.send([PUT, "\ud800", [9090, "a"], None])
+    assert stranger.is_closed()
+    board = Board(served.lab.port, NASTY)
+    with served.lab.client() as client:
+        for wish in ({"kind": "\udfff"}, {"kind": board.kind, "labels": {"\ud800": "x"}}):
+            with pytest.raises(UsageError, match="is wrong"):
+                client.ask("request", for_s=60, **wish)
+    for path in ("/", "/changes?version=", "/use", "/metrics"):
+        assert served.get(path, Accept="text/html").status == 200
 
 
 def test_a_stream_tells_events_as_they_happen_and_resumes_without_a_gap(served: Paged) -> None:

@@ -14,16 +14,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
 import pytest
 from lab_process import Board, Lab, lab
-from tracker_wire import REQUEST, Wire
+from tracker_wire import MAGIC, PING, REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.client import LabClient
+from farm.lab.relay import Leased, Relay
 from farm.views.schema import schema
 
 SHORT = '[lab]\ntracker_class = "batch"\n[lab.classes.interactive]\nlongest = "1h"\nboards = 2\n'
@@ -301,6 +303,55 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
     assert "[-1, \"the lease is for the kind 'pi5'\"]" in done.stdout
     with served.client() as client:
         assert client.ask("leases")["leases"] == [] and use(client, first.name) == "free"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
+    """Whoever it answers has the boards of the lease, on which they can run anything."""
+    leased = Leased("pi5", "lease-secret", ["127.0.0.1:9090"], ("127.0.0.1", 1))
+    with Relay(leased) as relay:
+        assert Wire(relay.port).ask([PING]) == 0
+        os.seteuid(65534)
+        try:
+            stranger = Wire(relay.port, greet=False)
+        finally:
+            os.seteuid(0)
+        stranger.socket.sendall(MAGIC)
+        with pytest.raises(ConnectionError):
+            stranger.exactly(1)
+
+
+def test_a_tracker_that_announces_an_endless_answer_is_hung_up_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lab:
+        leased = Leased("pi5", "lease-secret", [], lab.getsockname()[:2])
+        with Relay(leased) as relay:
+            client = Wire(relay.port)
+            client.send([REQUEST, "pi5", "", 1])
+            connection, _ = lab.accept()
+            connection.sendall(MAGIC + b"\xff\xff\xff\x7f")
+            assert client.is_closed()
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"[" * 100_000, b'{"ok": 7}', b'{"ok": {"protocol": "1"}}', b"\xff", b"7"]
+)
+def test_what_answers_as_no_lab_server_does_is_one_error(answer: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "lab.sock"
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as pool:
+        server.bind(str(path))
+        server.listen()
+
+        def answering() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer + b"\n")
+
+        done = pool.submit(answering)
+        with pytest.raises(DeviceError, match=r"not understood|speaks version"):
+            LabClient(path)
+        done.result()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import socket
@@ -185,3 +186,53 @@ def hang_in_sandbox(context: TaskContext, folder: Path) -> None:
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
     sandbox.run(policy, folder, hang, folder / "process", note=context.note, what="hanging")
+
+
+def capabilities(_: TaskContext) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("CapPrm:")[2].split()[0], 16)
+
+
+def make_immutable(context: TaskContext) -> None:
+    """Set FS_IMMUTABLE_FL, by ioctl: then nobody removes the file."""
+    path = context.scratch / "immutable"
+    path.touch()
+    with path.open("r+b") as file:
+        flags = ctypes.c_long(0x10)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ioctl(file.fileno(), ctypes.c_ulong(0x40086602), ctypes.byref(flags)):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+
+
+def make_set_id(context: TaskContext) -> None:
+    os.close(os.open(context.scratch / "set-id", os.O_CREAT | os.O_WRONLY, 0o4755))
+
+
+def share_memory(_: TaskContext) -> None:
+    mmap.mmap(-1, 1 << 32, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+
+
+def make_memory_file(_: TaskContext) -> int:
+    return os.memfd_create("memory")
+
+
+def watch(_: TaskContext) -> int:
+    """Watch a folder for what others open there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if (made := libc.inotify_init1(0)) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return int(made)
+
+
+def pin(_: TaskContext, process: int) -> None:
+    os.sched_setaffinity(process, {min(os.sched_getaffinity(0))})
+
+
+def flood_log(_: TaskContext) -> None:
+    """Leave a log as large as a file may be, of holes, and end."""
+    os.ftruncate(1, 1 << 35)
+    os.lseek(1, 0, os.SEEK_END)
+    os.write(1, b"\nlast words")
+    os._exit(3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from waiting import LIMIT_S, wait_until
 from farm import sandbox
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, ModelError
-from farm.sandbox import exchange, landlock, seccomp, system_calls
+from farm.sandbox import capabilities, exchange, landlock, seccomp, system_calls
 from farm.types import Progress, Stage
 from farm.workers import Kind, WorkerPool
 
@@ -231,6 +233,56 @@ def test_memory_and_files_are_bounded(attempt: Attempt) -> None:
     assert "2.1 GB" in raised.value.why
     with pytest.raises(FarmError, match="File too large"):
         attempt(tasks.fill_disk, 2 * _FILE)
+
+
+@needs_sandbox
+def test_root_is_no_more_than_another_user(attempt: Attempt) -> None:
+    """But for what it may read: files of other users' folders, for example."""
+    assert attempt(tasks.capabilities) & ~capabilities.KEPT == 0
+    with pytest.raises(ModelError, match="PermissionError"):
+        attempt(tasks.make_immutable)
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "task", [tasks.make_set_id, tasks.share_memory, tasks.make_memory_file, tasks.watch]
+)
+def test_no_rights_memory_or_knowledge_are_had_by_a_back_door(
+    attempt: Attempt, task: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match="PermissionError"):
+        attempt(task)
+    assert not (tmp_path / "scratch" / "set-id").exists()
+
+
+@needs_sandbox
+def test_another_process_is_not_pinned_to_a_core(attempt: Attempt) -> None:
+    cores = os.sched_getaffinity(0)
+    attempt(tasks.pin, os.getpid())
+    assert os.sched_getaffinity(0) == cores
+
+
+@needs_sandbox
+def test_only_the_end_of_what_a_task_prints_is_read(tmp_path: Path) -> None:
+    policy = sandbox.Policy((), (tmp_path,), _MEMORY, 1 << 36)
+    with (
+        memory_bound(1 << 30),
+        pytest.raises(ModelError, match="exit code 3") as raised,
+    ):
+        sandbox.run(policy, tmp_path, tasks.flood_log, note=print, what="trying")
+    assert raised.value.why.endswith("last words")
+
+
+@contextlib.contextmanager
+def memory_bound(more: int) -> Iterator[None]:
+    """Let this process take no more memory than it has, and a little."""
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @needs_sandbox

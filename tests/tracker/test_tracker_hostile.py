@@ -79,6 +79,9 @@ SAID = {
     "a priority of text": b'[4, "pi", "", "1"]',
     "a key that is none": b'[4, ["pi"], "", 1]',
     "a key too long": b'[4, "' + b"k" * 300 + b'", "", 1]',
+    "a key of half a character": rb'[4, "\ud800", "", 1]',
+    "an offer of half a character": rb'[3, "\ud800", [9090, "pi:1"], null]',
+    "a match key of half a character": rb'[3, "pi", [9090, "\udfff"], null]',
     "an offer without an address": b'[3, "pi"]',
     "a port beyond all": b'[3, "pi", [65536, "pi:1"], null]',
     "a host that is none": b'[3, "pi", [9090, "pi:1"], {}]',
@@ -191,7 +194,7 @@ def test_a_strange_key_does_nothing_to_the_operators_terminal(tmp_path: Path) ->
     with tracker(
         tmp_path, "--unknown-key-s", "0.2"
     ) as running:  # one that has said nothing of other tests' strangers
-        assert Wire(running.port).ask([REQUEST, "\x1b]0;owned\x07\n\ud800", "", 1])[0] == -1
+        assert Wire(running.port).ask([REQUEST, "\x1b]0;owned\x07\n", "", 1])[0] == -1
         wait_until(lambda: "owned" in running.said, "the line")
         assert "\x1b" not in running.said and "\x07" not in running.said
 
