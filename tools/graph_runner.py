@@ -1,8 +1,7 @@
 """Run generated graphs one after the other, for tools/fuzz-graphs: graph_runner.py CPU FOLDER
 SEED...
 
-Prints a line of JSON for each. Memory is not planned: each intermediate result is a tensor of its
-own.
+Prints a line of JSON for each. The kernels run one by one, as by `farm check --guard`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,78 +19,52 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import graphs  # noqa: E402
-import tvm  # noqa: E402
-from tvm import relax  # noqa: E402
 
-from farm.compiler.codegen import executable as codegen_executable  # noqa: E402
-from farm.compiler.codegen.stack_tiles import with_tiles_on_stack  # noqa: E402
-from farm.compiler.graph import fp16_weights  # noqa: E402
+from farm.compiler.codegen.executable import compiled  # noqa: E402
+from farm.compiler.codegen.kernel_libraries import export  # noqa: E402
+from farm.compiler.codegen.link import linker  # noqa: E402
+from farm.compiler.diagnostics import guarded_run  # noqa: E402
+from farm.compiler.diagnostics.steps_of_main import Steps  # noqa: E402
+from farm.compiler.graph.fp16_weights import parameters_as_called  # noqa: E402
 from farm.compiler.lower import lower, resolve_target  # noqa: E402
 from farm.errors import FarmError  # noqa: E402
 from farm.importers.onnx.load import load  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
 
-_PLANNING = ("StaticPlanBlockMemory", "KillAfterLastUse")
 _RIGHT = 1e-4  # of the largest number of an output
 
 
-def compiled(imported: Any, cpu: str) -> Any:
-    """What runs the model on inputs in order, with memory of its own for each tensor."""
-    target = resolve_target(Profile("fuzz", {"kind": "llvm", "mcpu": cpu}, ""))
-    lowered = lower(imported.module, imported.weights, target, {})
-    passes = [one for one in codegen_executable._PIPELINE.passes if one.info.name not in _PLANNING]
-    pipeline = tvm.transform.Sequential(passes)
-    executable = tvm.compile(
-        lowered.module, target=target, relax_pipeline=pipeline, tir_pipeline=with_tiles_on_stack()
-    )
-    machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
-    parameters = [
-        tvm.runtime.tensor(value)
-        for value in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)
-    ]
-
-    def run(inputs: list[Any]) -> list[Any]:
-        answer = machine["main"](
-            *map(tvm.runtime.tensor, inputs), *([parameters] if parameters else [])
-        )
-        return [one.numpy() for one in answer] if not hasattr(answer, "numpy") else [answer.numpy()]
-
-    return run
-
-
 def check(path: Path, cpu: str) -> tuple[str, str]:
-    """The result of a graph: right, refused, failed, wrong or threads; and why."""
+    """The result of a graph: right, refused, failed, wrong or guard; and why."""
     try:
         imported = load(Model("graph", str(path)))
     except FarmError as error:
         return "refused", f"{error.what}: {error.why}"
-    try:
-        run = compiled(imported, cpu)
-    except Exception as error:  # whatever TVM says
-        return "failed", str(error).strip().splitlines()[-1][:200]
-    inputs = [imported.example[spec.name] for spec in imported.inputs]
-    expected, first = imported.reference(imported.example), None
-    for threads in (1, 2, 3):
-        tvm.get_global_func("runtime.config_threadpool")(0, threads)
-        answers = run(inputs)
-        for ours, theirs in zip(answers, expected, strict=True):
-            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-                return (
-                    "wrong",
-                    f"{ours.dtype} {ours.shape} instead of {theirs.dtype} {theirs.shape}",
-                )
-            scale = max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0)))
-            if not np.allclose(ours, theirs, rtol=_RIGHT, atol=_RIGHT * scale, equal_nan=True):
-                return (
-                    "wrong",
-                    f"by {np.abs(ours.astype('float64') - theirs).max():.3g}, {threads} threads",
-                )
-        first = answers if first is None else first
-        if not all(
-            np.array_equal(one, other, equal_nan=True)
-            for one, other in zip(answers, first, strict=True)
-        ):
-            return "threads", f"other bits with {threads} threads than with 1"
+    profile = Profile("fuzz", {"kind": "llvm", "mcpu": cpu}, "")
+    with tempfile.TemporaryDirectory(prefix="graph-") as folder:
+        library = Path(folder) / "library.so"
+        try:
+            target = resolve_target(profile)
+            lowered = lower(imported.module, imported.weights, target, {})
+            main = lowered.module["main"]
+            steps = Steps("graph", main, parameters_as_called(lowered.module, lowered.parameters))
+            outputs = steps.of(main.body.body)
+            export(compiled(lowered.module, target), library, linker(profile), Path(folder))
+        except Exception as error:  # whatever TVM says
+            return "failed", str(error).strip().splitlines()[-1][:200]
+        values = dict(steps.parameters)
+        for number, spec in zip(steps.inputs, imported.inputs, strict=True):
+            values[number] = imported.example[spec.name]
+        ran = guarded_run.run(library, steps.steps, outputs, values, path.parent)
+    if ran.findings:
+        one = ran.findings[0]
+        return "guard", f"{one.kernel} {one.what} ({one.place})"
+    for ours, theirs in zip(ran.outputs, imported.reference(imported.example), strict=True):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return "wrong", f"{ours.dtype} {ours.shape} instead of {theirs.dtype} {theirs.shape}"
+        scale = max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0)))
+        if not np.allclose(ours, theirs, rtol=_RIGHT, atol=_RIGHT * scale, equal_nan=True):
+            return "wrong", f"by {np.abs(ours.astype('float64') - theirs).max():.3g}"
     return "right", ""
 
 

@@ -8,27 +8,23 @@ counterpart here with the same inputs and outputs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
-from tvm.ir import Call, GenericConst
 
 from farm.compiler import pipeline
 from farm.compiler.artifact import GRAPH
 from farm.compiler.build import RawChoices, read_weights
 from farm.compiler.cpu.kernel_config import ConfigSelector, parsed
 from farm.compiler.diagnostics.reference_steps import Step
+from farm.compiler.diagnostics.steps_of_main import Steps
 from farm.compiler.execution_graph import graph_of
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
-from farm.compiler.ir.constants import view
-from farm.compiler.ir.dynamic_extents import value_at_batch_one
-from farm.compiler.ir.relax_rewriter import main_inputs, main_parameters, op_name
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, target_key
 from farm.errors import BuildError
@@ -98,7 +94,7 @@ def plain(
         raise BuildError(
             f"{prepared.model} cannot be taken apart", why, "compare its outputs only: farm deploy"
         )
-    steps = _Steps(prepared.model, module["main"], parameters)
+    steps = Steps(prepared.model, module["main"], parameters)
     host = tvm.target.Target("llvm")
     kernels = tvm.compile(module, target=host).mod
     outputs = tuple(steps.of(module["main"].body.body))
@@ -114,73 +110,3 @@ def _made_for_gpu(module: tvm.IRModule) -> list[str]:
         for variable, function in module.functions_items()
         if isinstance(function, tvm.tirx.PrimFunc) and not is_loop_nest(function)
     ]
-
-
-class _Steps:
-    """Reader of the steps of `main`. It numbers every tensor."""
-
-    def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
-        self.steps: list[Step] = []
-        self.parameters: dict[int, Array] = {}
-        self.places: dict[int, int] = {}
-        self._model, self._given = model, list(parameters)
-        self._count = 0
-        self._numbers: dict[relax.Var, list[int]] = {}
-        self._bundle = main_parameters(main)
-        self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                self._take(binding.var, binding.value)
-
-    def _new(self, variable: relax.Var) -> int:
-        self._numbers[variable] = [self._next()]
-        return self._numbers[variable][0]
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
-
-    def _take(self, variable: relax.Var, value: Any) -> None:
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._bundle:
-            number = self._new(variable)
-            self.places[number] = int(value.index)
-            self.parameters[number] = self._given[int(value.index)]
-        elif isinstance(value, relax.TupleGetItem):
-            self._numbers[variable] = [self.of(value.tuple_value)[int(value.index)]]
-        elif isinstance(value, (relax.Var, relax.Tuple)):
-            self._numbers[variable] = self.of(value)
-        elif isinstance(value, Call) and op_name(value) == "relax.call_tir":
-            types = (
-                list(variable.ty.fields)
-                if isinstance(variable.ty, relax.TupleType)
-                else [variable.ty]
-            )
-            outputs = tuple(
-                (self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype))
-                for type_ in types
-            )
-            self._numbers[variable] = [number for number, _, _ in outputs]
-            self.steps.append(
-                Step(
-                    str(value.args[0].name_hint),
-                    tuple(map(self._argument, value.args[1].fields)),
-                    outputs,
-                )
-            )
-        else:
-            why = f"it has a step that is no kernel: {str(value)[:200]}"
-            raise BuildError(
-                f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
-            )
-
-    def _argument(self, value: Any) -> int | Array:
-        if isinstance(value, GenericConst):
-            return view(value.value)
-        (number,) = self.of(value)
-        return number
-
-    def of(self, value: Any) -> list[int]:
-        """Return the numbers of the tensors that a value consists of."""
-        if isinstance(value, relax.Tuple):
-            return [number for field in value.fields for number in self.of(field)]
-        return self._numbers[value]

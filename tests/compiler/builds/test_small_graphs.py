@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 from small_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
 from this_machine import HOST
 
@@ -22,31 +21,19 @@ def imported_from(tmp_path: Path, made: Graph) -> Imported:
     return load(Model("graph", str(written(tmp_path / "graph.onnx", made))))
 
 
-def agrees(imported: Imported, threads: tuple[int, ...] = (1,)) -> None:
-    """Compare with ONNX Runtime on the example, and the answers of any number of threads bit by
-    bit.
-    """
+def agrees(imported: Imported) -> None:
+    """Compare with ONNX Runtime on the example."""
     run = host_run.built(imported.module, imported.weights, HOST)
-    expected, first = imported.reference(imported.example), None
-    use_threads = tvm.get_global_func("runtime.config_threadpool")
-    try:
-        for count in threads:
-            use_threads(0, count)
-            answers = run([imported.example[spec.name] for spec in imported.inputs])
-            for ours, theirs in zip(answers, expected, strict=True):
-                np.testing.assert_allclose(
-                    ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), rtol=1e-5
-                )
-            first = first or answers
-            for ours, of_first in zip(answers, first, strict=True):
-                np.testing.assert_array_equal(ours, of_first)
-    finally:
-        use_threads(0, 0)
+    answers = run([imported.example[spec.name] for spec in imported.inputs])
+    for ours, theirs in zip(answers, imported.reference(imported.example), strict=True):
+        np.testing.assert_allclose(
+            ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", CUT_LOOPS)
 def test_a_loop_cut_at_conditions_of_loops_outside_computes_each_element_once(name, tmp_path):
-    agrees(imported_from(tmp_path, CUT_LOOPS[name]), threads=(1, 2, 3))
+    agrees(imported_from(tmp_path, CUT_LOOPS[name]))
 
 
 @pytest.mark.parametrize("name", FOLLOWED)

@@ -1,0 +1,92 @@
+"""Read the calls of kernels in `main` of a module as steps over numbered tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Call, GenericConst
+
+from farm.compiler.diagnostics.reference_steps import Step
+from farm.compiler.ir.constants import view
+from farm.compiler.ir.dynamic_extents import value_at_batch_one
+from farm.compiler.ir.relax_rewriter import main_inputs, main_parameters, op_name
+from farm.errors import BuildError
+
+Array = np.ndarray[Any, Any]
+
+
+class Steps:
+    """The steps of `main`, with a batch of one where it is open. Every tensor has a number.
+
+    `inputs` are the numbers of the inputs. `parameters` maps the numbers of parameters to their
+    values, `places` to their index in the bundle. Raises BuildError for a step that is no kernel.
+    """
+
+    def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
+        self.steps: list[Step] = []
+        self.parameters: dict[int, Array] = {}
+        self.places: dict[int, int] = {}
+        self._model, self._given = model, list(parameters)
+        self._count = 0
+        self._numbers: dict[relax.Var, list[int]] = {}
+        self._bundle = main_parameters(main)
+        self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                self._take(binding.var, binding.value)
+
+    def _new(self, variable: relax.Var) -> int:
+        self._numbers[variable] = [self._next()]
+        return self._numbers[variable][0]
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _take(self, variable: relax.Var, value: Any) -> None:
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._bundle:
+            number = self._new(variable)
+            self.places[number] = int(value.index)
+            self.parameters[number] = self._given[int(value.index)]
+        elif isinstance(value, relax.TupleGetItem):
+            self._numbers[variable] = [self.of(value.tuple_value)[int(value.index)]]
+        elif isinstance(value, (relax.Var, relax.Tuple)):
+            self._numbers[variable] = self.of(value)
+        elif isinstance(value, Call) and op_name(value) == "relax.call_tir":
+            types = (
+                list(variable.ty.fields)
+                if isinstance(variable.ty, relax.TupleType)
+                else [variable.ty]
+            )
+            outputs = tuple(
+                (self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype))
+                for type_ in types
+            )
+            self._numbers[variable] = [number for number, _, _ in outputs]
+            self.steps.append(
+                Step(
+                    str(value.args[0].name_hint),
+                    tuple(map(self._argument, value.args[1].fields)),
+                    outputs,
+                )
+            )
+        else:
+            why = f"it has a step that is no kernel: {str(value)[:200]}"
+            raise BuildError(
+                f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
+            )
+
+    def _argument(self, value: Any) -> int | Array:
+        if isinstance(value, GenericConst):
+            return view(value.value)
+        (number,) = self.of(value)
+        return number
+
+    def of(self, value: Any) -> list[int]:
+        """Return the numbers of the tensors that a value consists of."""
+        if isinstance(value, relax.Tuple):
+            return [number for field in value.fields for number in self.of(field)]
+        return self._numbers[value]
