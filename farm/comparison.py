@@ -13,7 +13,7 @@ from typing import Any
 from farm import formatting as words
 from farm import stats
 from farm.errors import FarmError
-from farm.types import Paired, Run, Verdict
+from farm.types import PairedSamples, Run, Verdict
 
 _COMPARABLE = (Verdict.STABLE, Verdict.NOISY, Verdict.THROTTLED)
 _FACTS = (
@@ -44,7 +44,7 @@ class Pair:
     second: Run
     found: stats.Comparison
     differences: tuple[str, ...]
-    turns: Paired | None = None
+    turns: PairedSamples | None = None
     failure: FarmError | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Changepoint:
     """A step in the latencies of a history: the runs on both sides of it, and their differences.
 
     `differences` are the other differences between the two runs, in words.
@@ -94,22 +94,22 @@ class Move:
         )
         changed = "; ".join(self.differences) or "nothing that farm knows of changed there"
         return (
-            f"step at {words.moment(self.after.started_at)}, run {self.after.id[:6]}: {effect}: "
+            f"step at {words.timestamp(self.after.started_at)}, run {self.after.id[:6]}: {effect}: "
             f"{changed}"
         )
 
 
-def timed(runs: Iterable[Run]) -> list[Run]:
+def with_latency(runs: Iterable[Run]) -> list[Run]:
     """Return the runs whose latency can be shown: neither emulated nor without a latency."""
     return [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
 
 
-def moves(runs: Sequence[Run]) -> list[Move]:
-    """Return the steps in the medians of `timed` runs of one model on one device, in time order."""
+def changepoints(runs: Sequence[Run]) -> list[Changepoint]:
+    """Return the steps in the medians of one model's runs on one device, in time order."""
     found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
     return [
-        Move(before, after, step, tuple(differences(before, after)))
+        Changepoint(before, after, step, tuple(differences(before, after)))
         for before, after, step in sides
     ]
 
@@ -145,24 +145,26 @@ def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDEN
     ]
 
 
-def compare_in_turns(
+def compare_interleaved(
     pairs: Sequence[tuple[Run, Run]],
-    measured: Sequence[Paired | FarmError],
+    measured: Sequence[PairedSamples | FarmError],
     confidence: float = stats.CONFIDENCE,
 ) -> list[Pair]:
     """Compare each pair of builds that were measured again interleaved.
 
     A FarmError in `measured`, in place of the measurements, makes its pair UNSURE.
     """
-    there = [found for found in measured if isinstance(found, Paired)]
+    there = [found for found in measured if isinstance(found, PairedSamples)]
     loads = [found.loads for found in there]
     compared = iter(
-        stats.compare_in_turns([(found.before, found.after) for found in there], confidence, loads)
+        stats.compare_interleaved(
+            [(found.before, found.after) for found in there], confidence, loads
+        )
     )
     pairs_found = []
     for (first, second), found in zip(pairs, measured, strict=True):
         also = tuple(differences(first, second, facts=False))
-        if isinstance(found, Paired):
+        if isinstance(found, PairedSamples):
             pairs_found.append(Pair(first, second, next(compared), also, turns=found))
         else:
             untold = stats.Comparison(
@@ -238,7 +240,7 @@ def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
         ]
         found.append(
             _changed(
-                "timed",
+                "with_latency",
                 *(
                     "in blocks" if samples.block > 1 else "one by one"
                     for samples in (first.samples, second.samples)

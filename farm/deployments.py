@@ -31,24 +31,24 @@ def install(link: Link, model: Model, artifact: Artifact) -> int:
     return link.number("farm.deploy.install", json.dumps(manifest(model, artifact)), least=1)
 
 
-def listed(link: Link) -> list[Release]:
+def list_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
     from farm.transports import manifests
 
     return manifests.listed(link.document("farm.deploy.list"))
 
 
-def opened(link: Link, name: str) -> Release:
+def open_release(link: Link, name: str) -> Release:
     """Return the current release of a name, and place its files in the session's folder."""
     return _release(link, "farm.deploy.open", name)
 
 
-def rolled_back(link: Link, name: str, number: int) -> Release:
+def roll_back(link: Link, name: str, number: int) -> Release:
     """Make release `number` current and return it; with 0, the one before the current."""
     return _release(link, "farm.deploy.rollback", name, number)
 
 
-def removed(link: Link, name: str) -> None:
+def remove(link: Link, name: str) -> None:
     """Remove all releases of a name."""
     link.call("farm.deploy.remove", name)
 

@@ -24,7 +24,7 @@ VERDICT_STYLE = {
 }
 
 _BARS = "▁▂▃▄▅▆▇█"
-plain = sanitize.one_line
+one_line = sanitize.one_line
 
 
 def digits(value: float, count: int = 3) -> str:
@@ -76,7 +76,7 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def moment(started_at: str) -> str:
+def timestamp(started_at: str) -> str:
     """Return an ISO 8601 time to the minute: 2026-07-01 12:34."""
     return started_at[:16].replace("T", " ")
 
@@ -137,7 +137,7 @@ def error_figure(samples: Samples) -> str:
     return digits(samples.agreement.max_abs, 2)
 
 
-def why(run: Run) -> str:
+def reason_of(run: Run) -> str:
     """Return the reason of the verdict, or the error.
 
     For an unavailable device the result includes the fix.
@@ -151,7 +151,7 @@ def why(run: Run) -> str:
     return run.failure.what
 
 
-def complaints(errors: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
+def group_errors(errors: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
     """Group (device, model, error) to (device and its models, error).
 
     Models of one device with the same error share one entry. Entries are in the order of their last

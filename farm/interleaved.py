@@ -16,7 +16,7 @@ _MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BlockLength:
     """The length of a block of inferences.
 
     A block has `warm` inferences that are not counted, because caches and threads still belong to
@@ -42,7 +42,7 @@ def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_c
     return block
 
 
-def so_often(
+def stop_after_rounds(
     rounds: int, note: Callable[[int], None] = lambda _: None
 ) -> Callable[[Medians], bool]:
     """Return a stop condition that allows `rounds` rounds.
@@ -59,8 +59,10 @@ def so_often(
     return goes_on
 
 
-def in_turns(
-    blocks: Mapping[str, Block], goes_on: Callable[[Medians], bool], pace: Pace = Pace()
+def measure_interleaved(
+    blocks: Mapping[str, Block],
+    goes_on: Callable[[Medians], bool],
+    pace: BlockLength = BlockLength(),
 ) -> dict[str, list[float]]:
     """Measure all `blocks` interleaved; return each one's median seconds per inference, per round.
 

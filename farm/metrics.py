@@ -32,7 +32,7 @@ def text(metrics: Iterable[Metric]) -> str:
     return "".join(line for metric in metrics if metric.values for line in _lines(metric))
 
 
-def of_runs(runs: Sequence[Run]) -> str:
+def metrics_of_runs(runs: Sequence[Run]) -> str:
     """Return the metrics of runs for a textfile collector.
 
     Each metric has one sample for each model on a device. Emulated devices have no latency.

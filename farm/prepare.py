@@ -70,11 +70,11 @@ def prepare(
 ) -> Prepared:
     """Return the prepared model from the store, or prepare and store it.
 
-    `host` is the profile of this machine. `maker` replaces `make`, for example to run it in a
-    sandbox; the files that it leaves are trusted for their content only. `upstream` is where
-    others' prepared models are fetched from. With `keep_build`, the code that the check generates
-    becomes the model's build for `host`. Raises ModelError if the model cannot be imported, and
-    WrongAnswer if our build of it does not agree with the reference.
+    `host` is the profile of this machine. `maker` replaces `write_prepared`, for example to
+    run it in a sandbox; the files that it leaves are trusted for their content only. `upstream` is
+    where others' prepared models are fetched from. With `keep_build`, the code that the check
+    generates becomes the model's build for `host`. Raises ModelError if the model cannot be
+    imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
     before = _digest(model, cache)
@@ -84,7 +84,7 @@ def prepare(
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            generated = (maker or make)(context, model, host, cache, made, keep_build)
+            generated = (maker or write_prepared)(context, model, host, cache, made, keep_build)
             digest = _digest(model, cache)
             if digest is not None and before in (None, digest):
                 break
@@ -104,7 +104,7 @@ def prepare(
     return prepared
 
 
-def kept(model: Model, cache: Path) -> Prepared | None:
+def find_prepared(model: Model, cache: Path) -> Prepared | None:
     """Return the prepared model from the store; None if it has to be imported.
 
     Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
@@ -114,7 +114,7 @@ def kept(model: Model, cache: Path) -> Prepared | None:
     return load(model.name, folder, cached=True) if folder else None
 
 
-def make(
+def write_prepared(
     context: TaskContext,
     model: Model,
     host: Profile,
@@ -171,7 +171,7 @@ def _moved(source: Path, target: Path) -> None:
 def load(name: str, folder: Path, *, cached: bool) -> Prepared:
     """Read a stored model under the name `name`.
 
-    Raises ModelError if its file is not what `make` writes: a sandboxed process made it.
+    Raises ModelError if its file is not what `write_prepared` writes: a sandboxed process made it.
     """
     try:
         if (size := (folder / PREPARED).stat().st_size) > _MOST_BYTES:
@@ -215,7 +215,7 @@ def _wrong(prepared: Prepared) -> str:
 def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     """Return example inputs by name, and the reference engine's outputs for them.
 
-    Raises ModelError if the file is not what `make` writes.
+    Raises ModelError if the file is not what `write_prepared` writes.
     """
     kept = read_arrays(prepared.directory / REFERENCE)
     wanted = [f"input:{spec.name}" for spec in prepared.inputs]
@@ -395,7 +395,10 @@ def _reference_accuracy(
     """
     if model.dataset is None:
         return None, None
-    samples, correct = data.labelled(model.dataset, model, imported.inputs, imported.outputs), 0
+    samples, correct = (
+        data.open_labelled_samples(model.dataset, model, imported.inputs, imported.outputs),
+        0,
+    )
     for sample in samples.read():
         correct += int(imported.reference(sample.inputs)[0].argmax() == sample.label)
         if sample.index % _EVERY_SAMPLES == 0:

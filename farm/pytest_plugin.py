@@ -88,8 +88,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for run in runs:
             figure = formatting.latency(run) if run.latency and not run.emulated else ""
             terminalreporter.line(
-                formatting.plain(
+                formatting.one_line(
                     f"{run.title} on {run.device}: {run.verdict.value} {figure} "
-                    f"({formatting.why(run)})"
+                    f"({formatting.reason_of(run)})"
                 )
             )

@@ -122,7 +122,7 @@ def _work(connection: Connection, context: TaskContext) -> None:
         connection.send((kind, value))
 
 
-def full_disk(error: BaseException) -> FarmError | None:
+def disk_full_error(error: BaseException) -> FarmError | None:
     """Return the error for a disk that is full; None for any other exception.
 
     EFBIG counts too: in the sandbox, the size of files is limited to the free space of the disk.
@@ -143,7 +143,7 @@ def full_disk(error: BaseException) -> FarmError | None:
 
 def _unexpected(error: Exception) -> FarmError:
     """Return the FarmError for an exception that is not one."""
-    return full_disk(error) or InternalError(
+    return disk_full_error(error) or InternalError(
         f"{type(error).__name__}: {error}", traceback.format_exc()
     )
 

@@ -95,9 +95,11 @@ ANSWER = Agreement(1e-3, 45.0, False, True, top1=0.5)
 def test_what_the_plan_asks_for_must_be_reached(
     plan: Plan, counted: tuple[int | None, int | None], words: str
 ) -> None:
-    said = stats.below(plan, ANSWER, *counted)
+    said = stats.unmet_requirements(plan, ANSWER, *counted)
     assert words in said and bool(words) == bool(said)
 
 
 def test_a_share_of_classes_cannot_be_asked_of_what_has_none() -> None:
-    assert "no scores" in stats.below(Plan(min_top1=0.1), replace(ANSWER, top1=None), None, None)
+    assert "no scores" in stats.unmet_requirements(
+        Plan(min_top1=0.1), replace(ANSWER, top1=None), None, None
+    )

@@ -19,12 +19,12 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.resolve import deadline_asked, described, planned
+from farm.api.resolve import resolve_deadline, resolve_plan, with_shapes
 from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
 from farm.pipeline import Outcome, expand
-from farm.pipeline.run_jobs import Ledger
+from farm.pipeline.run_jobs import StageTimes
 from farm.store import RunStore
 from farm.types import (
     PRESETS,
@@ -32,10 +32,10 @@ from farm.types import (
     Device,
     Failure,
     Model,
+    PairedStopping,
     Plan,
     Profile,
     Run,
-    Until,
     Verdict,
 )
 
@@ -102,13 +102,13 @@ def test_an_answer_that_is_wrong_says_so() -> None:
 
 
 def test_a_plan_is_changed_by_a_preset_and_then_by_what_is_given() -> None:
-    plan = planned(Plan(), "standard", {"count": 7, "minimum_s": None})
+    plan = resolve_plan(Plan(), "standard", {"count": 7, "minimum_s": None})
     assert (plan.count, plan.minimum_s, plan.cooldown_s) == (
         7,
         PRESETS["standard"]["minimum_s"],
         PRESETS["standard"]["cooldown_s"],
     )
-    assert planned(Plan(), None, {"minimum_s": 99.0}).maximum_s == 99.0
+    assert resolve_plan(Plan(), None, {"minimum_s": 99.0}).maximum_s == 99.0
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_preset_or_a_field_that_is_not_there_is_named(
     preset: str | None, given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        planned(Plan(), preset, given)
+        resolve_plan(Plan(), preset, given)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
 
 def test_what_is_for_turns_alone_is_refused_without_them(config: Path) -> None:
     with pytest.raises(UsageError, match=r"until=\.\.\.: nothing is measured"):
-        Farm.load(config).compare(STABLE, STABLE, until=Until(seconds=5.0))
+        Farm.load(config).compare(STABLE, STABLE, until=PairedStopping(seconds=5.0))
     with pytest.raises(UsageError, match=r"deadline_s=\.\.\.: nothing is measured"):
         Farm.load(config).compare(STABLE, STABLE, deadline_s=5.0)
 
@@ -216,15 +216,18 @@ def test_turns_have_the_deadline_of_a_job(
     loaded.record.save_baseline("then", [before])
 
     def measure(
-        contests: list[Device], until: Until, limit_s: Callable[[Device], float], **_: object
+        contests: list[Device],
+        until: PairedStopping,
+        limit_s: Callable[[Device], float],
+        **_: object,
     ) -> list[FarmError]:
         limits.append(limit_s(loaded.fleet.device("host")))
         return [FarmError("not measured")]
 
     monkeypatch.setattr(
-        "farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), Ledger(0.0, 0.0, {}))
+        "farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {}))
     )
-    monkeypatch.setattr("farm.pipeline.compare.contest", lambda *_: None)
+    monkeypatch.setattr("farm.pipeline.compare.pair_of_builds", lambda *_: None)
     monkeypatch.setattr("farm.pipeline.compare.measure", measure)
     command = [
         "bench",
@@ -261,7 +264,7 @@ def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_
         job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)
     ] == [60.0, 60.0]
     asked = [
-        deadline_asked(*given)
+        resolve_deadline(*given)
         for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))
     ]
     assert asked == [None, None, PRESETS["mlperf"]["deadline_s"], 60.0]
@@ -309,7 +312,7 @@ def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
 
 def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
     model = Model("voice", "/voice.onnx", values={"sr": 8000, "mode": 1}, shapes={"x": (1, 2)})
-    made = described(
+    made = with_shapes(
         model,
         {"y": [3, 4]},
         {
@@ -332,5 +335,5 @@ def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
 @pytest.mark.parametrize("value", ["16000", None, [1, "2"], {"a": 1}])
 def test_what_no_input_can_have_as_a_value_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"values={'sr': .*}: no value of an input") as caught:
-        described(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
+        with_shapes(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
     assert "a number, true, false" in caught.value.why

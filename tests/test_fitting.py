@@ -10,8 +10,8 @@ from farm import zoo
 from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
 from farm.pipeline import operations
-from farm.pipeline.operations import fits
-from farm.pipeline.worker_tasks import agent_there, pool_of
+from farm.pipeline.operations import build_for_devices
+from farm.pipeline.worker_tasks import agent_there, open_pool
 from farm.store import Store
 from farm.types import Device, Model
 
@@ -19,11 +19,11 @@ from farm.types import Device, Model
 def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of_each(tmp_path):
     store, notes = Store(tmp_path), []
     boards = [Device(name, HOST, "rpc://127.0.0.1:9") for name in "ab"]
-    with pool_of(store) as pool:
-        made = fits(pool, zoo.digits(), boards, HOST, store, notes.append)
+    with open_pool(store) as pool:
+        made = build_for_devices(pool, zoo.digits(), boards, HOST, store, notes.append)
         assert made["a"] is made["b"] and made["a"].artifact.library.is_file()
         (tmp_path / "none.onnx").write_text("no model")
-        broken = fits(
+        broken = build_for_devices(
             pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append
         )
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
@@ -43,8 +43,8 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         Device(name, HOST, url)
         for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:"))
     )
-    with pool_of(Store(tmp_path)) as pool:
-        found = operations.ready(pool, [gone, here, there], Store(tmp_path), lambda _: None)
+    with open_pool(Store(tmp_path)) as pool:
+        found = operations.agents_of(pool, [gone, here, there], Store(tmp_path), lambda _: None)
     assert "offline" in found["gone"].what
     assert found["here"] is found["there"] and found["here"].why == "the disk is full"
     assert asked == ["here"]

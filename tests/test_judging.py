@@ -171,7 +171,9 @@ def test_a_block_counts_as_all_of_its_inferences() -> None:
 def test_a_warm_up_is_over_when_it_no_longer_goes_one_way(
     medians: list[float], settled: bool
 ) -> None:
-    assert stats.settled([[median, median * 1.5, median * 0.5] for median in medians]) is settled
+    assert (
+        stats.is_warmed_up([[median, median * 1.5, median * 0.5] for median in medians]) is settled
+    )
 
 
 def run(
@@ -217,7 +219,9 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
 
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The commands that a table of these pairs ends with."""
-    comparing.show(Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again")
+    comparing.show_comparison(
+        Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again"
+    )
     return [
         line.partition("in turns: ")[2]
         for line in capsys.readouterr().out.splitlines()

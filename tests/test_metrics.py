@@ -26,7 +26,7 @@ def samples(text: str) -> dict[str, float]:
 
 def test_a_run_gives_its_verdict_its_percentiles_and_its_moment() -> None:
     run = timed("pi5", "net", 1)
-    found = samples(metrics.of_runs([run, failed("pi4", "net", 1)]))
+    found = samples(metrics.metrics_of_runs([run, failed("pi4", "net", 1)]))
     of = 'device="pi5",model="net",profile="x86"'
     assert run.latency
     assert found[f"farm_latency_p50_seconds{{{of}}}"] == run.latency.p50_ms * 1e-3
@@ -38,13 +38,13 @@ def test_a_run_gives_its_verdict_its_percentiles_and_its_moment() -> None:
 
 
 def test_an_emulated_device_has_no_latency() -> None:
-    assert "latency" not in metrics.of_runs([timed("pi3", "net", 1, url="qemu:")])
+    assert "latency" not in metrics.metrics_of_runs([timed("pi3", "net", 1, url="qemu:")])
 
 
 @given(st.text())
 def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
     assert samples(
-        metrics.of_runs(
+        metrics.metrics_of_runs(
             [dataclasses.replace(timed("a", "b", 1), device=name, model="models/\udcff.onnx")]
         )
     )

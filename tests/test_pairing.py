@@ -26,7 +26,7 @@ from farm import comparison, interleaved, stats
 from farm.errors import DeviceError
 from farm.executor import comparing
 from farm.stats import paired_test
-from farm.types import Paired, Run, Until, Verdict
+from farm.types import PairedSamples, PairedStopping, Run, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,7 +50,9 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
         [0.01 * factor * level * draw.gauss(1, 0.02) for level in levels]
         for factor in (1.0, 1.0, 1.04)
     )
-    alike, apart, back = stats.compare_in_turns([(first, same), (first, slower), (slower, first)])
+    alike, apart, back = stats.compare_interleaved(
+        [(first, same), (first, slower), (slower, first)]
+    )
     assert alike.change is stats.Change.SAME
     assert (apart.change, back.change) == (stats.Change.SLOWER, stats.Change.FASTER)
     assert apart.interval and apart.interval[0] < 1.04 < apart.interval[1]
@@ -65,14 +67,14 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     widths = [
         math.log(high / low)
         for _, (low, high) in (
-            stats.ratio_in_turns(one, np.exp(values)) for values in (apart, together)
+            stats.ratio_interleaved(one, np.exp(values)) for values in (apart, together)
         )
     ]
     assert widths[1] > 1.5 * widths[0]
-    few = stats.compare_in_turns([([1.0] * 9, [2.0] * 9)])[0]
+    few = stats.compare_interleaved([([1.0] * 9, [2.0] * 9)])[0]
     assert few.change is stats.Change.UNSURE and "9 rounds are too few" in few.reason
     assert (
-        stats.compare_in_turns([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[
+        stats.compare_interleaved([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[
             0
         ].change
         is stats.Change.SLOWER
@@ -82,7 +84,7 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
 def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
     draw = np.random.default_rng(3)
     values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
-    p = stats.compare_in_turns([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
+    p = stats.compare_interleaved([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
     alone = paired_test.signed_rank(values)
     assert scipy.stats.norm.isf(alone / 2) > 9
     assert alone == pytest.approx(
@@ -100,11 +102,11 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     slower = np.repeat([0.0, 0.0, math.log(1.04)], loads) + draw.normal(0, 0.002, sum(loads))
     always = np.full(sum(loads), math.log(1.04)) + draw.normal(0, 0.002, sum(loads))
     pairs = [(np.ones(sum(loads)).tolist(), np.exp(values).tolist()) for values in (slower, always)]
-    once, each = stats.compare_in_turns(pairs, loads=[loads, loads])
+    once, each = stats.compare_interleaved(pairs, loads=[loads, loads])
     assert once.change is not stats.Change.SLOWER and once.interval and once.interval[0] < 1.002
     assert each.change is stats.Change.SLOWER
-    assert stats.compare_in_turns(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
-    assert stats.ratio_in_turns(*pairs[0], loads=loads)[1] == pytest.approx(
+    assert stats.compare_interleaved(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
+    assert stats.ratio_interleaved(*pairs[0], loads=loads)[1] == pytest.approx(
         once.interval, abs=0.002
     )
 
@@ -112,14 +114,14 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
 @pytest.mark.parametrize(
     ("inference_s", "until", "loads"),
     [
-        (5.0, Until(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
-        (5.0, Until(seconds=20.0, loads=20), [1] * 10),  # no further load then
-        (0.01, Until(seconds=6.0), [100, 100, 100]),
-        (0.01, Until(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
+        (5.0, PairedStopping(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
+        (5.0, PairedStopping(seconds=20.0, loads=20), [1] * 10),  # no further load then
+        (0.01, PairedStopping(seconds=6.0), [100, 100, 100]),
+        (0.01, PairedStopping(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
     ],
 )
 def test_loads_share_the_time_and_the_rounds_that_are_needed(
-    inference_s: float, until: Until, loads: list[int]
+    inference_s: float, until: PairedStopping, loads: list[int]
 ) -> None:
     draw, now, notes = random.Random(6), 0.0, list[tuple[int, int, float]]()
 
@@ -128,9 +130,9 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(
         now += inference_s
         return [inference_s * draw.uniform(0.7, 1.3)] * count
 
-    enough = comparing.Enough(until, lambda *told: notes.append(told), lambda: now)
+    enough = comparing.StoppingRule(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
-        interleaved.in_turns(
+        interleaved.measure_interleaved(
             {comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE
         )
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
@@ -144,7 +146,7 @@ def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
         (np.ones(12).tolist(), np.exp(draw.normal(0.05 if index == 0 else 0, 0.03, 12)).tolist())
         for index in range(20)
     ]
-    alone, among = stats.compare_in_turns(pairs[:1])[0], stats.compare_in_turns(pairs)[0]
+    alone, among = stats.compare_interleaved(pairs[:1])[0], stats.compare_interleaved(pairs)[0]
     assert alone.p and among.p and among.p > alone.p
     assert alone.interval and among.interval and among.interval[1] > alone.interval[1]
 
@@ -155,8 +157,8 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
     told = Run(
         "one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64
     )
-    good = Paired((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
-    pairs = comparison.compare_in_turns(
+    good = PairedSamples((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
+    pairs = comparison.compare_interleaved(
         [(told, told)] * 2, [good, DeviceError("host hangs", "", "")]
     )
 

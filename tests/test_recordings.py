@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from farm.executor.profile_records import Inference, median_one, parsed, steps_of
-from farm.types import Kernel, Roof, Step
+from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
+from farm.types import Kernel, Roofline, Step
 
 PLAIN, RECORDED = 0xFFFFFFFF, 0xFFFFFFFE
 MS = 1_000_000
@@ -27,7 +27,7 @@ def inference(**seconds: float) -> Inference:
     names = ["alloc", *seconds]
     times = [1, *(int(value) for value in seconds.values())]
     calls = [(index, 0, sum(times[:index]), times[index]) for index in range(len(names))]
-    (found,) = parsed(recording(names, *calls, (RECORDED, 0, 0, sum(times))))[1]
+    (found,) = parse_records(recording(names, *calls, (RECORDED, 0, 0, sum(times))))[1]
     return found
 
 
@@ -40,7 +40,7 @@ def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
         (1, 0, 10, 8),
         (RECORDED, 0, 10, 10),
     )
-    plain, (found,) = parsed(content)
+    plain, (found,) = parse_records(content)
     assert plain == [pytest.approx(9e-3)] and found.seconds == pytest.approx(10e-3)
     assert [(span.name, span.depth) for span in found.spans] == [
         ("outer", 0),
@@ -52,14 +52,14 @@ def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
 
 
 def test_a_model_without_calls_is_recorded_too() -> None:
-    plain, (found,) = parsed(recording([], (PLAIN, 0, 0, 1), (RECORDED, 0, 1, 1)))
+    plain, (found,) = parse_records(recording([], (PLAIN, 0, 0, 1), (RECORDED, 0, 1, 1)))
     assert plain == [pytest.approx(1e-3)] and found.spans == ()
 
 
 @pytest.mark.parametrize("content", [b"", b"a\n", b"a\n\n123", b"\n12"])
 def test_what_is_no_recording_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="no recording"):
-        parsed(content)
+        parse_records(content)
 
 
 GRAPH: dict[str, Any] = {
@@ -81,7 +81,7 @@ KERNELS = [Kernel("add", "general", operations=100), Kernel("mul", "dense")]
 def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtimes() -> None:
     names = ["alloc", "add", "mul"]
     times = [(0, 0, 0, 1), (1, 0, 1, 2), (1, 0, 3, 4), (2, 0, 7, 5), (RECORDED, 0, 0, 13)]
-    steps, runtime_s, calls = steps_of(parsed(recording(names, *times))[1], KERNELS, GRAPH)
+    steps, runtime_s, calls = steps_of(parse_records(recording(names, *times))[1], KERNELS, GRAPH)
     assert [(step.kernel, step.nbytes, step.operations, step.rule) for step in steps] == [
         ("add", 64 + 8 + 16, 50, "general"),  # of 100 in two calls
         ("add", None, 50, "general"),
@@ -96,7 +96,7 @@ def test_steps_add_up_to_typical_inferences_and_a_disturbed_one_does_not_count()
     steps, runtime_s, _ = steps_of(found, KERNELS, GRAPH)
     assert sum(step.seconds for step in steps) + runtime_s == pytest.approx(11e-3)
     assert all(4e-3 <= step.seconds <= 6e-3 for step in steps)
-    assert median_one(found).seconds == pytest.approx(11e-3)
+    assert median_inference(found).seconds == pytest.approx(11e-3)
 
 
 def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> None:
@@ -105,7 +105,7 @@ def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> Non
 
 
 def test_a_roof_bounds_by_arithmetic_or_by_memory() -> None:
-    roof = Roof(gflops=10, gbytes_s=1, source="")
+    roof = Roofline(gflops=10, gbytes_s=1, source="")
     heavy, light = (
         Step("heavy", 2e-9 * 10, operations=100, nbytes=1),
         Step("light", 8e-9, operations=10, nbytes=4),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.pipeline.interleaving import Turns, interleaved, merged
+from farm.pipeline.interleaving import FinishedRounds, merge_rounds, split_into_rounds
 from farm.types import PRESETS, Agreement, Device, Job, Model, Plan, Profile, Samples
 
 PROFILE = Profile("x86", {"kind": "llvm"}, "")
@@ -39,7 +39,7 @@ def samples(*seconds: float, right: bool = True, **changes: object) -> Samples:
 
 
 def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
-    jobs = interleaved(
+    jobs = split_into_rounds(
         [
             job("a"),
             job("b"),
@@ -51,12 +51,12 @@ def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
     assert [one.plan.rounds for one in jobs] == [4, 4, 1, 1, 1]
     assert [
         one.plan.rounds
-        for one in interleaved([job("a", plan=Plan.once()), job("b", plan=Plan.once())])
+        for one in split_into_rounds([job("a", plan=Plan.once()), job("b", plan=Plan.once())])
     ] == [1, 1]
 
 
 def test_nobody_begins_a_round_before_the_others_of_the_device_are_as_far() -> None:
-    turns, jobs = Turns(), [job("a"), job("b"), job("a", BOARD)]
+    turns, jobs = FinishedRounds(), [job("a"), job("b"), job("a", BOARD)]
     assert turns.take(jobs[0], samples(1.0)) is None
     assert not turns.may_begin(jobs[0], jobs), "b has not had its first, whatever keeps it"
     assert turns.may_begin(jobs[1], jobs) and turns.may_begin(jobs[2], jobs)
@@ -65,7 +65,7 @@ def test_nobody_begins_a_round_before_the_others_of_the_device_are_as_far() -> N
 
 
 def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_once() -> None:
-    turns, one = Turns(), job("a")
+    turns, one = FinishedRounds(), job("a")
     first = turns.plan_of(one)
     assert (first.count, first.minimum_s, first.maximum_s, first.precision) == (
         25,
@@ -84,25 +84,25 @@ def test_rounds_are_one_measurement_in_the_end() -> None:
         samples(1.0, 2.0, held_up=0.1),
         samples(3.0, held_up=0.3, memory_peak_bytes=7, correct=None, total=None, warm=False),
     ]
-    one = merged(parts)
+    one = merge_rounds(parts)
     assert one.seconds == (1.0, 2.0, 3.0) and one.ledger == {"compute": 6.0} and one.uploaded == 10
     assert (one.measured_s, one.wall_s, one.memory_peak_bytes) == (4.0, 6.0, 7)
     assert one.held_up == pytest.approx(0.2) and (one.correct, one.total) == (9, 10)
     assert (one.facts_before, one.facts_after) == ({"a": "first"}, {"a": "last"})
     assert one.energy_j is None
     assert (
-        merged(
+        merge_rounds(
             [replace(part, energy_j=energy) for part, energy in zip(parts, (3.0, 4.0), strict=True)]
         ).energy_j
         == 7.0
     )
     assert (
-        merged([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None
+        merge_rounds([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None
     )  # of which part would it be?
 
 
 def test_a_wrong_answer_in_any_round_ends_the_job_and_is_its_answer() -> None:
-    turns, one = Turns(), job("a")
+    turns, one = FinishedRounds(), job("a")
     assert turns.take(one, samples(1.0)) is None
     done = turns.take(one, samples(1.0, right=False))
     assert done is not None and not done.agreement.right

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from farm import stats
 from farm.dashboard import tuning
-from farm.pipeline.tuning.loop import Tuning
+from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.search import Kernel, Search
-from farm.pipeline.tuning.tune import Tuned
-from farm.types import Batch, Candidate, Model, Paired, Proposals, Task, Variant
+from farm.pipeline.tuning.tune import TuningResult
+from farm.types import Batch, Candidate, Model, PairedSamples, Proposals, Task, Variant
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -176,10 +176,10 @@ def test_what_kills_a_device_twice_is_skipped_and_named():
 
 
 def test_a_model_that_is_slower_as_a_whole_is_told_from_one_that_is_not(artifact=None):
-    slower = Tuned(artifact, artifact, Paired((1.0,) * 9, (1.1,) * 9, {}))  # type: ignore[arg-type]
-    same = Tuned(artifact, artifact, Paired((1.0, 1.1, 1.0), (1.0, 1.0, 1.1), {}))  # type: ignore[arg-type]
+    slower = TuningResult(artifact, artifact, PairedSamples((1.0,) * 9, (1.1,) * 9, {}))  # type: ignore[arg-type]
+    same = TuningResult(artifact, artifact, PairedSamples((1.0, 1.1, 1.0), (1.0, 1.0, 1.1), {}))  # type: ignore[arg-type]
     assert slower.slower and not same.slower
-    assert not Tuned(artifact, artifact, None).slower  # type: ignore[arg-type]
+    assert not TuningResult(artifact, artifact, None).slower  # type: ignore[arg-type]
 
 
 def test_the_interval_of_a_median_lies_between_order_statistics():
@@ -198,7 +198,7 @@ def shown(width: int, height: int) -> list[str]:
     known.
     """
     name = "convolution 1x112x112x{} 3x3x64x256 s1,1 p1,1,1,1 d1,1 g1"
-    work = Tuning(
+    work = TuningState(
         Model("net", "net.onnx"),
         (),
         None,

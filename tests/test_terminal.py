@@ -369,7 +369,7 @@ def test_streams_are_as_they_were_after_guarding() -> None:
 
 
 def test_a_label_of_prometheus_is_one_line_of_printable_characters() -> None:
-    text = metrics.of_runs([timed(EVIL, EVIL, 1)])
+    text = metrics.metrics_of_runs([timed(EVIL, EVIL, 1)])
     clean(text.replace("\\\\", "\\"))
     assert all(line.startswith(("#", "farm_")) for line in text.splitlines())
 
@@ -390,7 +390,7 @@ def test_the_description_of_an_exported_model_is_clean() -> None:
 def test_a_command_to_copy_has_names_of_others_as_single_words(name: str, folder: Path) -> None:
     run = timed(name, name, 1, id=name, artifact_digest=None)
     with pytest.raises(FarmError) as caught:
-        compare.side(run, config.load(None), Store(folder))
+        compare.build_of_run(run, config.load(None), Store(folder))
     assert shlex.split(caught.value.fix.partition(": ")[2]) == [
         "farm",
         "bench",

@@ -101,13 +101,15 @@ def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable()
         "apt-get install qemu-user",
         5,
     )
-    assert formatting.why(RUN) == RUN.reason
+    assert formatting.reason_of(RUN) == RUN.reason
     assert (
-        formatting.why(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure))
+        formatting.reason_of(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure))
         == "pi3 is unavailable"
     )
     unavailable = dataclasses.replace(RUN, verdict=Verdict.UNAVAILABLE, failure=failure)
-    assert formatting.why(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
+    assert (
+        formatting.reason_of(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
+    )
 
 
 def test_complaints_of_a_device_that_are_alike_are_one() -> None:
@@ -117,7 +119,7 @@ def test_complaints_of_a_device_that_are_alike_are_one() -> None:
         ("host", "a", "gone"),
         ("pi3", "c", "gone"),
     ]
-    assert formatting.complaints(errors) == [
+    assert formatting.group_errors(errors) == [
         ("pi3 b", "slow"),
         ("host a", "gone"),
         ("pi3 a, c", "gone"),
@@ -126,7 +128,7 @@ def test_complaints_of_a_device_that_are_alike_are_one() -> None:
 
 @given(st.text() | st.text("\x1b[]0;m\x07\\"))
 def test_all_text_becomes_printable(text: str) -> None:
-    assert formatting.plain(text).isprintable()
+    assert formatting.one_line(text).isprintable()
 
 
 def test_every_verdict_has_a_style() -> None:

@@ -29,7 +29,7 @@ from farm.errors import BuildError, DeadlineError
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "place_in_package", "there"]
+__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "find_built", "place_in_package"]
 
 Note = Callable[[str, "float | None"], None]
 
@@ -45,7 +45,7 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
     BuildError for an unknown architecture or if the compiler fails, DeadlineError if it takes too
     long.
     """
-    if found := there(arch, cache):
+    if found := find_built(arch, cache):
         return found
     wanted = digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
@@ -59,7 +59,7 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
     return executable
 
 
-def there(arch: str, cache: Path) -> Path | None:
+def find_built(arch: str, cache: Path) -> Path | None:
     """Return the agent's executable for an architecture if it need not be built, else None.
 
     Raises BuildError for an unknown architecture.

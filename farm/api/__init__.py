@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any
 from farm.api.resolve import (
     build_slots,
     cluster_address,
-    deadline_asked,
-    described,
+    find_runs,
     host_profile,
-    of_batch,
-    planned,
-    runs_named,
+    resolve_deadline,
+    resolve_plan,
+    with_batch,
     with_options,
+    with_shapes,
 )
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, of_failure
-from farm.types import Device, Model, Plan, Run, Until, Verdict
+from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,11 +124,11 @@ class Farm:
                 "batch=8",
             )
         chosen, how = (
-            of_batch(described(self.fleet.model(str(model)), shapes, values), batch),
-            planned(self.fleet.bench.plan, preset, plan),
+            with_batch(with_shapes(self.fleet.model(str(model)), shapes, values), batch),
+            resolve_plan(self.fleet.bench.plan, preset, plan),
         )
         for number in range(tries):
-            run = self._one(board, chosen, how, show, deadline_asked(preset, plan))
+            run = self._one(board, chosen, how, show, resolve_deadline(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
                 return Result(run)
         raise UsageError(
@@ -153,7 +153,7 @@ class Farm:
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
         run = self._one(
             self.fleet.device(device),
-            described(self.fleet.model(str(model)), shapes, values),
+            with_shapes(self.fleet.model(str(model)), shapes, values),
             how,
             show,
         )
@@ -191,7 +191,7 @@ class Farm:
         chosen = self.fleet.device(device)
         seconds = self.fleet.deadline_s(chosen)
         asked = (
-            described(self.fleet.model(str(model)), shapes, values)
+            with_shapes(self.fleet.model(str(model)), shapes, values)
             if shapes or values
             else str(model)
         )
@@ -209,7 +209,7 @@ class Farm:
         second: str | Result | Run,
         *,
         in_turns: bool = False,
-        until: Until | None = None,
+        until: PairedStopping | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> list[Pair]:
@@ -241,7 +241,7 @@ class Farm:
 
         record = self.record
         sides = [
-            runs_named(record, one)
+            find_runs(record, one)
             if isinstance(one, str)
             else [one.run if isinstance(one, Result) else one]
             for one in (first, second)
@@ -263,7 +263,7 @@ class Farm:
         self,
         pairs: Sequence[tuple[Run, Run]],
         *,
-        until: Until | None = None,
+        until: PairedStopping | None = None,
         confidence: float | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
@@ -283,8 +283,8 @@ class Farm:
         from farm.store import open_store
 
         store, sure = open_store(self.fleet.cache), confidence or stats.CONFIDENCE
-        contests = [pipeline_compare.contest(*pair, self.fleet, store) for pair in pairs]
-        length = replace(until or Until(), confidence=1 - (1 - sure) / max(1, len(pairs)))
+        contests = [pipeline_compare.pair_of_builds(*pair, self.fleet, store) for pair in pairs]
+        length = replace(until or PairedStopping(), confidence=1 - (1 - sure) / max(1, len(pairs)))
 
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
@@ -292,7 +292,7 @@ class Farm:
         measured = pipeline_compare.measure(
             contests, length, limit_s, store=store, show=show or (lambda _: None)
         )
-        return comparison.compare_in_turns(pairs, measured, sure)
+        return comparison.compare_interleaved(pairs, measured, sure)
 
     def execute(
         self,

@@ -19,7 +19,7 @@ HOST_PROFILE = "x86"
 VALUES = "a value is a number, true, false, or lists of these"
 
 
-def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
+def resolve_plan(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
     """Return a plan changed by a preset and then by the given values that are not None.
 
     Raises UsageError for an unknown preset or an unknown field of a plan.
@@ -34,7 +34,7 @@ def planned(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
 
 
-def of_batch(model: Model, batch: int | None) -> Model:
+def with_batch(model: Model, batch: int | None) -> Model:
     """Return a model with a batch size and a name of its own; unchanged if `batch` is None.
 
     Its latencies are those of a different model, hence the name. The labelled dataset is removed,
@@ -47,7 +47,7 @@ def of_batch(model: Model, batch: int | None) -> Model:
     )
 
 
-def described(
+def with_shapes(
     model: Model, shapes: Mapping[str, Sequence[int]] | None, values: Mapping[str, Value] | None
 ) -> Model:
     """Return a model with these shapes and constants of inputs added.
@@ -84,7 +84,7 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None:
+def resolve_deadline(preset: str | None, given: Mapping[str, Any]) -> float | None:
     """Return the deadline from the given values, or else from the preset.
 
     It takes precedence over the deadline of a device.
@@ -93,7 +93,7 @@ def deadline_asked(preset: str | None, given: Mapping[str, Any]) -> float | None
     return asked
 
 
-def runs_named(record: RunStore, name: str) -> list[Run]:
+def find_runs(record: RunStore, name: str) -> list[Run]:
     """Return the runs of a baseline, or the run whose id begins with `name`.
 
     Raises UsageError if there is none, or more than one.
@@ -116,7 +116,7 @@ def runs_named(record: RunStore, name: str) -> list[Run]:
     )
 
 
-def worth_keeping(runs: Iterable[Run]) -> list[Run]:
+def comparable_runs(runs: Iterable[Run]) -> list[Run]:
     """Return the runs that a later run can be compared with."""
     return [run for run in runs if run.good and run.latency]
 

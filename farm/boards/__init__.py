@@ -10,6 +10,14 @@ Nothing here talks to a board: `farm.transports` asks, and these are functions o
 from __future__ import annotations
 
 from farm.boards.choice import SOURCE, Choice, choose
-from farm.boards.evidence import Evidence, Gpu, of_facts, of_report
+from farm.boards.evidence import Evidence, Gpu, evidence_from_facts, evidence_from_report
 
-__all__ = ["SOURCE", "Choice", "Evidence", "Gpu", "choose", "of_facts", "of_report"]
+__all__ = [
+    "SOURCE",
+    "Choice",
+    "Evidence",
+    "Gpu",
+    "choose",
+    "evidence_from_facts",
+    "evidence_from_report",
+]

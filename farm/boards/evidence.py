@@ -57,7 +57,7 @@ class Evidence:
     android: str = ""
 
 
-def of_report(architecture: str, report: Mapping[str, str]) -> Evidence:
+def evidence_from_report(architecture: str, report: Mapping[str, str]) -> Evidence:
     """Return the evidence in the report of the script that inspects a board.
 
     The report's names are machine, board, compatible, cpu, arm_cores (`4 0x41 0xd08,...`), cores,
@@ -78,7 +78,7 @@ def of_report(architecture: str, report: Mapping[str, str]) -> Evidence:
     )
 
 
-def of_facts(facts: Mapping[str, str]) -> Evidence:
+def evidence_from_facts(facts: Mapping[str, str]) -> Evidence:
     """Return the evidence in the facts of an agent.
 
     They name the board or the CPU, not the cores.

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, host_profile, shared
-from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_devices
+from farm.commands.common import Session, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
+from farm.commands.options import Number, complete, with_devices
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.accuracy import Measured
+    from farm.pipeline.accuracy import AccuracyResults
     from farm.types import Accuracy, Device, Model
 
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@on_devices
+@with_devices
 @click.option(
     "--data",
     "path",
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="The longest to wait for a device's next answers.",
 )
-@with_description
-@shared
+@with_model_properties
+@with_session
 def accuracy(
     session: Session,
     model: str,
@@ -67,7 +67,7 @@ def accuracy(
     min_top1: float | None,
     fresh: bool,
     deadline_s: float | None,
-    described: Described,
+    described: ModelProperties,
 ) -> None:
     """Measure top-1 and top-5 accuracy of a classifier on devices and on its reference.
 
@@ -142,20 +142,20 @@ def _count(
     count: int | None,
     fresh: bool,
     deadline_s: float | None,
-) -> Measured:
+) -> AccuracyResults:
     from farm import dashboard, signals
-    from farm.pipeline.accuracy import Counting
+    from farm.pipeline.accuracy import AccuracyProgress
     from farm.pipeline.accuracy import accuracy as measure
     from farm.store import AnswerStore
 
     fleet = session.fleet()
-    last: list[Counting] = []
+    last: list[AccuracyProgress] = []
     with (
         signals.deferred(),
         dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display,
     ):
 
-        def show(counting: Counting) -> None:
+        def show(counting: AccuracyProgress) -> None:
             last[:] = [counting]
             display(counting)
 
@@ -182,7 +182,7 @@ def _count(
             raise
 
 
-def _show(session: Session, measured: Measured) -> None:
+def _show(session: Session, measured: AccuracyResults) -> None:
     from farm.views.counting import accuracy_table
 
     console, found = session.out(), measured.found

@@ -18,7 +18,7 @@ from farm.commands.common import (
     build_slots,
     check_writable,
     host_profile,
-    shared,
+    with_session,
     write_whole,
 )
 from farm.commands.options import complete
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from farm.boards import Choice, Evidence
     from farm.commands.progress import Spinner
     from farm.config import Fleet
-    from farm.pipeline.discover import Candidate
+    from farm.pipeline.discover import DiscoveredBoard
     from farm.pipeline.doctor.board import Finding
     from farm.types import Device
 
@@ -75,7 +75,7 @@ class _Place:
 @click.option(
     "--dry-run", is_flag=True, help="Only look at the board, and print what would be written."
 )
-@shared
+@with_session
 def add(
     session: Session,
     name: str | None,
@@ -134,7 +134,7 @@ def add(
 @click.argument(
     "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("devices")
 )
-@shared
+@with_session
 def remove(session: Session, names: tuple[str, ...]) -> None:
     """Remove boards from devices.toml, and the profiles that farm add wrote for them.
 
@@ -179,15 +179,15 @@ def _place(session: Session) -> _Place:
     """
     from farm import ownership
     from farm.config import fleet_of
-    from farm.config.locate import NAME, find, read
+    from farm.config.locate import FILE_NAME, find, read
 
     path = find(session.config)
     if path is None:
-        path = Path.cwd() / NAME
+        path = Path.cwd() / FILE_NAME
         if why := ownership.foreign_writer(path):
             fix = "work in a folder of your own, or name the file: --config FILE"
             raise UsageError(
-                f"a {NAME} in {path.parent} would not be used",
+                f"a {FILE_NAME} in {path.parent} would not be used",
                 f"{why}; it can run any command",
                 fix,
             )
@@ -422,7 +422,7 @@ def _report(
 def _list_candidates(session: Session, fleet: Fleet) -> None:
     from farm.pipeline.discover import discover
 
-    found: list[Candidate] = discover(fleet)
+    found: list[DiscoveredBoard] = discover(fleet)
     if session.as_json:
         session.document(
             "candidates",

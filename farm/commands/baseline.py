@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from farm.api.resolve import worth_keeping
-from farm.commands.common import Session, shared
-from farm.commands.options import complete, of_device
+from farm.api.resolve import comparable_runs
+from farm.commands.common import Session, with_session
+from farm.commands.options import complete, with_device_filter
 from farm.commands.output import echo
 from farm.errors import UsageError
 
@@ -24,15 +24,15 @@ def baseline() -> None:
 @baseline.command()
 @click.argument("name")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@of_device
-@shared
+@with_device_filter
+@with_session
 def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:
     """Name the newest good run of each model on each device."""
     record = session.record()
     found = [
         run
         for model in models or (None,)
-        for run in worth_keeping(record.runs(model=model, device=device))
+        for run in comparable_runs(record.runs(model=model, device=device))
     ]
     newest = {(run.device, run.title): run for run in reversed(found)}
     if not newest:
@@ -48,7 +48,7 @@ def save(session: Session, name: str, models: tuple[str, ...], device: str | Non
 
 
 @baseline.command("list")
-@shared
+@with_session
 def list_(session: Session) -> None:
     """List the baselines."""
     found = session.record().baselines()
@@ -61,7 +61,7 @@ def list_(session: Session) -> None:
 
 @baseline.command()
 @click.argument("name")
-@shared
+@with_session
 def remove(session: Session, name: str) -> None:
     """Remove a baseline; its runs stay."""
     from farm.errors import did_you_mean

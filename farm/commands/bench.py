@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import deadline_asked, of_batch, planned
+from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
 from farm.commands import comparing
 from farm.commands import engine_option as rivals
-from farm.commands.common import Session, check_writable, shared, write_whole
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, check_writable, with_session, write_whole
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
     Number,
     complete,
-    on_cluster,
-    on_devices,
-    whole_numbers,
+    parse_whole_numbers,
+    with_cluster,
+    with_devices,
     with_gates,
 )
 from farm.commands.output import echo, show_error
-from farm.commands.thread_options import Asked, settings, with_threads
+from farm.commands.thread_options import ThreadSettings, settings, with_threads
 from farm.formatting import counted
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@on_devices
+@with_devices
 @click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
 @click.option(
     "--standard",
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     help="The rules of MLPerf SingleStream: 600 s, p90 by early stopping.",
 )
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
-@comparing.fail_on
-@comparing.in_turns
+@comparing.fail_on_option
+@comparing.interleaved_option
 @click.option(
     "--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with them."
 )
@@ -86,22 +86,22 @@ if TYPE_CHECKING:
     default="",
     help="Samples per inference, or several: 1,8,32; shows inferences/s.",
 )
-@rivals.option
+@rivals.against_option
 @with_gates
 @with_threads(several=True)
-@with_description
-@on_cluster
+@with_model_properties
+@with_cluster
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
-@shared
+@with_session
 def bench(
     session: Session,
     models: tuple[str, ...],
     devices: tuple[str, ...],
     tags: tuple[str, ...],
     everywhere: bool,
-    described: Described,
+    described: ModelProperties,
     cluster: str | None,
-    asked: Asked,
+    asked: ThreadSettings,
     batches: str,
     dry_run: bool,
     preset: str | None,
@@ -134,17 +134,17 @@ def bench(
     from farm.pipeline.other_engines import check_rivals
 
     session.cluster = cluster
-    before = comparing.baseline_named(session, baseline, fail_on, in_turns)
+    before = comparing.find_baseline(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     chosen = [
-        of_batch(model, batch)
+        with_batch(model, batch)
         for model in named
-        for batch in whole_numbers("--batch", batches) or [None]
+        for batch in parse_whole_numbers("--batch", batches) or [None]
     ]
     on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
-    deadline_s = deadline_asked(preset, plan)
-    jobs = expand(on, chosen, planned(fleet.bench.plan, preset, plan), deadline_s)
+    deadline_s = resolve_deadline(preset, plan)
+    jobs = expand(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
@@ -153,15 +153,15 @@ def bench(
     check_rivals(against, jobs)
     check_writable(prometheus)
     outcome = run_jobs(session, jobs)
-    comparing.save(session, save_baseline, outcome.runs)
+    comparing.save_baseline(session, save_baseline, outcome.runs)
     if prometheus:
-        write_whole(prometheus, metrics.of_runs(outcome.runs))
+        write_whole(prometheus, metrics.metrics_of_runs(outcome.runs))
     if not session.as_json:
         _show(session, outcome)
-    pairs = comparing.against(session, before, outcome.runs, in_turns, deadline_s)
+    pairs = comparing.compare_with_baseline(session, before, outcome.runs, in_turns, deadline_s)
     if pairs and not session.as_json:
-        comparing.show(session, pairs, "the same farm bench with --in-turns")
-    contests = rivals.contests(
+        comparing.show_comparison(session, pairs, "the same farm bench with --in-turns")
+    contests = rivals.compare_engines(
         session, jobs, outcome, against
     )  # after the table, so that a failure here does not lose it
     if session.as_json:
@@ -171,7 +171,7 @@ def bench(
     elif contests:
         rivals.show(session, contests)
     if outcome.good:
-        comparing.end_of(pairs, fail_on)
+        comparing.exit_on_regression(pairs, fail_on)
     raise SystemExit(exit_code(outcome))
 
 

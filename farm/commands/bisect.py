@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, host_profile, shared
-from farm.commands.model_options import Described, with_description
-from farm.commands.options import AnyNumber, Number, complete, on_device
+from farm.commands.common import Session, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
+from farm.commands.options import AnyNumber, Number, complete, with_device
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.pipeline.bisect import Found
+    from farm.pipeline.bisect import BisectResult
 
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@on_device
+@with_device
 @click.option(
     "-i",
     "--input",
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
-@with_description
-@shared
+@with_model_properties
+@with_session
 def bisect(
     session: Session,
     model: str,
@@ -49,7 +49,7 @@ def bisect(
     source: Path | None,
     min_snr: float | None,
     deadline_s: float | None,
-    described: Described,
+    described: ModelProperties,
 ) -> None:
     """Find the first layer of a model whose output differs on a device.
 
@@ -95,19 +95,19 @@ def bisect(
     _end(found)
 
 
-def _body(found: Found) -> dict[str, Any]:
-    from farm.store import strict
+def _body(found: BisectResult) -> dict[str, Any]:
+    from farm.store import as_strict_json
 
     return {
         "artifact": found.artifact.digest,
         "reference": found.engine,
         "first_bad": found.dissection.first_bad,
-        "layers": [strict(asdict(layer)) for layer in found.dissection.layers],
-        "whole": strict(asdict(found.dissection.whole)),
+        "layers": [as_strict_json(asdict(layer)) for layer in found.dissection.layers],
+        "whole": as_strict_json(asdict(found.dissection.whole)),
     }
 
 
-def _end(found: Found) -> None:
+def _end(found: BisectResult) -> None:
     from farm.errors import WrongAnswer
 
     if found.dissection.first_bad is not None or not found.dissection.whole.right:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, shared
+from farm.commands.common import Session, with_session
 from farm.commands.options import Number
 from farm.commands.output import echo
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True)
-@shared
+@with_session
 def cache(session: Session) -> None:
     """Show what imports and builds have left on this machine and in the shared cache.
 
@@ -59,7 +59,7 @@ def cache(session: Session) -> None:
 
 
 @cache.command(name="fetch")
-@shared
+@with_session
 def fetch(session: Session) -> None:
     """Copy what is in the shared cache, and not here, to this machine.
 
@@ -108,7 +108,7 @@ def fetch(session: Session) -> None:
     help="In the shared cache: what was written so many days ago.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@shared
+@with_session
 def prune(session: Session, days: float, in_shared: bool, dry_run: bool) -> None:
     """Remove what was not used for some days, here or in the shared cache.
 

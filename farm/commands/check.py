@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, shared
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.check import Report
+    from farm.pipeline.check import CheckReport
 
 
 @click.command()
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     help="The kind of board.",
     shell_complete=complete("profiles"),
 )
-@with_description
-@shared
-def check(session: Session, model: str, profile_name: str, described: Described) -> None:
+@with_model_properties
+@with_session
+def check(session: Session, model: str, profile_name: str, described: ModelProperties) -> None:
     """Check whether a model would build for a profile, and report its content and its cost.
 
     Nothing is run or stored. All operators that cannot be imported are listed at once, with their
@@ -62,7 +62,7 @@ def check(session: Session, model: str, profile_name: str, described: Described)
         _explain(report, chosen.name, profile.name)
 
 
-def _body(report: Report) -> dict[str, Any]:
+def _body(report: CheckReport) -> dict[str, Any]:
     outline = None if report.outline is None else asdict(report.outline)
     failure = None if report.failure is None else asdict(report.failure)
     return {
@@ -76,7 +76,7 @@ def _body(report: Report) -> dict[str, Any]:
     }
 
 
-def _show(report: Report) -> None:
+def _show(report: CheckReport) -> None:
     outline = report.outline
     if outline is None:
         return
@@ -105,7 +105,7 @@ def _show(report: Report) -> None:
         echo(f"{'':12}at {', '.join(problem.nodes)}")
 
 
-def _explain(report: Report, model: str, profile: str) -> None:
+def _explain(report: CheckReport, model: str, profile: str) -> None:
     """Print why the model would not build, and exit with the code that building would return."""
     from farm.errors import ModelError, of_failure
 

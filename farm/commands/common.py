@@ -13,7 +13,7 @@ import click
 from farm.api.resolve import build_slots as build_slots
 from farm.api.resolve import host_profile as host_profile
 from farm.commands import output
-from farm.commands.options import gathered
+from farm.commands.options import option_group
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def _session(
     return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
-shared = gathered(
+with_session = option_group(
     "session",
     _session,
     click.option(
@@ -109,7 +109,7 @@ shared = gathered(
 """Decorator: the options that every command has; it receives them as `session`, a Session."""
 
 
-def say_no_runs(session: Session, models: Sequence[str], devices: Sequence[str]) -> None:
+def report_no_runs(session: Session, models: Sequence[str], devices: Sequence[str]) -> None:
     """Print to stderr that no run is stored, or none of these models on these devices."""
     if (models or devices) and session.record().runs(limit=1):
         asked = [f"of {', '.join(models)}"] if models else []

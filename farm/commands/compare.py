@@ -7,17 +7,17 @@ import shlex
 import click
 
 from farm.commands import comparing
-from farm.commands.common import Session, shared
+from farm.commands.common import Session, with_session
 from farm.commands.options import Number
 from farm.errors import UsageError
-from farm.types import Until
+from farm.types import PairedStopping
 
 
 @click.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@comparing.fail_on
-@comparing.in_turns
+@comparing.fail_on_option
+@comparing.interleaved_option
 @click.option(
     "--seconds",
     type=Number(1),
@@ -31,7 +31,7 @@ from farm.types import Until
     metavar="S",
     help="With --in-turns, the longest a pair may take besides that.",
 )
-@shared
+@with_session
 def compare(
     session: Session,
     first: str,
@@ -63,8 +63,8 @@ def compare(
             "add --in-turns",
         )
     if in_turns:
-        until = Until() if seconds is None else Until(seconds=seconds)
-        pairs = comparing.measured_in_turns(
+        until = PairedStopping() if seconds is None else PairedStopping(seconds=seconds)
+        pairs = comparing.measure_interleaved(
             session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
         )
     else:
@@ -72,7 +72,7 @@ def compare(
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:
-        comparing.show(
+        comparing.show_comparison(
             session, pairs, f"farm compare --in-turns {shlex.quote(first)} {shlex.quote(second)}"
         )
-    comparing.end_of(pairs, fail_on)
+    comparing.exit_on_regression(pairs, fail_on)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import worth_keeping
+from farm.api.resolve import comparable_runs
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError, Regression, UsageError, did_you_mean
 from farm.stats import CONFIDENCE, Change
@@ -38,7 +38,7 @@ class Percentage(click.ParamType):  # type: ignore[type-arg]
         return share
 
 
-fail_on = click.option(
+fail_on_option = click.option(
     "--fail-on",
     type=Percentage(),
     metavar="SHARE",
@@ -49,7 +49,7 @@ fail_on = click.option(
 )
 
 
-in_turns = click.option(
+interleaved_option = click.option(
     "--in-turns",
     is_flag=True,
     help=(
@@ -59,7 +59,7 @@ in_turns = click.option(
 )
 
 
-def baseline_named(
+def find_baseline(
     session: Session, name: str | None, fail_on: float | None, in_turns: bool = False
 ) -> list[Run]:
     """Return the runs of a baseline; none if `name` is None.
@@ -92,9 +92,9 @@ def baseline_named(
     return found
 
 
-def save(session: Session, name: str | None, runs: Sequence[Run]) -> None:
+def save_baseline(session: Session, name: str | None, runs: Sequence[Run]) -> None:
     """Store the good runs among these as a baseline, if a name is given."""
-    if name is not None and (good := worth_keeping(runs)):
+    if name is not None and (good := comparable_runs(runs)):
         session.record().save_baseline(name, good)
 
 
@@ -104,15 +104,15 @@ def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -
     It is called before anything is measured. Only the runs of `before` that `jobs` will be compared
     with are checked.
     """
-    from farm.pipeline.compare import contest
+    from farm.pipeline.compare import pair_of_builds
 
     asked = {(job.device.name, job.title) for job in jobs if not job.device.emulated}
     for run in before:
         if (run.device, run.title) in asked:
-            contest(run, run, session.fleet(), session.artifacts())
+            pair_of_builds(run, run, session.fleet(), session.artifacts())
 
 
-def against(
+def compare_with_baseline(
     session: Session,
     before: Sequence[Run],
     runs: Sequence[Run],
@@ -134,10 +134,10 @@ def against(
         1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE
     )  # Bonferroni: each pair may be tested twice
     pairs = comparison.compare(comparison.pair_up(before, after), confidence)
-    unsure = [pair for pair in pairs if in_turns and may_be_told(pair)]
+    unsure = [pair for pair in pairs if in_turns and is_undecided(pair)]
     both = [(pair.first, pair.second) for pair in unsure]
     again = (
-        measured_in_turns(session, both, confidence=confidence, deadline_s=deadline_s)
+        measure_interleaved(session, both, confidence=confidence, deadline_s=deadline_s)
         if unsure
         else []
     )
@@ -145,7 +145,7 @@ def against(
     return [found.get(pair.second.id, pair) for pair in pairs]
 
 
-def may_be_told(pair: Pair) -> bool:
+def is_undecided(pair: Pair) -> bool:
     """Return whether stored runs do not decide the comparison, but an interleaved one might."""
     return pair.found.change is Change.UNSURE and _measurable(pair)
 
@@ -153,7 +153,7 @@ def may_be_told(pair: Pair) -> bool:
 def _measurable(pair: Pair) -> bool:
     """Return whether both builds can be measured interleaved.
 
-    The cache is not checked: see `farm.pipeline.compare.contest`.
+    The cache is not checked: see `farm.pipeline.compare.pair_of_builds`.
     """
     sides = (pair.first, pair.second)
     alike = (
@@ -164,7 +164,9 @@ def _measurable(pair: Pair) -> bool:
     )
 
 
-def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any) -> list[Pair]:
+def measure_interleaved(
+    session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any
+) -> list[Pair]:
     """Measure the builds of the pairs interleaved, showing a spinner."""
     from farm.commands.progress import Spinner
 
@@ -172,7 +174,7 @@ def measured_in_turns(session: Session, pairs: Sequence[tuple[Run, Run]], **how:
         return session.farm().in_turns(pairs, show=spinner.show, **how)
 
 
-def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
+def show_comparison(session: Session, pairs: Sequence[Pair], again: str) -> None:
     """Print the comparison, and the command that might decide pairs for which it is inconclusive.
 
     The command is `again` if several pairs are inconclusive and all can be measured interleaved;
@@ -183,7 +185,7 @@ def show(session: Session, pairs: Sequence[Pair], again: str) -> None:
     console = session.out()
     console.print(comparison_table(pairs, console.width))
     if unsure := [
-        pair for pair in pairs if pair.turns is None and pair.failure is None and may_be_told(pair)
+        pair for pair in pairs if pair.turns is None and pair.failure is None and is_undecided(pair)
     ]:
         each = [
             f"farm compare --in-turns {shlex.quote(pair.first.id)} {shlex.quote(pair.second.id)}"
@@ -217,19 +219,19 @@ def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | No
     )
 
 
-def end_of(pairs: Sequence[Pair], slowdown: float | None) -> None:
+def exit_on_regression(pairs: Sequence[Pair], slowdown: float | None) -> None:
     """Exit with an error if something became too slow, or could not be measured interleaved.
 
     Call it last: everything else must be printed before.
     """
     failures = [pair.failure for pair in pairs if pair.failure]
     if slower := regression(pairs, slowdown):
-        end_with(slower, *failures)
+        exit_with_errors(slower, *failures)
     if failures:
-        end_with(*failures)
+        exit_with_errors(*failures)
 
 
-def end_with(error: FarmError, *others: FarmError) -> None:
+def exit_with_errors(error: FarmError, *others: FarmError) -> None:
     """Print the errors and exit with the code of the first."""
     for one in (*others, error):
         show_error(one)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, host_profile, shared
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
 from farm.commands.output import echo
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     help="The kind of board.",
     shell_complete=complete("profiles"),
 )
-@with_description
+@with_model_properties
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     help="Copy the artifact into this new folder.",
 )
-@shared
+@with_session
 def compile_(
-    session: Session, model: str, profile_name: str, described: Described, output: Path | None
+    session: Session, model: str, profile_name: str, described: ModelProperties, output: Path | None
 ) -> None:
     """Import a model, check it against its reference, and build it for a profile.
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
-from farm.commands.common import Session, shared
-from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_cluster, on_devices, with_gates
+from farm.commands.common import Session, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
+from farm.commands.options import Number, complete, with_cluster, with_devices, with_gates
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@on_devices
+@with_devices
 @click.option(
     "--deadline",
     "deadline_s",
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     help="The longest a job may take on a device.",
 )
 @with_gates
-@with_description
-@on_cluster
+@with_model_properties
+@with_cluster
 @click.option(
     "--canary",
     "canaries",
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     help="Deploy to the first N devices; to the others only if all is right there.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
-@shared
+@with_session
 def deploy(
     session: Session,
     models: tuple[str, ...],
     devices: tuple[str, ...],
     tags: tuple[str, ...],
     everywhere: bool,
-    described: Described,
+    described: ModelProperties,
     cluster: str | None,
     deadline_s: float | None,
     min_snr_db: float | None,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_slots, shared
-from farm.commands.options import on_devices
+from farm.commands.common import Session, build_slots, with_session
+from farm.commands.options import with_devices
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError
 
@@ -19,8 +19,8 @@ _SESSION_S = 60.0
 
 
 @click.command()
-@on_devices
-@shared
+@with_devices
+@with_session
 def deployments(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
 ) -> None:
@@ -53,7 +53,7 @@ def deployments(
 
 @click.command()
 @click.argument("name")
-@on_devices
+@with_devices
 @click.option(
     "--to",
     "number",
@@ -61,7 +61,7 @@ def deployments(
     metavar="RELEASE",
     help="The release. [default: the one before the current]",
 )
-@shared
+@with_session
 def rollback(
     session: Session,
     name: str,
@@ -93,8 +93,8 @@ def rollback(
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@on_devices
-@shared
+@with_devices
+@with_session
 def undeploy(
     session: Session,
     names: tuple[str, ...],
@@ -126,11 +126,11 @@ def _ask(
 ) -> dict[str, Any]:
     """Return the devices' answers or errors, in the order of `chosen`."""
     from farm.commands.progress import Spinner
-    from farm.pipeline import ask
+    from farm.pipeline import run_on_devices
 
     with Spinner(session, title) as spinner:
         slots = max(len(chosen), build_slots())
-        found = ask(
+        found = run_on_devices(
             chosen,
             question,
             *arguments,

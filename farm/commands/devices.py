@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_slots, shared
-from farm.commands.options import on_devices
+from farm.commands.common import Session, build_slots, with_session
+from farm.commands.options import with_devices
 
 if TYPE_CHECKING:
     from farm.transports.state import State
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@on_devices
-@shared
+@with_devices
+@with_session
 def devices(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
 ) -> None:

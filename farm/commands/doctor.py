@@ -9,8 +9,8 @@ import click
 
 import farm
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_slots, host_profile, shared
-from farm.commands.options import on_devices
+from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.options import with_devices
 from farm.commands.output import Styled, echo
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _MODEL = "digits"
 
 
 @click.command()
-@on_devices
-@shared
+@with_devices
+@with_session
 def doctor(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
 ) -> None:

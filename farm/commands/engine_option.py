@@ -12,9 +12,9 @@ from farm.commands.output import echo
 if TYPE_CHECKING:
     from farm.commands.common import Session
     from farm.pipeline import Outcome
-    from farm.types import Contest, Job
+    from farm.types import EngineComparison, Job
 
-option = click.option(
+against_option = click.option(
     "--against",
     metavar="ENGINE,...",
     callback=lambda _context, _parameter, text: _engines(text),
@@ -33,15 +33,15 @@ def _engines(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def contests(
+def compare_engines(
     session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]
-) -> list[Contest]:
+) -> list[EngineComparison]:
     """Measure the other engines for each job whose answer was right. Raises FarmError."""
     if not names:
         return []
     from farm.commands.common import host_profile
     from farm.commands.progress import Spinner
-    from farm.pipeline.other_engines import against
+    from farm.pipeline.other_engines import compare_engines
     from farm.types import Verdict
 
     right = {
@@ -51,7 +51,7 @@ def contests(
     }
     chosen = [job for job in jobs if (job.device.name, job.title) in right]
     with Spinner(session, f"against {', '.join(names)}") as spinner:
-        return against(
+        return compare_engines(
             chosen,
             names,
             host=host_profile(session.fleet()),
@@ -60,19 +60,19 @@ def contests(
         )
 
 
-def show(session: Session, found: Sequence[Contest]) -> None:
+def show(session: Session, found: Sequence[EngineComparison]) -> None:
     """Print the table, and why an engine is missing from it."""
-    from farm.views.rivals import contest_table
+    from farm.views.rivals import engine_table
 
     console = session.out()
-    console.print(contest_table(found, console.width))
+    console.print(engine_table(found, console.width))
     for contest in found:
         for name, why in contest.missing.items():
             echo(f"{contest.model}: not in {name}: {why}")
 
 
-def body(found: Sequence[Contest]) -> list[dict[str, Any]]:
+def body(found: Sequence[EngineComparison]) -> list[dict[str, Any]]:
     """Return the comparisons as JSON."""
-    from farm.views.rivals import contest_to_json
+    from farm.views.rivals import engines_to_json
 
-    return [contest_to_json(contest) for contest in found]
+    return [engines_to_json(contest) for contest in found]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, host_profile, shared
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
 from farm.commands.output import echo
 
@@ -41,10 +41,15 @@ FOLDER, PARTS = "folder", "parts"
     show_default=True,
     help="What to write, see above.",
 )
-@with_description
-@shared
+@with_model_properties
+@with_session
 def export(
-    session: Session, model: str, profile_name: str, output: Path, kind: str, described: Described
+    session: Session,
+    model: str,
+    profile_name: str,
+    output: Path,
+    kind: str,
+    described: ModelProperties,
 ) -> None:
     """Write a model as files that run without farm, and without Python.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from farm.commands.common import Session, say_no_runs, shared
-from farm.commands.options import complete, of_device
+from farm.commands.common import Session, report_no_runs, with_session
+from farm.commands.options import complete, with_device_filter
 from farm.commands.output import echo
 
 
 @click.command()
 @click.argument("model", required=False, shell_complete=complete("models"))
-@of_device
+@with_device_filter
 @click.option(
     "-n",
     "--limit",
@@ -20,7 +20,7 @@ from farm.commands.output import echo
     show_default=True,
     help="The number of runs.",
 )
-@shared
+@with_session
 def history(session: Session, model: str | None, device: str | None, limit: int) -> None:
     """Show stored runs, the newest first, failed ones too.
 
@@ -40,7 +40,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
         session.document("history", {"runs": [run_to_json(run) for run in runs]})
         return
     if not runs:
-        say_no_runs(session, (model,) if model else (), (device,) if device else ())
+        report_no_runs(session, (model,) if model else (), (device,) if device else ())
         return
     console = session.out()
     console.print(history_table(runs, console.width))

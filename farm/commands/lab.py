@@ -163,7 +163,7 @@ def serve(
     farm lab serve --config lab.toml
     """
     from farm import signals
-    from farm.commands.serve import refuse_open
+    from farm.commands.serve import check_loopback
     from farm.lab.inventory import read_settings
     from farm.lab.run import LabPlace
     from farm.lab.run import serve as serve_lab
@@ -171,7 +171,7 @@ def serve(
     settings = read_settings(config)
     address, usual_port = settings.tracker
     address = host or address
-    refuse_open(address, open_to_network)
+    check_loopback(address, open_to_network)
     place = LabPlace(
         _folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
     )

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import gathered
+from farm.commands.options import option_group
 
 if TYPE_CHECKING:
     from farm.types import Model, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelProperties:
     """Properties of a model given on the command line.
 
     Shapes, element types and constant values of inputs by name, the function that makes the module,
@@ -54,14 +54,14 @@ def _described(
     dtypes: tuple[str, ...],
     module: str | None,
     trust: bool,
-) -> Described:
+) -> ModelProperties:
     """Return the values of the options.
 
     Raises UsageError for a malformed shape or value, an unknown element type, or a malformed
     function name.
     """
     named = None if module is None else _module(module)
-    return Described(
+    return ModelProperties(
         dict(map(_shape, shapes)),
         dict(map(_dtype, dtypes)),
         named,
@@ -131,7 +131,7 @@ def _module(text: str) -> str:
         ) from exc
 
 
-with_description = gathered(
+with_model_properties = option_group(
     "described",
     _described,
     click.option(

@@ -37,7 +37,9 @@ class Number(AnyNumber, click.FloatRange):
     """A finite number in a range."""
 
 
-def gathered(name: str, make: Callable[..., Any], *options: Option) -> Callable[[Command], Command]:
+def option_group(
+    name: str, make: Callable[..., Any], *options: Option
+) -> Callable[[Command], Command]:
     """Return a decorator that adds options and passes `make(**values)` as the argument `name`."""
 
     def decorate(command: Command) -> Command:
@@ -89,12 +91,12 @@ def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
     )
 
 
-on_device = device_option("device_name", "The device.", required=True)
-of_device = device_option("device", "Only runs on this device.")
-several_devices = device_option("devices", "A device; may be repeated.", multiple=True)
+with_device = device_option("device_name", "The device.", required=True)
+with_device_filter = device_option("device", "Only runs on this device.")
+with_several_devices = device_option("devices", "A device; may be repeated.", multiple=True)
 
 
-def on_devices(command: Command) -> Command:
+def with_devices(command: Command) -> Command:
     """Add the options that choose devices: --device, --tag and --all."""
     everywhere = click.option("-a", "--all", "everywhere", is_flag=True, help="All devices.")
     tags = click.option(
@@ -105,18 +107,18 @@ def on_devices(command: Command) -> Command:
         metavar="TAG",
         help="All devices with the tag; may be repeated.",
     )
-    chosen: Command = several_devices(tags(everywhere(command)))
+    chosen: Command = with_several_devices(tags(everywhere(command)))
     return chosen
 
 
-def on_cluster(command: Command) -> Command:
+def with_cluster(command: Command) -> Command:
     """Add --cluster."""
     text = "Build on the cluster whose scheduler is there, or none. [default: that of devices.toml]"
     option: Command = click.option("--cluster", metavar="ADDRESS", help=text)(command)
     return option
 
 
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the distinct numbers of an option such as 1,2,4. Raises UsageError."""
     words = text.split(",") if text else []
     if not all(word.isdecimal() and int(word) > 0 for word in words):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, check_writable, host_profile, shared, write_whole
-from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_device
+from farm.commands.common import Session, check_writable, host_profile, with_session, write_whole
+from farm.commands.model_options import ModelProperties, with_model_properties
+from farm.commands.options import Number, complete, with_device
 from farm.commands.output import echo
-from farm.commands.thread_options import Asked, settings, with_threads
+from farm.commands.thread_options import ThreadSettings, settings, with_threads
 
 if TYPE_CHECKING:
     pass
@@ -22,7 +22,7 @@ _MOST = 20  # kernels, without -v
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@on_device
+@with_device
 @click.option(
     "--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record."
 )
@@ -33,7 +33,7 @@ _MOST = 20  # kernels, without -v
     help="Write a trace of one inference for ui.perfetto.dev or speedscope.",
 )
 @with_threads(several=False)
-@with_description
+@with_model_properties
 @click.option(
     "--deadline",
     "deadline_s",
@@ -41,16 +41,16 @@ _MOST = 20  # kernels, without -v
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
-@shared
+@with_session
 def profile(
     session: Session,
     model: str,
     device_name: str,
     seconds: float,
     trace: Path | None,
-    described: Described,
+    described: ModelProperties,
     deadline_s: float | None,
-    asked: Asked,
+    asked: ThreadSettings,
 ) -> None:
     """Measure the time of each kernel of an inference, and its share of what the device can do.
 

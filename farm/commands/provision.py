@@ -9,17 +9,17 @@ import click
 
 import farm
 from farm.commands import doctor_output
-from farm.commands.common import Session, build_slots, host_profile, shared
-from farm.commands.options import on_devices
+from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.options import with_devices
 from farm.commands.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
     KEY_HELP,
     NO_KEY_HELP,
-    OPEN,
+    OPEN_HELP,
     VARIABLE,
+    check_loopback,
     chosen_key,
-    refuse_open,
 )
 from farm.errors import UsageError
 
@@ -31,7 +31,7 @@ _MODEL = "digits"
 
 
 @click.command()
-@on_devices
+@with_devices
 @click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
 @click.option("--tracker", metavar="HOST:PORT", help="With --service: register with this tracker.")
 @click.option(
@@ -56,10 +56,10 @@ _MODEL = "digits"
     help="With --service: the address to listen on.",
 )
 @click.option(
-    "--open-to-network", is_flag=True, help=f"With --service: {OPEN[0].lower()}{OPEN[1:]}"
+    "--open-to-network", is_flag=True, help=f"With --service: {OPEN_HELP[0].lower()}{OPEN_HELP[1:]}"
 )
 @click.option("--remove", "away", is_flag=True, help="Remove everything of farm's from the board.")
-@shared
+@with_session
 def provision(
     session: Session,
     devices: tuple[str, ...],
@@ -145,7 +145,7 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
         return None
     key_file, no_key = options.pop("key_file"), options.pop("no_key")
     key = chosen_key(options["key"], key_file, no_key, options["tracker"])
-    refuse_open(options["host"], options["open_to_network"])
+    check_loopback(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
     return Service(
         **{**options, "key": key, "random_key": random, "tracker": options["tracker"] or ""}

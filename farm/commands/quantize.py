@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, check_writable, host_profile, shared
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, check_writable, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import Number, complete
 from farm.commands.output import echo
 from farm.types import QUANTIZED, Quantize
 
 if TYPE_CHECKING:
-    from farm.pipeline.quantize import Report
+    from farm.pipeline.quantize import QuantizationReport
 
 METHODS = ("kl_divergence", "minmax", "percentile", "global_scale")
 _CALIBRATING = (
@@ -102,15 +102,15 @@ _LAYERS_SHOWN = 10
     required=True,
     help="The file to write; its name ends in .int8 or .float16.",
 )
-@with_description
-@shared
+@with_model_properties
+@with_session
 def quantize(
     session: Session,
     model: str,
     path: Path | None,
     profile_name: str,
     output: Path,
-    described: Described,
+    described: ModelProperties,
     dtype: str,
     calibration: str,
     percentile: float,
@@ -203,7 +203,7 @@ def _check_options(settings: Quantize) -> None:
         )
 
 
-def _body(report: Report, output: Path) -> dict[str, Any]:
+def _body(report: QuantizationReport, output: Path) -> dict[str, Any]:
     sizes = {"float_bytes": report.float_artifact.nbytes, "bytes": report.artifact.nbytes}
     layers = [
         {**asdict(layer), "snr_db": _finite(layer.snr_db)} for layer in report.quantized.layers
@@ -221,7 +221,7 @@ def _finite(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _show(session: Session, report: Report, output: Path) -> None:
+def _show(session: Session, report: QuantizationReport, output: Path) -> None:
     from farm.formatting import digits
     from farm.views.layers import layers_table
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, shared
+from farm.commands.common import Session, with_session
 from farm.commands.output import echo
 
 _core = click.option(
@@ -24,7 +24,7 @@ _operator = click.option(
 @click.group(invoke_without_command=True)
 @_core
 @_operator
-@shared
+@with_session
 def records(session: Session, core: str | None, operator: str | None) -> None:
     """List the records of farm tune: for each kernel and core, the fastest way to compute it.
 
@@ -55,7 +55,7 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @_core
 @_operator
-@shared
+@with_session
 def export(session: Session, file: Path, core: str | None, operator: str | None) -> None:
     """Write records to FILE, one JSON object per line."""
     from farm.store import RecordStore, write_records
@@ -70,7 +70,7 @@ def export(session: Session, file: Path, core: str | None, operator: str | None)
 
 @records.command(name="import")
 @click.argument("file", type=click.Path(path_type=Path))
-@shared
+@with_session
 def import_(session: Session, file: Path) -> None:
     """Add the records of FILE.
 
@@ -94,7 +94,7 @@ def import_(session: Session, file: Path) -> None:
 @records.command(name="remove")
 @_core
 @_operator
-@shared
+@with_session
 def remove(session: Session, core: str | None, operator: str | None) -> None:
     """Remove records; later builds no longer use them."""
     from farm.errors import UsageError

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from farm.commands import comparing
-from farm.commands.common import Session, say_no_runs, shared, write_whole
-from farm.commands.options import complete, several_devices
+from farm.commands.common import Session, report_no_runs, with_session, write_whole
+from farm.commands.options import complete, with_several_devices
 from farm.commands.output import echo, echo_text
 
 _DEFAULT = Path("report.html")
@@ -17,7 +17,7 @@ _DEFAULT = Path("report.html")
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@several_devices
+@with_several_devices
 @click.option(
     "-o",
     "--output",
@@ -42,7 +42,7 @@ _DEFAULT = Path("report.html")
     help="The number of newest runs of each model on each device.",
 )
 @click.option("--title", default="Models on devices", show_default=True, help="The title.")
-@shared
+@with_session
 def report(
     session: Session,
     models: tuple[str, ...],
@@ -69,10 +69,10 @@ def report(
     from farm.views import roofline
     from farm.views.report import gather
 
-    before = comparing.baseline_named(session, baseline, None)
+    before = comparing.find_baseline(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
-        say_no_runs(session, models, devices)
+        report_no_runs(session, models, devices)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     found = gather(
         runs,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, shared
-from farm.commands.model_options import Described, with_description
-from farm.commands.options import Number, complete, on_device
+from farm.commands.common import Session, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
+from farm.commands.options import Number, complete, with_device
 from farm.commands.output import echo
-from farm.commands.thread_options import Asked, settings, with_threads
+from farm.commands.thread_options import ThreadSettings, settings, with_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _TOP = 5
 
 @click.command()
 @click.argument("model", shell_complete=complete("models"))
-@on_device
+@with_device
 @click.option(
     "-i",
     "--input",
@@ -36,7 +36,7 @@ _TOP = 5
     help="An image, .npy, or .npz with the inputs by name.",
 )
 @with_threads(several=False)
-@with_description
+@with_model_properties
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file."
 )
@@ -52,17 +52,17 @@ _TOP = 5
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
-@shared
+@with_session
 def run(
     session: Session,
     model: str,
     device_name: str,
     source: Path,
-    described: Described,
+    described: ModelProperties,
     output: Path | None,
     build: bool,
     deadline_s: float | None,
-    asked: Asked,
+    asked: ThreadSettings,
 ) -> None:
     """Run a model on a device with an input of yours.
 

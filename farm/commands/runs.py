@@ -7,8 +7,8 @@ from typing import IO
 
 import click
 
-from farm.commands.common import Session, shared
-from farm.commands.options import complete, of_device
+from farm.commands.common import Session, with_session
+from farm.commands.options import complete, with_device_filter
 from farm.commands.output import echo
 
 
@@ -24,7 +24,7 @@ def runs() -> None:
 
 @runs.command(short_help="Write stored runs, with all their samples.")
 @click.argument("model", required=False, shell_complete=complete("models"))
-@of_device
+@with_device_filter
 @click.option(
     "-o",
     "--output",
@@ -32,7 +32,7 @@ def runs() -> None:
     default="-",
     help="The file to write. [default: stdout]",
 )
-@shared
+@with_session
 def export(session: Session, model: str | None, device: str | None, output: IO[str]) -> None:
     """Write stored runs, with all their samples: one run per line, the oldest first."""
     from farm.store import run_to_json
@@ -43,14 +43,14 @@ def export(session: Session, model: str | None, device: str | None, output: IO[s
 
 @runs.command("import", short_help="Store the runs of a file that farm runs export wrote.")
 @click.argument("source", metavar="FILE")
-@shared
+@with_session
 def import_(session: Session, source: str) -> None:
     """Store the runs of a file that farm runs export wrote; - is stdin.
 
     If a line is wrong, none of the runs is stored. A run that is stored already is not added again.
     """
     from farm.errors import FarmError, UsageError
-    from farm.store import strangers_run
+    from farm.store import parse_untrusted_run
 
     found, number = [], 0
     try:
@@ -58,7 +58,7 @@ def import_(session: Session, source: str) -> None:
             for line in lines:
                 number += 1
                 if line.strip():
-                    found.append(strangers_run(line))
+                    found.append(parse_untrusted_run(line))
     except OSError as exc:
         raise UsageError(
             f"{source} cannot be read",

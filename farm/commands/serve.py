@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, shared
+from farm.commands.common import Session, with_session
 from farm.commands.output import echo
 from farm.errors import DeviceError, UsageError
 
@@ -29,7 +29,7 @@ KEY_HELP = (
     "here can see it."
 )
 NO_KEY_HELP = "Let every user who reaches the port run code as this one."
-OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
+OPEN_HELP = "Listen beyond loopback: whoever reaches the port can run any code here."
 
 
 @click.command()
@@ -57,8 +57,8 @@ OPEN = "Listen beyond loopback: whoever reaches the port can run any code here."
 @click.option(
     "--cuda", is_flag=True, help="Use the agent that also runs models built for NVIDIA GPUs."
 )
-@click.option("--open-to-network", is_flag=True, help=OPEN)
-@shared
+@click.option("--open-to-network", is_flag=True, help=OPEN_HELP)
+@with_session
 def agent(
     session: Session,
     host: str,
@@ -89,7 +89,7 @@ def agent(
     from farm.store import Store, cache_root
     from farm.transports.agent_keys import hold_key
 
-    refuse_open(host, open_to_network)
+    check_loopback(host, open_to_network)
     key = chosen_key(key, key_file, no_key, tracker)
     machine = _MACHINES.get(platform.machine())
     if machine is None:
@@ -152,8 +152,8 @@ def agent(
     show_default=True,
     help="How long a request for a key that no board has had waits for one, before it is refused.",
 )
-@click.option("--open-to-network", is_flag=True, help=OPEN)
-@shared
+@click.option("--open-to-network", is_flag=True, help=OPEN_HELP)
+@with_session
 def tracker(
     session: Session,
     host: str | None,
@@ -173,7 +173,7 @@ def tracker(
 
     settings = session.fleet().tracker
     address = host or settings.host
-    refuse_open(address, open_to_network)
+    check_loopback(address, open_to_network)
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
     with contextlib.suppress(signals.Stopped):
         serve(
@@ -278,7 +278,7 @@ def _check_port(host: str, port: int) -> tuple[str, int]:
             ) from exc
 
 
-def refuse_open(host: str, open_to_network: bool) -> None:
+def check_loopback(host: str, open_to_network: bool) -> None:
     """Raise UsageError for an address that is not loopback, unless `open_to_network`."""
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, gathered, whole_numbers
+from farm.commands.options import Command, option_group, parse_whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -18,7 +18,7 @@ EACH = "each"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ThreadSettings:
     """Thread settings from the command line, all empty by default.
 
     Numbers of threads, sets of cores, and whether each thread is pinned to a core.
@@ -51,11 +51,11 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
     many = ", or several: 1,2,4" if several else ""
     each = ", or each: one thread, on each core in turn; may be repeated" if several else ""
 
-    def asked(threads: str, cores: Sequence[str] | str | None, pinned: bool) -> Asked:
+    def asked(threads: str, cores: Sequence[str] | str | None, pinned: bool) -> ThreadSettings:
         chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
-        return Asked(_counts(threads, several), _sets(chosen, several), pinned)
+        return ThreadSettings(_counts(threads, several), _sets(chosen, several), pinned)
 
-    return gathered(
+    return option_group(
         "asked",
         asked,
         click.option(
@@ -73,7 +73,7 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
     )
 
 
-def settings(session: Session, devices: Sequence[Device], asked: Asked) -> list[Device]:
+def settings(session: Session, devices: Sequence[Device], asked: ThreadSettings) -> list[Device]:
     """Return each device once for each setting.
 
     With `--cores each`, the devices are queried for their cores. Raises UsageError for
@@ -98,7 +98,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.commands.common import build_slots
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
-    from farm.executor.threads import numbers_of
+    from farm.executor.threads import parse_ranges
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
@@ -121,7 +121,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
                 str(n)
                 for kind in ("big_cores", "little_cores")
                 if facts.get(kind)
-                for n in numbers_of(facts[kind])
+                for n in parse_ranges(facts[kind])
             ]
         )
     return found
@@ -130,7 +130,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
 def _counts(text: str, several: bool) -> tuple[int, ...]:
     from farm.errors import UsageError
 
-    counts = whole_numbers("--threads", text)
+    counts = parse_whole_numbers("--threads", text)
     if len(counts) > 1 and not several:
         raise UsageError(
             f"--threads {text}: several numbers of threads", "an inference has one", "--threads 2"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, host_profile, shared
-from farm.commands.model_options import Described, with_description
+from farm.commands.common import Session, host_profile, with_session
+from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import Number, complete, device_option
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning.loop import Tuning
-    from farm.pipeline.tuning.tune import Tuned
+    from farm.pipeline.tuning.loop import TuningState
+    from farm.pipeline.tuning.tune import TuningResult
 
 
 @click.command()
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="The longest to search.",
 )
-@with_description
-@shared
+@with_model_properties
+@with_session
 def tune(
-    session: Session, model: str, devices: tuple[str, ...], minutes: float, described: Described
+    session: Session,
+    model: str,
+    devices: tuple[str, ...],
+    minutes: float,
+    described: ModelProperties,
 ) -> None:
     """Search for faster kernels of a model on real devices, and store them as records.
 
@@ -56,14 +60,14 @@ def tune(
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
     boards = fleet.select_devices(devices, (), False)
-    last: list[Tuning] = []
+    last: list[TuningState] = []
 
     with (
         signals.deferred(),
         dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
     ):
 
-        def show(work: Tuning, line: str) -> None:
+        def show(work: TuningState, line: str) -> None:
             last[:] = [work]
             display(work, line)
 
@@ -98,7 +102,7 @@ def tune(
     echo(f"{chosen.name}: {verdict(tuned)}")
 
 
-def verdict(tuned: Tuned) -> str:
+def verdict(tuned: TuningResult) -> str:
     """Return the result of a search as text."""
     from farm.pipeline.tuning.tune import WORTH_SAYING
 
@@ -123,7 +127,7 @@ def verdict(tuned: Tuned) -> str:
     return f"nothing gained: no difference of {100 * WORTH_SAYING:.1f} % or more ({figures})"
 
 
-def _body(work: Tuning, tuned: Tuned) -> dict[str, Any]:
+def _body(work: TuningState, tuned: TuningResult) -> dict[str, Any]:
     kernels = [
         {
             "workload": kernel.task.workload,

@@ -81,7 +81,7 @@ class Fleet:
 
         The name is that of a configured or a deployed model.
         """
-        return word not in self.models and sources.names_a_source(word)
+        return word not in self.models and sources.is_source(word)
 
     def model(self, name_or_source: str) -> Model:
         """Return the configured or built-in model with this name, or one created from a source.
@@ -110,7 +110,7 @@ class Fleet:
         )
         alike, named = _of_one_name(found), {**self.built_in_models, **self.models}
         made = [
-            replace(one, name=sources.in_full(one.source))
+            replace(one, name=sources.absolute_source(one.source))
             if one.name in alike and named.get(one.name) != one
             else one
             for one in found

@@ -55,7 +55,10 @@ def fleet_of(text: str, found: Path | None) -> Fleet:
     return _fleet(
         found,
         document,
-        {name: profiles.made(name, table) for name, table in {**known, **own}.items()},
+        {
+            name: profiles.profile_from_table(name, table)
+            for name, table in {**known, **own}.items()
+        },
         shipped,
     )
 
@@ -81,7 +84,8 @@ def _checked(
 
     names = frozenset(known) | parsed.names("profiles")
     document, mistakes = schema.check(
-        parsed.data, schema.Surroundings(names, built_in_models | parsed.names("models"), folder)
+        parsed.data,
+        schema.ValidationContext(names, built_in_models | parsed.names("models"), folder),
     )
     devices = parsed.data.get("devices")
     for name, device in devices.items() if isinstance(devices, dict) else ():
@@ -103,7 +107,7 @@ def _checked(
 
 def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:
     """Return the ConfigError that lists the mistakes by line."""
-    shown = locate.shown(path)
+    shown = locate.display_name(path)
     lines = [
         sanitize.one_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}")
         for one in sorted(mistakes, key=lambda one: one.line)

@@ -33,8 +33,8 @@ from farm.config.sources import PACKAGE, is_file
 from farm.errors import ConfigError
 from farm.regular_files import check_regular
 
-NAME = "devices.toml"
-SHIPPED = PACKAGE / NAME
+FILE_NAME = "devices.toml"
+SHIPPED = PACKAGE / FILE_NAME
 
 
 def find(path: Path | None) -> Path | None:
@@ -60,7 +60,7 @@ def _refuse_foreign(path: Path) -> None:
         quoted = shlex.quote(str(path))
         raise ConfigError(
             f"{path} was found, and another user could have written it",
-            f"{why}; a {NAME} can run any command, so it is not used unasked",
+            f"{why}; a {FILE_NAME} can run any command, so it is not used unasked",
             f"read it; if you trust it, name it: --config {quoted}, or export FARM_CONFIG={quoted}",
         )
 
@@ -78,11 +78,11 @@ def _places() -> list[Path]:
     places = []
     with contextlib.suppress(FileNotFoundError):  # the working directory may have been deleted
         here = Path.cwd()
-        places = [folder / NAME for folder in (here, *here.parents)]
+        places = [folder / FILE_NAME for folder in (here, *here.parents)]
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     with contextlib.suppress(RuntimeError):  # no home directory
         places.append(
-            (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".config") / "farm" / NAME
+            (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".config") / "farm" / FILE_NAME
         )
     return places
 
@@ -97,7 +97,7 @@ def read(path: Path) -> str:
         raise ConfigError(f"no configuration file {path}", "", fix) from exc
     except IsADirectoryError as exc:
         raise ConfigError(
-            f"{path} is a folder, not a configuration file", "", f"did you mean {path / NAME}?"
+            f"{path} is a folder, not a configuration file", "", f"did you mean {path / FILE_NAME}?"
         ) from exc
     except OSError as exc:
         raise ConfigError(f"cannot read {path}", exc.strerror or str(exc), fix) from exc
@@ -107,13 +107,13 @@ def read(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text", why, f"save {path.name} in UTF-8") from exc
 
 
-def shown(path: Path | None) -> str:
+def display_name(path: Path | None) -> str:
     """Return a configuration file's name for messages.
 
     The path is relative if the file is in the working directory or below it.
     """
     if path is None:
-        return f"built-in {NAME}"
+        return f"built-in {FILE_NAME}"
     with contextlib.suppress(FileNotFoundError, ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

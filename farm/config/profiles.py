@@ -56,7 +56,7 @@ def resolve(
     return complete, mistakes
 
 
-def made(name: str, table: Raw) -> Profile:
+def profile_from_table(name: str, table: Raw) -> Profile:
     """Return the profile of a complete and checked table."""
     return Profile(
         name=name,

@@ -1,7 +1,7 @@
 """The tables of devices.toml: keys, types and ranges, and pydantic's errors in plain words.
 
 Every field is validated on its own, with the names and the folder that it refers to in
-`Surroundings`, so that one mistake hides no other.
+`ValidationContext`, so that one mistake hides no other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ValidationContext:
     """The names that fields may refer to: profiles and models; and the folder of relative paths."""
 
     profiles: frozenset[str]
@@ -50,8 +50,8 @@ class Surroundings:
     folder: Path
 
 
-def _around(info: ValidationInfo) -> Surroundings:
-    return cast(Surroundings, info.context)
+def _around(info: ValidationInfo) -> ValidationContext:
+    return cast(ValidationContext, info.context)
 
 
 def _name(text: str) -> str:
@@ -418,14 +418,15 @@ _EXAMPLES = {
 
 
 def check(
-    data: Mapping[str, Any], around: Surroundings
+    data: Mapping[str, Any], around: ValidationContext
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the document, or None and every mistake in it as (key, message)."""
     try:
         return Document.model_validate(data, context=around), []
     except ValidationError as exc:
         found = [
-            (tuple(one["loc"]), one["type"], in_words(one)) for one in exc.errors(include_url=False)
+            (tuple(one["loc"]), one["type"], describe_error(one))
+            for one in exc.errors(include_url=False)
         ]
     misspelt = {
         (*path[:-1], words.split("'")[1])
@@ -438,7 +439,7 @@ def check(
     ]
 
 
-def in_words(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """Return one of pydantic's errors in words for users who know TOML and not pydantic."""
     path, kind, value, limits = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":

@@ -56,7 +56,7 @@ def source_at(text: str, folder: Path) -> str:
     return python_source(text) if is_python(text) else str(file_at(text, folder))
 
 
-def names_a_source(text: str) -> bool:
+def is_source(text: str) -> bool:
     """Return whether a word of the command line names a source, rather than a configured model."""
     return (
         text.startswith((PYTHON, "package:", "~"))
@@ -90,11 +90,11 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
         return known
     short = text.rpartition(":")[2] if is_python(text) else Path(text).stem
     return Model(
-        in_full(text) if short in taken or text.lower().endswith(RECIPES) else short, source
+        absolute_source(text) if short in taken or text.lower().endswith(RECIPES) else short, source
     )
 
 
-def in_full(source: str) -> str:
+def absolute_source(source: str) -> str:
     """Return the full name of a model's file or function."""
     return source if is_python(source) else Path(source).name
 

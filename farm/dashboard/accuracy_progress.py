@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.dashboard.display import Log, Screen, placed
+from farm.dashboard.display import Log, Screen, open_display
 from farm.types import Progress
 
 if TYPE_CHECKING:
-    from farm.pipeline.accuracy import Counting, Participant
+    from farm.pipeline.accuracy import AccuracyProgress, Participant
 
 _LINE_S = 15.0
 _BAR = 24
@@ -28,7 +28,7 @@ class Quiet:
     Call it with the state of the run; `told` takes the progress of the preparation.
     """
 
-    def __call__(self, counting: Counting) -> None:
+    def __call__(self, counting: AccuracyProgress) -> None:
         """Show the state of the run."""
 
     def told(self, progress: Progress) -> None:
@@ -49,7 +49,7 @@ class Lines(Quiet):
             self._stage = progress.stage.value
             self._log.line(f"{progress.stage.value} {progress.note}".strip())
 
-    def __call__(self, counting: Counting) -> None:
+    def __call__(self, counting: AccuracyProgress) -> None:
         """Log participants that started or ended, or whose last line is `_LINE_S` seconds old."""
         now = time.monotonic()
         for participant in counting.participants:
@@ -70,21 +70,21 @@ class InPlace(Quiet):
     def told(self, progress: Progress) -> None:
         """Draw the current stage of the preparation."""
         share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
-        text = Text(formatting.plain(f"{progress.stage.value} {progress.note}{share}".strip()))
+        text = Text(formatting.one_line(f"{progress.stage.value} {progress.note}{share}".strip()))
         self._screen.draw(lambda *_: text, at_once=True)
 
-    def __call__(self, counting: Counting) -> None:
+    def __call__(self, counting: AccuracyProgress) -> None:
         """Redraw the bars."""
         self._screen.draw(lambda _width, _height, now: render(counting, now))
 
 
-def render(counting: Counting, now: float) -> Table:
+def render(counting: AccuracyProgress, now: float) -> Table:
     """Return a table with a progress bar for each participant."""
     table = Table.grid(padding=(0, 1))
     total = max(1, len(counting.wanted))
     for participant in counting.participants:
         state = Text(
-            formatting.plain(_state(counting, participant, now)),
+            formatting.one_line(_state(counting, participant, now)),
             "red" if participant.failure else "",
         )
         table.add_row(
@@ -93,7 +93,7 @@ def render(counting: Counting, now: float) -> Table:
     return table
 
 
-def _state(counting: Counting, participant: Participant, now: float) -> str:
+def _state(counting: AccuracyProgress, participant: Participant, now: float) -> str:
     """Return "257 of 1000, 3:20 left".
 
     Without an estimate, the participant's note replaces the time.
@@ -109,4 +109,4 @@ def _state(counting: Counting, participant: Participant, now: float) -> str:
 
 def show_counting(console: Console, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Return a context manager that shows an accuracy run and clears the display at the end."""
-    return placed(console, quiet, nothing=Quiet, screen=InPlace, lines=Lines)
+    return open_display(console, quiet, nothing=Quiet, screen=InPlace, lines=Lines)

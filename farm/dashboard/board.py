@@ -70,7 +70,7 @@ class Row:
     @property
     def error(self) -> str:
         """Return the reason of the run's verdict, or the current note if there is no run."""
-        return formatting.why(self.run) if self.run else self.note
+        return formatting.reason_of(self.run) if self.run else self.note
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the job began, up to its end; 0 if it has not begun."""

@@ -18,11 +18,11 @@ from farm.dashboard.widgets import (
     GAP,
     STATE_MARK,
     STATE_STYLE,
-    counts,
+    count_states,
     line_of,
-    shares,
     spinner,
-    states,
+    state_bar,
+    states_as_text,
 )
 
 _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
@@ -37,7 +37,7 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
     name = min(24 if width >= _WIDE else 16, max(map(cell_len, ["device", *devices])))
     bar = _WIDE_BAR if width >= _WIDE else _BAR
     room_now = width - 2 - sum(cells + GAP for cells in (name, bar, _DONE, _BAD_CELLS, _LEFT))
-    counted = {device: states(rows) for device, rows in devices.items()}
+    counted = {device: count_states(rows) for device, rows in devices.items()}
     chosen = _choose(counted, room - 1)
     titles = line_of(
         ("", 1),
@@ -59,7 +59,9 @@ def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: f
     if hidden := [device for device in devices if device not in chosen]:
         theirs = sum((counted[device] for device in hidden), Counter[str]())
         lines.append(
-            Text.assemble((f"… and {len(hidden)} devices, ", "bright_black"), counts(theirs))
+            Text.assemble(
+                (f"… and {len(hidden)} devices, ", "bright_black"), states_as_text(theirs)
+            )
         )
     return lines
 
@@ -97,7 +99,7 @@ def _device(
         else "done"
     )
     mark = spinner(now) if state == "running" else STATE_MARK[state]
-    left = eta.of_device(rows, now)
+    left = eta.device_time_left(rows, now)
     about = (
         ""
         if left.seconds < 1
@@ -106,8 +108,8 @@ def _device(
     name, bar = widths[:2]
     return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
-        (Text(formatting.plain(device), "bold"), name),
-        (shares(counted, bar), bar),
+        (Text(formatting.one_line(device), "bold"), name),
+        (state_bar(counted, bar), bar),
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),
         (Text(f"✗ {bad}" if bad else "", "red"), _BAD_CELLS),
         (Text(about.rjust(_LEFT), "bright_black"), _LEFT),
@@ -120,8 +122,8 @@ def _now(rows: Sequence[Row], room: int) -> Text:
     if row := next((row for row in rows if row.state == "running"), None):
         stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
         long, short = (
-            Text.assemble(f"{formatting.plain(row.model)} ", (said, "cyan"))
-            for said in (f"{stage} {formatting.plain(row.note)}", stage)
+            Text.assemble(f"{formatting.one_line(row.model)} ", (said, "cyan"))
+            for said in (f"{stage} {formatting.one_line(row.note)}", stage)
         )
         return long if long.cell_len <= room else short
     last = max(
@@ -133,7 +135,7 @@ def _now(rows: Sequence[Row], room: int) -> Text:
         return Text()
     figure = formatting.latency(last.run) if not last.run.emulated else ""
     return Text.assemble(
-        (f"{formatting.plain(last.model)} ", "bright_black"),
+        (f"{formatting.one_line(last.model)} ", "bright_black"),
         (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),
         f" {figure}",
     )

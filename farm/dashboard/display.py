@@ -20,7 +20,7 @@ from farm import formatting
 from farm.prompts import terminal
 
 REFRESH_S = 1 / 8
-SHARE = 0.04  # of one CPU core: the most that drawing may use
+MAX_CPU_SHARE = 0.04  # of one CPU core: the most that drawing may use
 
 Clock = Callable[[], float]
 Display = TypeVar("Display")
@@ -55,15 +55,15 @@ class Screen:
     ) -> None:
         """Draw `render(columns, lines, now)` if it is time to draw again, or if `at_once`.
 
-        The interval is at least `REFRESH_S`, and long enough that drawing uses at most `SHARE` of a
-        core.
+        The interval is at least `REFRESH_S`, and long enough that drawing uses at most
+        `MAX_CPU_SHARE` of a core.
         """
         now = self._clock()
         if self._live.is_started and (at_once or now >= self._next):  # stopped during a prompt
             begin = time.process_time()
             size = self._live.console.size
             self._live.update(render(size.width, size.height - 1, now), refresh=True)
-            self._next = now + max(REFRESH_S, (time.process_time() - begin) / SHARE)
+            self._next = now + max(REFRESH_S, (time.process_time() - begin) / MAX_CPU_SHARE)
 
 
 class Log:
@@ -75,11 +75,11 @@ class Log:
     def line(self, text: str) -> None:
         """Print one line."""
         passed = formatting.elapsed(self._clock() - self._began)
-        self._console.print(Text(f"{passed:>7}  {formatting.plain(text)}"), soft_wrap=True)
+        self._console.print(Text(f"{passed:>7}  {formatting.one_line(text)}"), soft_wrap=True)
 
 
 @contextlib.contextmanager
-def placed(
+def open_display(
     console: Console,
     quiet: bool,
     *,

@@ -11,7 +11,7 @@ from farm.dashboard.board import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class TimeLeft:
     """Estimated seconds left.
 
     `at_least` marks a lower bound: some remaining job has no measured duration to estimate it from.
@@ -28,7 +28,7 @@ class Left:
         return f"{'≥' if self.at_least else '≈'}{formatting.elapsed(round(self.seconds))} left"
 
 
-def of_device(rows: Iterable[Row], now: float) -> Left:
+def device_time_left(rows: Iterable[Row], now: float) -> TimeLeft:
     """Estimate the remaining seconds of one device.
 
     A device runs its jobs one after the other. Each remaining job is assumed to take the median of
@@ -45,19 +45,19 @@ def of_device(rows: Iterable[Row], now: float) -> Left:
         elif row.state in ("done", "failed") and row.reached is not None and row.ended is not None:
             took.append(row.ended - row.reached)
     if not to_come:
-        return Left(0.0, False)
+        return TimeLeft(0.0, False)
     if not took:
-        return Left(0.0, True)
+        return TimeLeft(0.0, True)
     typical = statistics.median(took)
-    return Left(typical * to_come - min(running, typical), running > typical)
+    return TimeLeft(typical * to_come - min(running, typical), running > typical)
 
 
-def of_all(devices: Mapping[str, list[Row]], now: float) -> Left:
+def total_time_left(devices: Mapping[str, list[Row]], now: float) -> TimeLeft:
     """Estimate the remaining seconds of all devices.
 
     Devices work in parallel, so the longest estimate counts.
     """
-    each = [of_device(rows, now) for rows in devices.values()]
-    return Left(
+    each = [device_time_left(rows, now) for rows in devices.values()]
+    return TimeLeft(
         max((left.seconds for left in each), default=0.0), any(left.at_least for left in each)
     )

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from farm import formatting
 from farm.dashboard.board import Row
-from farm.dashboard.widgets import STATE_MARK, STATE_STYLE, counts, line_of, shares, spinner, states
+from farm.dashboard.widgets import (
+    STATE_MARK,
+    STATE_STYLE,
+    count_states,
+    line_of,
+    spinner,
+    state_bar,
+    states_as_text,
+)
 from farm.types import Run, Verdict
 
 _NAME, _DEVICES, _BAR, _WIDE_BAR, _DONE, _BAD = 24, 7, 10, 24, 9, 6
@@ -55,14 +63,14 @@ def group_lines(groups: dict[str, list[Row]], width: int, room: int, now: float)
     titles.stylize("bright_black")
     lines = [titles, *(_group(one, groups[one], name, bar, now) for one in shown)]
     if hidden := ranked[len(shown) :]:
-        theirs = states([row for one in hidden for row in groups[one]])
+        theirs = count_states([row for one in hidden for row in groups[one]])
         lines.append(
-            Text.assemble((f"… and {len(hidden)} groups, ", "bright_black"), counts(theirs))
+            Text.assemble((f"… and {len(hidden)} groups, ", "bright_black"), states_as_text(theirs))
         )
     return lines
 
 
-def oddest(groups: dict[str, list[Row]], most: int, now: float) -> list[Row]:
+def most_unusual(groups: dict[str, list[Row]], most: int, now: float) -> list[Row]:
     """Return the jobs that deserve a look, at most `most`.
 
     First those that failed, the latest first; then the results with another verdict than those
@@ -106,7 +114,7 @@ def _p50_ms(run: Run | None) -> float | None:
 
 
 def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> Text:
-    counted = states(rows)
+    counted = count_states(rows)
     bad = sum(row.bad for row in rows)
     over = len(rows) - counted["waiting"] - counted["running"]
     state = (
@@ -121,9 +129,9 @@ def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> 
     mark = spinner(now) if state == "running" else STATE_MARK[state]
     return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
-        (Text(formatting.plain(group), "bold"), name),
+        (Text(formatting.one_line(group), "bold"), name),
         (Text(str(len({row.device for row in rows})).rjust(_DEVICES)), _DEVICES),
-        (shares(counted, bar), bar),
+        (state_bar(counted, bar), bar),
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),
         (Text(f"✗ {bad}" if bad else "", "red"), _BAD),
         (_latencies(rows), 0),

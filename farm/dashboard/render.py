@@ -15,9 +15,17 @@ from farm import formatting
 from farm.dashboard import eta
 from farm.dashboard.board import Board, Row
 from farm.dashboard.devices import device_lines
-from farm.dashboard.eta import Left
-from farm.dashboard.groups import group_lines, grouped, oddest
-from farm.dashboard.widgets import GAP, STATE_MARK, STATE_STYLE, counts, shares, spinner, states
+from farm.dashboard.eta import TimeLeft
+from farm.dashboard.groups import group_lines, grouped, most_unusual
+from farm.dashboard.widgets import (
+    GAP,
+    STATE_MARK,
+    STATE_STYLE,
+    count_states,
+    spinner,
+    state_bar,
+    states_as_text,
+)
 
 ERRORS_SHOWN = 3
 MANY_DEVICES = 64  # more than a terminal has lines for
@@ -49,11 +57,11 @@ class Layout:
 def render(board: Board, width: int, height: int, now: float) -> Group:
     """Draw the board at the time `now`, in at most `height` lines (7 or more) of `width` cells."""
     rows = list(board.rows.values())
-    by_state, devices = states(rows), board.devices
+    by_state, devices = count_states(rows), board.devices
     errors = _errors(rows)[-ERRORS_SHOWN if height >= 20 else -1 :]
     lines = [
-        _header(by_state, width, now - board.began, eta.of_all(devices, now)),
-        shares(by_state, width),
+        _header(by_state, width, now - board.began, eta.total_time_left(devices, now)),
+        state_bar(by_state, width),
     ]
     room = max(3, height - 2 - len(errors) - bool(errors))
     if len(devices) > MANY_DEVICES and len(devices) >= room:
@@ -75,7 +83,7 @@ def _groups(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text
     """Return at most `room` lines: one line per group of devices, then the jobs that are odd."""
     groups = grouped(rows)
     summary = group_lines(groups, width, max(3, room * 2 // 3), now)
-    odd = oddest(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
+    odd = most_unusual(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
     if not odd:
         return summary
     layout = _layout(odd, width)
@@ -88,7 +96,9 @@ def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
     shown, rest = _choose(rows, room - 1)
     lines = [_titles(layout), *(_row(row, layout, now) for row in shown)]
     return (
-        [*lines, Text.assemble(("… and ", "bright_black"), counts(states(rest)))] if rest else lines
+        [*lines, Text.assemble(("… and ", "bright_black"), states_as_text(count_states(rest)))]
+        if rest
+        else lines
     )
 
 
@@ -143,9 +153,9 @@ def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
     ]
 
 
-def _header(by_state: Counter[str], width: int, elapsed_s: float, left: Left) -> Text:
+def _header(by_state: Counter[str], width: int, elapsed_s: float, left: TimeLeft) -> Text:
     line = Text("farm", "bold")
-    line.append("  ").append(counts(by_state))
+    line.append("  ").append(states_as_text(by_state))
     right = ", ".join(
         part
         for part in (
@@ -177,9 +187,9 @@ def _row(row: Row, layout: Layout, now: float) -> Text:
     )
     cells = {
         "mark": Text(mark, style),
-        "device": Text(formatting.plain(row.device), "bold"),
-        "profile": Text(formatting.plain(row.profile), "bright_black"),
-        "model": Text(formatting.plain(row.model)),
+        "device": Text(formatting.one_line(row.device), "bold"),
+        "profile": Text(formatting.one_line(row.profile), "bright_black"),
+        "model": Text(formatting.one_line(row.model)),
         "state": Text(row.run.verdict.value if row.run else row.stage.value, style),
         "time": Text(elapsed.rjust(layout.time), "bright_black"),
         "result": _outcome(row, layout.result),
@@ -199,7 +209,7 @@ def _mark(row: Row, now: float) -> tuple[str, str]:
 def _outcome(row: Row, width: int) -> Text:
     """Return a running job's progress bar and note, or a finished job's figures or error."""
     if row.bad:
-        return Text(formatting.plain(row.error), STATE_STYLE[row.state])
+        return Text(formatting.one_line(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
         ways = formatting.answers(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
@@ -208,7 +218,7 @@ def _outcome(row: Row, width: int) -> Text:
             formatting.latency(row.run),
             row.trend,
             answer,
-            formatting.plain(formatting.why(row.run)),
+            formatting.one_line(formatting.reason_of(row.run)),
             width,
         )
     text = Text()
@@ -219,7 +229,7 @@ def _outcome(row: Row, width: int) -> Text:
         text.append("━" * full, "cyan").append("─" * (cells - full), "bright_black").append(
             f" {100 * fraction:3.0f} %  "
         )
-    return text.append(formatting.plain(row.note), "bright_black")
+    return text.append(formatting.one_line(row.note), "bright_black")
 
 
 def _result(latency: str, trend: str, answer: str, why: str, width: int) -> Text:
@@ -246,10 +256,10 @@ def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
 def _errors(rows: Sequence[Row]) -> list[Text]:
     """Return a line for each error, the latest last."""
     bad = sorted((row for row in rows if row.bad), key=lambda row: row.ended or 0.0)
-    lines = formatting.complaints((row.device, row.model, row.error) for row in bad)
+    lines = formatting.group_errors((row.device, row.model, row.error) for row in bad)
     return [
         Text.assemble(
-            ("✗ ", "red"), (formatting.plain(whose), "bold"), "  ", formatting.plain(error)
+            ("✗ ", "red"), (formatting.one_line(whose), "bold"), "  ", formatting.one_line(error)
         )
         for whose, error in lines
     ]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from farm import formatting
 from farm.dashboard.board import Board, Row
-from farm.dashboard.display import Clock, Log, Screen, placed
+from farm.dashboard.display import Clock, Log, Screen, open_display
 from farm.dashboard.render import render
 from farm.types import Event, Job
 
@@ -103,7 +103,7 @@ def show(
 
     `console` should write to stderr; it honours NO_COLOR.
     """
-    return placed(
+    return open_display(
         console,
         quiet,
         nothing=lambda: Show(jobs, clock),

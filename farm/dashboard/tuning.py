@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.dashboard.display import Log, Screen, placed
+from farm.dashboard.display import Log, Screen, open_display
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning.loop import Tuning
+    from farm.pipeline.tuning.loop import TuningState
     from farm.pipeline.tuning.search import Kernel
 
 _WIDE, _WIDEST = (
@@ -32,7 +32,7 @@ _OTHER_LINES = 6  # that a screen needs besides the rows of kernels
 class Quiet:
     """Display that shows nothing, and the base class of the others."""
 
-    def __call__(self, work: Tuning, line: str) -> None:
+    def __call__(self, work: TuningState, line: str) -> None:
         """Show the state of the search and its latest message."""
 
 
@@ -42,7 +42,7 @@ class Lines(Quiet):
     def __init__(self, log: Log) -> None:
         self._log, self._last = log, ""
 
-    def __call__(self, _: Tuning, line: str) -> None:
+    def __call__(self, _: TuningState, line: str) -> None:
         """Log the message unless it repeats the last one."""
         if line and line != self._last:
             self._last = line
@@ -55,7 +55,7 @@ class InPlace(Quiet):
     def __init__(self, screen: Screen, minutes: float) -> None:
         self._screen, self._began, self._minutes, self._last = screen, time.monotonic(), minutes, ""
 
-    def __call__(self, work: Tuning, line: str) -> None:
+    def __call__(self, work: TuningState, line: str) -> None:
         """Redraw the table."""
         self._last = line or self._last
 
@@ -66,11 +66,11 @@ class InPlace(Quiet):
         self._screen.draw(table)
 
 
-def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Group:
+def render(work: TuningState, passed: str, last: str, width: int, height: int) -> Group:
     """Return the header, the kernels and the latest message, in at most `height` lines."""
     boards = ", ".join(f"{board.device.name} {board.said}".strip() for board in work.boards)
     head = Text(
-        f"farm tune {work.model.name}   {passed}   {formatting.plain(boards)}",
+        f"farm tune {work.model.name}   {passed}   {formatting.one_line(boards)}",
         "bold",
         no_wrap=True,
         overflow="ellipsis",
@@ -79,7 +79,7 @@ def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Gro
     hidden = len(work.search.kernels) - most
     said = [f"{hidden} more kernels"] if hidden > 0 else []
     foot = Text(
-        "   ".join([*said, _UNREMARKABLE.sub("", formatting.plain(last))]),
+        "   ".join([*said, _UNREMARKABLE.sub("", formatting.one_line(last))]),
         "bright_black",
         no_wrap=True,
         overflow="ellipsis",
@@ -87,7 +87,7 @@ def render(work: Tuning, passed: str, last: str, width: int, height: int) -> Gro
     return Group(head, kernel_table(work, width, most), foot)
 
 
-def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
+def kernel_table(work: TuningState, width: int, most: int | None = None) -> Table:
     """Return a table of at most `most` kernels, the one with the most total time first.
 
     Columns: share of the time, best time, speed-up over the default, candidates tried, best choice.
@@ -130,7 +130,7 @@ def kernel_table(work: Tuning, width: int, most: int | None = None) -> Table:
     return table
 
 
-def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
+def _figures(work: TuningState, kernel: Kernel) -> tuple[str, str, str, str]:
     """Return share, best time, speed-up and candidates tried.
 
     The first three are empty before they are known.
@@ -147,6 +147,6 @@ def _figures(work: Tuning, kernel: Kernel) -> tuple[str, str, str, str]:
 
 def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
     """Return a context manager that shows a search. `console` should write to stderr."""
-    return placed(
+    return open_display(
         console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines
     )

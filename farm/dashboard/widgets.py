@@ -28,7 +28,7 @@ def spinner(now: float) -> str:
     return SPINNER[int(now / REFRESH_S) % len(SPINNER)]
 
 
-def counts(by_state: Counter[str]) -> Text:
+def states_as_text(by_state: Counter[str]) -> Text:
     """Return the number of jobs by state: 9 jobs: 5 done, 2 running, 1 failed, 1 waiting."""
     total = by_state.total()
     text = Text(f"{total} job{'s' * (total != 1)}: ")
@@ -40,7 +40,7 @@ def counts(by_state: Counter[str]) -> Text:
     return text.append(Text(", ").join(parts))
 
 
-def shares(by_state: Counter[str], width: int) -> Text:
+def state_bar(by_state: Counter[str], width: int) -> Text:
     """Return a bar of `width` cells that shows each state's share of the jobs."""
     bar, done, drawn, total = Text(), 0, 0, max(1, by_state.total())
     for state, style in STATE_STYLE.items():
@@ -51,7 +51,7 @@ def shares(by_state: Counter[str], width: int) -> Text:
     return bar
 
 
-def states(rows: Sequence[Row]) -> Counter[str]:
+def count_states(rows: Sequence[Row]) -> Counter[str]:
     """Return the number of rows in each state."""
     return Counter(row.state for row in rows)
 

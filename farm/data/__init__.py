@@ -26,10 +26,18 @@ from farm.errors import ModelError
 from farm.store import digest_of, file_digest
 from farm.types import Model, Preprocess, TensorSpec
 
-__all__ = ["Classes", "DataSet", "Sample", "classes_of", "digest", "labelled", "opened"]
+__all__ = [
+    "Classes",
+    "DataSet",
+    "Sample",
+    "classes_of",
+    "digest",
+    "open_labelled_samples",
+    "open_samples",
+]
 
 
-def opened(
+def open_samples(
     path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None = None
 ) -> DataSet:
     """Open the samples at a path for a model's inputs.
@@ -62,14 +70,16 @@ def digest(path: Path) -> str:
     return digest_of(*map(samples.key, range(len(samples))))
 
 
-def labelled(
+def open_labelled_samples(
     path: Path, model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> DataSet:
     """Open samples with known classes for a classifier's inputs and outputs.
 
-    Raises ModelError if the set has no labels, and as `opened` does.
+    Raises ModelError if the set has no labels, and as `open_samples` does.
     """
-    samples = opened(path, inputs, model.preprocess, classes_of(model.name, outputs, model.labels))
+    samples = open_samples(
+        path, inputs, model.preprocess, classes_of(model.name, outputs, model.labels)
+    )
     if samples.labels is None:
         fix = (
             "put the images into folders named after their classes"

@@ -16,7 +16,7 @@ import numpy as np
 from farm.data.classes import Classes, check_numbers
 from farm.data.contract import DataSet
 from farm.errors import ModelError
-from farm.inputs.read import ARRAY_ERRORS, cast, only, unreadable
+from farm.inputs.read import ARRAY_ERRORS, cast, single_input, unreadable_error
 from farm.npy_header import read_npy_header
 from farm.regular_files import check_regular
 from farm.types import TensorSpec
@@ -42,7 +42,7 @@ class Arrays(DataSet):
             there = path.stat()
             self._stamp = f"{there.st_size}:{there.st_mtime_ns}"
         except ARRAY_ERRORS as exc:
-            raise unreadable(path, exc) from exc
+            raise unreadable_error(path, exc) from exc
         counts = {
             f"samples of {name}" if len(inputs) > 1 else "samples": rows.shape[0]
             for name, rows in self._rows.items()
@@ -59,13 +59,13 @@ class Arrays(DataSet):
     def _open(self, path: Path, inputs: Sequence[TensorSpec]) -> Array | None:
         """Open the array of each input; return the labels, or None."""
         if path.suffix.lower() == ".npy":
-            spec = only(inputs, path, "an .npy file")
+            spec = single_input(inputs, path, "an .npy file")
             self._rows = {spec.name: _Rows(path.open("rb"), spec, path, f"{path.name} holds")}
             return None
         self._archive = zipfile.ZipFile(path)
         members = {name.removesuffix(".npy"): name for name in self._archive.namelist()}
         alone = INPUTS in members and not set(self._specs) <= set(members)
-        wanted = {INPUTS: only(inputs, path, "an array `inputs`")} if alone else self._specs
+        wanted = {INPUTS: single_input(inputs, path, "an array `inputs`")} if alone else self._specs
         if missing := [name for name in wanted if name not in members]:
             name = INPUTS if len(inputs) == 1 else missing[0]
             names = [INPUTS] if len(inputs) == 1 else list(wanted)
@@ -102,7 +102,7 @@ class Arrays(DataSet):
                 for name, rows in self._rows.items()
             }
         except ARRAY_ERRORS as exc:
-            raise unreadable(self.path, exc) from exc
+            raise unreadable_error(self.path, exc) from exc
 
 
 class _Rows:

@@ -18,7 +18,7 @@ from farm.data import Sample
 from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
 from farm.executor.loading import open_and_load
-from farm.types import Answered, Artifact, Device, Model, Prepared, Progress, Stage
+from farm.types import Artifact, Device, Model, PredictionBatch, Prepared, Progress, Stage
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Answering = Callable[[Iterable[Sample]], Iterator[tuple[Sample, Array]]]
 
-BEST = 5  # classes per prediction
+TOP_K = 5  # classes per prediction
 _CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two notes
 
 
@@ -81,14 +81,14 @@ def _answer(
     Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
     """
     path, model, prepared, indices = sitting
-    samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
+    samples = data.open_labelled_samples(path, model, prepared.inputs, prepared.outputs)
     best: dict[str, tuple[int, ...]] = {}
     converted, told = Counter[str](), time.monotonic()
 
     def tell() -> None:
         nonlocal best, converted, told
         now = Counter(samples.converted)
-        context.note(Answered(best, dict(now - converted)))
+        context.note(PredictionBatch(best, dict(now - converted)))
         best, converted, told = {}, now, time.monotonic()
 
     try:
@@ -109,5 +109,5 @@ def _best(scores: np.ndarray[Any, Any]) -> tuple[int, ...]:
     return (
         ()
         if scores.dtype.kind == "f" and np.isnan(scores).any()
-        else tuple(stats.best(scores, BEST))
+        else tuple(stats.top_indices(scores, TOP_K))
     )

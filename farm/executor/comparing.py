@@ -12,16 +12,24 @@ from pathlib import Path
 from farm import prepare, stats
 from farm.deadline import Deadline
 from farm.errors import WrongAnswer
-from farm.executor.loading import Loaded, facts_of, has_parameters, load, open_and_load, push, quiet
-from farm.interleaved import Block, Medians, Pace, in_turns
+from farm.executor.loading import (
+    Loaded,
+    exclusive_cpu,
+    facts_of,
+    has_parameters,
+    load,
+    open_and_load,
+    push,
+)
+from farm.interleaved import Block, BlockLength, Medians, measure_interleaved
 from farm.transports import Link
-from farm.types import Device, Paired, Progress, Side, Stage, Until
+from farm.types import BuildOfPair, Device, PairedSamples, PairedStopping, Progress, Stage
 from farm.workers import TaskContext
 
 # Time one inference per block, or more if the RPC round trip would dominate. The device runs one
 # untimed inference before each block, which refills the caches. Blocks are short, so that a
 # disturbance affects both builds.
-PACE = Pace(block_s=0.004, fewest=1, warm=0)
+PACE = BlockLength(block_s=0.004, fewest=1, warm=0)
 _LOOK_AGAIN = 1.15  # factor on the rounds so far, after which the precision is computed again
 _MOST = 1000  # rounds per load
 _NOTE_EVERY_S = 0.5
@@ -32,33 +40,35 @@ _LIBRARY = "second.so"  # TVM's own server would overwrite the first library, wh
 def compare(
     context: TaskContext,
     device: Device,
-    sides: tuple[Side, Side],
+    sides: tuple[BuildOfPair, BuildOfPair],
     agent: Path | None,
-    until: Until,
+    until: PairedStopping,
     deadline_s: float,
-) -> Paired:
+) -> PairedSamples:
     """Measure both builds in one session, or in several sessions if they are to be reloaded.
 
     Raises WrongAnswer if an answer is wrong, and DeviceError and its subclasses.
     """
     found: dict[str, list[float]] = {BEFORE: [], AFTER: []}
-    enough, facts, deadline = Enough(until, _noting(context, until)), {}, Deadline(deadline_s)
+    enough, facts, deadline = StoppingRule(until, _noting(context, until)), {}, Deadline(deadline_s)
     while enough.another_load():
         with ExitStack() as stack:
             loaded, link = _load(stack, context, device, sides, agent, deadline.remaining)
-            stack.enter_context(quiet(context, device))
-            medians = in_turns(dict(zip(found, map(_block, loaded), strict=True)), enough, PACE)
+            stack.enter_context(exclusive_cpu(context, device))
+            medians = measure_interleaved(
+                dict(zip(found, map(_block, loaded), strict=True)), enough, PACE
+            )
             facts = facts_of(link)
         for name, seconds in medians.items():
             found[name] += seconds
-    return Paired(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(enough.loads))
+    return PairedSamples(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(enough.loads))
 
 
 def _load(
     stack: ExitStack,
     context: TaskContext,
     device: Device,
-    sides: tuple[Side, Side],
+    sides: tuple[BuildOfPair, BuildOfPair],
     agent: Path | None,
     timeout_s: float,
 ) -> tuple[list[Loaded], Link]:
@@ -82,7 +92,7 @@ def _load(
     return loaded, link
 
 
-def _noting(context: TaskContext, until: Until) -> Callable[[int, int, float], None]:
+def _noting(context: TaskContext, until: PairedStopping) -> Callable[[int, int, float], None]:
     """Return a callback that reports the load's number, its rounds and the share of its time."""
 
     def note(load: int, rounds: int, share: float) -> None:
@@ -98,7 +108,7 @@ def _block(loaded: Loaded) -> Block:
     return lambda count: loaded.time(1, count)
 
 
-class Enough:
+class StoppingRule:
     """Stopping rule: when to end a load, and whether to reload the builds once more.
 
     A load ends when its share of the time is used up or the confidence interval of the ratio is
@@ -110,7 +120,7 @@ class Enough:
 
     def __init__(
         self,
-        until: Until,
+        until: PairedStopping,
         note: Callable[[int, int, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -138,7 +148,9 @@ class Enough:
             self._note(len(self.loads), done, min(1.0, spent))
         if done >= self._look_at:
             self._look_at = _LOOK_AGAIN * done
-            low, high = stats.ratio_in_turns(medians[BEFORE], medians[AFTER], until.confidence)[1]
+            low, high = stats.ratio_interleaved(medians[BEFORE], medians[AFTER], until.confidence)[
+                1
+            ]
             sure = math.log(high / low) / 2 <= until.precision * math.sqrt(until.loads)
         goes_on = done < self._least() or not (spent >= 1 or sure or done >= _MOST)
         if not goes_on:

@@ -8,21 +8,21 @@ from pathlib import Path
 from farm import prepare, quantize, stats
 from farm.errors import ModelError
 from farm.executor import other_engines
-from farm.executor.loading import facts_of, open_and_load, quiet
-from farm.interleaved import Block, block_of, in_turns, so_often
-from farm.types import Contest, Device, Fitted, Progress, Rival, Stage
+from farm.executor.loading import exclusive_cpu, facts_of, open_and_load
+from farm.interleaved import Block, block_of, measure_interleaved, stop_after_rounds
+from farm.types import Device, DeviceBuild, EngineComparison, EngineResult, Progress, Stage
 from farm.workers import TaskContext
 
 
-def contest(
+def compare_engines(
     context: TaskContext,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     names: tuple[str, ...],
     rounds: int,
     deadline_s: float,
     cache: Path,
-) -> Contest:
+) -> EngineComparison:
     """Measure `rounds` rounds of farm's build, in the agent, and of each engine, in this process.
 
     The engines use as many threads as the agent's session. An engine that cannot run the model is
@@ -51,15 +51,18 @@ def contest(
                 missing[name] = f"{error.what}: {error.why}"
                 continue
             versions[name], blocks[name] = version, block_of(run)
-        stack.enter_context(quiet(context, device))
-        goes_on = so_often(
+        stack.enter_context(exclusive_cpu(context, device))
+        goes_on = stop_after_rounds(
             rounds,
             lambda index: context.note(
                 Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)
             ),
         )
-        medians = in_turns(blocks, goes_on)
+        medians = measure_interleaved(blocks, goes_on)
     rivals = tuple(
-        Rival(name, versions[name], tuple(medians[name]), agreements[name]) for name in versions
+        EngineResult(name, versions[name], tuple(medians[name]), agreements[name])
+        for name in versions
     )
-    return Contest(device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing)
+    return EngineComparison(
+        device.name, fitted.model.name, threads, tuple(medians["farm"]), rivals, missing
+    )

@@ -69,7 +69,7 @@ def open_gpu(link: Link, device: Device) -> str:
     if "problem" in found:
         raise _problem(device, found)
     profile, architecture = device.profile, str(found["architecture"])
-    if not runs(str(profile.target["arch"]), architecture):
+    if not can_run(str(profile.target["arch"]), architecture):
         fitting = [
             name
             for name, table in profiles.shipped().items()
@@ -89,7 +89,7 @@ def open_gpu(link: Link, device: Device) -> str:
     return f"{found['name']}, {architecture}"
 
 
-def runs(built_for: str, architecture: str) -> bool:
+def can_run(built_for: str, architecture: str) -> bool:
     """Return True if a GPU runs machine code of an architecture: of its generation and no newer.
 
     CUDA C++ Programming Guide, "Binary Compatibility". Code with the suffix a runs on that

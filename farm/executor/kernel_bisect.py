@@ -25,7 +25,16 @@ from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step
 from farm.compiler.tensor_cache import PREFIX, raw, read
 from farm.executor.loading import open_and_load
 from farm.store import RecordStore
-from farm.types import Artifact, Device, Dissection, Fitted, Layer, Limits, Progress, Stage
+from farm.types import (
+    Artifact,
+    Device,
+    DeviceBuild,
+    KernelBisection,
+    Layer,
+    Limits,
+    Progress,
+    Stage,
+)
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -40,15 +49,15 @@ LEAST_OF_INTEGERS_DB = 30.0  # a tiny difference before rounding changes an inte
 _NOTHING = 1e-6  # largest absolute difference from a reference that is zero everywhere
 
 
-def dissect(
+def bisect_kernels(
     context: TaskContext,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
     least_db: float | None,
     deadline_s: float,
     computer: Callable[..., Computed] = compute,
-) -> Dissection:
+) -> KernelBisection:
     """Compare every layer of a build on a device with its reference.
 
     `fed` holds inputs and the reference engine's outputs; None takes those stored with the model. A
@@ -78,7 +87,7 @@ def dissect(
         }
         reference = Reference(prepared.model, computed, folder, here)
         walk = _Walk(context, link, loaded.device, reference, artifact, least_db)
-        return Dissection(tuple(walk.layers(here)), whole)
+        return KernelBisection(tuple(walk.layers(here)), whole)
 
 
 class _Walk:
@@ -157,7 +166,7 @@ class _Walk:
             not_finite,
             alone_db,
             damaged,
-            stats.likeness(expected[0]),
+            stats.fingerprint(expected[0]),
         )
 
     def _is_damaged(self, number: int) -> bool:

@@ -15,7 +15,7 @@ from farm.compiler.artifact import LIBRARY
 from farm.compiler.tensor_cache import PREFIX, SHARD, WIDEN
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
-from farm.executor.threads import compute_as_asked
+from farm.executor.threads import configure_session
 from farm.prompts import patiently
 from farm.rpc.blocking import BlockingSession, Tensor
 from farm.rpc.values import CPU, RemoteDevice
@@ -242,7 +242,7 @@ def _connect(
                 device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)
             )
         )
-        compute_as_asked(link, device)
+        configure_session(link, device)
         return link
 
 
@@ -270,7 +270,7 @@ def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda
 
 
 @contextlib.contextmanager
-def quiet(context: TaskContext, device: Device) -> Iterator[None]:
+def exclusive_cpu(context: TaskContext, device: Device) -> Iterator[None]:
     """Pause all other workers on this machine within the block, if the device is this machine."""
     if device.scheme != "local":
         yield
@@ -293,7 +293,7 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def place_of(device: Device) -> RemoteDevice:
+def device_of_tensors(device: Device) -> RemoteDevice:
     """Return where the tensors of a session with a device are: on its CPU or its GPU."""
     return RemoteDevice(_CUDA, device.gpu) if device.profile.on_gpu else CPU
 
@@ -306,7 +306,7 @@ def load(
     library: str = LIBRARY,
 ) -> Loaded:
     """Load the library and parameters in the session's folder on the device's CPU or GPU."""
-    on_gpu, there = device.profile.on_gpu, place_of(device)
+    on_gpu, there = device.profile.on_gpu, device_of_tensors(device)
     link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
     folder = link.call("tvm.rpc.server.workpath", "")
     link.call("vm.builtin.tensor_cache.load", folder, there.type, there.number)

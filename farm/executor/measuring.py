@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from farm import data, deployments, prepare, stats
 from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
-from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
+from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
 from farm.time_ledger import timed
 from farm.transports import Link
 from farm.types import (
     Agreement,
     Device,
-    Fitted,
+    DeviceBuild,
     Limits,
     Model,
     Plan,
@@ -66,7 +66,7 @@ _CHANGING = (
 _NOTE_EVERY_S = 0.5
 
 
-def measure(context: TaskContext, device: Device, fitted: Fitted, plan: Plan) -> Samples:
+def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
     """Run one job: check the answer, sample the latency, classify the labelled samples.
 
     Installs the model if the plan asks for it and the answer is right and good enough. Raises
@@ -88,7 +88,7 @@ def measure(context: TaskContext, device: Device, fitted: Fitted, plan: Plan) ->
         meter.sample(first_s)
         correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
         with timed(ledger, "install"):
-            good = agreement.right and not stats.below(plan, agreement, correct, total)
+            good = agreement.right and not stats.unmet_requirements(plan, agreement, correct, total)
             release = (
                 deployments.install(link, fitted.model, fitted.artifact)
                 if plan.install and link.native and good
@@ -192,7 +192,7 @@ class _Meter:
             return
         with ExitStack() as stack:
             with timed(self.ledger, "wait for quiet"):
-                stack.enter_context(quiet(self.context, self.device))
+                stack.enter_context(exclusive_cpu(self.context, self.device))
             typical = self._warm_up(first_s)
             self.block = self.plan.block or 1
             if typical < _LEAST_SAMPLE_S and not self.plan.block:
@@ -213,7 +213,7 @@ class _Meter:
             while True:
                 windows.append(self.loaded.time(_count(_WINDOW_S, typical)))
                 typical = statistics.median(windows[-1])
-                self.warm = stats.settled(windows)
+                self.warm = stats.is_warmed_up(windows)
                 if sum(map(len, windows)) >= self.plan.warmup and (self.warm or deadline.expired):
                     return typical
 
@@ -323,7 +323,10 @@ def _classify(
     """
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
-    samples, correct = data.labelled(model.dataset, model, prepared.inputs, prepared.outputs), 0
+    samples, correct = (
+        data.open_labelled_samples(model.dataset, model, prepared.inputs, prepared.outputs),
+        0,
+    )
     chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
     total = len(chosen)
     with timed(ledger, "accuracy"):

@@ -45,7 +45,7 @@ class Inference:
         return found
 
 
-def parsed(content: bytes) -> tuple[list[float], list[Inference]]:
+def parse_records(content: bytes) -> tuple[list[float], list[Inference]]:
     """Return the seconds of the plain inferences, and the recorded inferences.
 
     Raises AgentAnswerError if the content is not a recording.
@@ -106,7 +106,7 @@ def steps_of(
     """
     known = {kernel.name: kernel for kernel in kernels}
     described = _described(graph)
-    typical = typical_of(inferences)
+    typical = typical_inferences(inferences)
     totals: defaultdict[Key, float] = defaultdict(float)
     others_s, others = 0.0, 0
     for inference in typical:
@@ -126,7 +126,7 @@ def steps_of(
     return steps, others_s / len(typical), round(others / len(typical))
 
 
-def typical_of(inferences: Sequence[Inference]) -> list[Inference]:
+def typical_inferences(inferences: Sequence[Inference]) -> list[Inference]:
     """Return the fifth of the inferences around the median length, the shortest first."""
     ordered = sorted(inferences, key=lambda inference: inference.seconds)
     count = max(1, len(ordered) // 5)
@@ -134,9 +134,9 @@ def typical_of(inferences: Sequence[Inference]) -> list[Inference]:
     return ordered[first : first + count]
 
 
-def median_one(inferences: Sequence[Inference]) -> Inference:
+def median_inference(inferences: Sequence[Inference]) -> Inference:
     """Return the recorded inference of median length."""
-    typical = typical_of(inferences)
+    typical = typical_inferences(inferences)
     return typical[(len(typical) - 1) // 2]
 
 

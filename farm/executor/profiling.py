@@ -13,13 +13,13 @@ from farm import prepare
 from farm.compiler.artifact import GRAPH
 from farm.deadline import Deadline
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import Loaded, facts_of, open_and_load, quiet
+from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
 from farm.executor.measuring import first_answer
-from farm.executor.profile_records import Inference, median_one, parsed, steps_of
-from farm.executor.roofline import measured
+from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
+from farm.executor.roofline import measure_roofline
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
-from farm.types import Device, Fitted, Profiled, Progress, Stage
+from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferen
 def profile(
     context: TaskContext,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     probe: Probe | None,
     seconds: float,
     deadline_s: float,
@@ -72,11 +72,11 @@ def profile(
                 f"farm bench --device {device.name} {shlex.quote(model.name)}",
             )
         with timed(ledger, "wait for quiet"):
-            stack.enter_context(quiet(context, device))
+            stack.enter_context(exclusive_cpu(context, device))
         plain, recorded = _record(context, device, link, loaded, first_s, seconds, ledger)
         with timed(ledger, "roof"):
             context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
-            roof = measured(link, device, probe) if probe else None
+            roof = measure_roofline(link, device, probe) if probe else None
         facts = facts_of(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
@@ -96,7 +96,7 @@ def profile(
         runtime_calls=calls,
         plain_s=tuple(plain),
         recorded_s=tuple(inference.seconds for inference in recorded),
-        trace=median_one(recorded).spans,
+        trace=median_inference(recorded).spans,
         roof=roof,
         threads=int(facts["threads"]) if "threads" in facts else None,
         cores=facts.get("thread_cores", ""),
@@ -140,7 +140,7 @@ def _record(
             )
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
-            more = parsed(agent_answers.content("farm.agent.profile", answer))
+            more = parse_records(agent_answers.content("farm.agent.profile", answer))
             plain += more[0]
             recorded += more[1]
     return plain, recorded

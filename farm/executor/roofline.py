@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farm.executor.loading import facts_of, place_of, send
+from farm.executor.loading import device_of_tensors, facts_of, send
 from farm.transports import Link, agent_answers
-from farm.types import Device, Roof
+from farm.types import Device, Roofline
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
@@ -19,7 +19,7 @@ _LONG_S, _MOST_TASKS = 5e-3, 1 << 17  # a GPU's arithmetic runs so long that lau
 _LIBRARY = "probe.so"
 
 
-def measured(link: Link, device: Device, probe: Probe) -> Roof:
+def measure_roofline(link: Link, device: Device, probe: Probe) -> Roofline:
     """Return the roofline of a session's device, with the session's threads.
 
     Raises DeviceError and its subclasses.
@@ -42,7 +42,7 @@ def measured(link: Link, device: Device, probe: Probe) -> Roof:
     memory_s = timer.memory(blocks)
     size = f"{blocks * BLOCK_BYTES / (1 << 20):.3g} MiB"
     source = f"measured on the device: multiply-adds in registers, and {size} copied"
-    return Roof(
+    return Roofline(
         1e-9 * probe.operations * tasks / arithmetic_s,
         1e-9 * 2 * blocks * BLOCK_BYTES / memory_s,
         source,
@@ -55,7 +55,7 @@ class _Timer:
     def __init__(self, link: Link, device: Device, probe: Probe) -> None:
         send(link, probe.library, _LIBRARY)
         self._library = link.session.load_module(_LIBRARY)
-        self._session, self._there = link.session, place_of(device)
+        self._session, self._there = link.session, device_of_tensors(device)
         self._probe = probe
 
     def arithmetic(self, tasks: int) -> float:

@@ -13,7 +13,7 @@ from farm import transports
 from farm.compiler.tensor_cache import SHARD
 from farm.errors import DeviceError
 from farm.executor.loading import load, open_and_load
-from farm.executor.threads import compute_as_asked
+from farm.executor.threads import configure_session
 from farm.inputs import read
 from farm.types import Artifact, Device, Progress, Release, Stage
 from farm.workers import TaskContext
@@ -56,11 +56,11 @@ def infer_deployed(
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         if not link.native or all(
-            release.name != name for release in farm_deployments.listed(link)
+            release.name != name for release in farm_deployments.list_releases(link)
         ):
             return None
-        compute_as_asked(link, device)
-        release = farm_deployments.opened(link, name)
+        configure_session(link, device)
+        release = farm_deployments.open_release(link, name)
         _check_kind(device, release)
         said: list[str] = []
         inputs = read.read_inputs(source, release.inputs, release.preprocess, said.append)
@@ -104,7 +104,7 @@ def deployments(
     """
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
-        return farm_deployments.listed(link)
+        return farm_deployments.list_releases(link)
 
 
 def roll_back(
@@ -121,7 +121,7 @@ def roll_back(
     """
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
-        return farm_deployments.rolled_back(link, name, number)
+        return farm_deployments.roll_back(link, name, number)
 
 
 def undeploy(
@@ -131,4 +131,4 @@ def undeploy(
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check(device, link)
         for name in names:
-            farm_deployments.removed(link, name)
+            farm_deployments.remove(link, name)

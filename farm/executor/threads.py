@@ -13,7 +13,7 @@ from farm.types import Device
 _BIG, _LITTLE = 1, -1  # threading::ThreadGroup::AffinityMode
 
 
-def compute_as_asked(link: Link, device: Device) -> None:
+def configure_session(link: Link, device: Device) -> None:
     """Set the session's threads and cores and open its GPU; call this before a library is loaded.
 
     Raises DeviceError if the device cannot do it: TVM's own server has fewer options than our
@@ -38,7 +38,7 @@ def compute_as_asked(link: Link, device: Device) -> None:
         link.call("runtime.config_threadpool", _LITTLE if cores == "little" else _BIG, threads)
 
 
-def numbers_of(cores: str) -> list[int]:
+def parse_ranges(cores: str) -> list[int]:
     """Return the numbers in a list of ranges such as 0,2-3."""
     ranges = [part.partition("-") for part in cores.split(",")]
     return [

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.executor.loading import facts_of, quiet, send
-from farm.executor.threads import compute_as_asked
+from farm.executor.loading import exclusive_cpu, facts_of, send
+from farm.executor.threads import configure_session
 from farm.rpc.blocking import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
 from farm.transports import agent_answers
-from farm.types import Batch, Device, Progress, Round, Stage, Trying, Wrong
+from farm.types import Batch, Device, Progress, Stage, TuningRound, VariantStarted, WrongVariant
 from farm.workers import TaskContext
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def time_variants(
     device's facts (a dictionary), Trying, Wrong, and one Round per round.
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
-        compute_as_asked(link, device)
+        configure_session(link, device)
         context.note(facts_of(link))
         context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
         send(link, batch.library, batch.library.name)
@@ -47,10 +47,10 @@ def time_variants(
             name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()
         }
         context.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
-        with quiet(context, device):
+        with exclusive_cpu(context, device):
             race = _Race(context, batch, machine, tensors)
             for _ in range(_ROUNDS):
-                context.note(Round({index: race.block(index) for index in race.counts}))
+                context.note(TuningRound({index: race.block(index) for index in race.counts}))
 
 
 class _Race:
@@ -71,13 +71,13 @@ class _Race:
         answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
         for index, variant in enumerate(batch.variants):
-            context.note(Trying(index))
+            context.note(VariantStarted(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
             answer = machine.outputs(variant.function)
             pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
-                context.note(Wrong(index, why))
+                context.note(WrongVariant(index, why))
                 continue
             self.counts[index] = 1
             first[index] = self._seconds(index)
@@ -87,7 +87,7 @@ class _Race:
             workload = batch.variants[index].workload
             anchors.setdefault(workload, index)
             best[workload] = min(seconds, best.get(workload, seconds))
-        context.note(Round(first))
+        context.note(TuningRound(first))
         for index, seconds in first.items():
             workload = batch.variants[index].workload
             if seconds > _BEHIND * best[workload] and index != anchors[workload]:

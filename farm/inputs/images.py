@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.inputs.quantize import quantized
+from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
@@ -66,7 +66,7 @@ def read_image(
     if not floating and not quantizes:
         return _whole_numbers(pixels[None], spec, path)
     numbers = _normalise(pixels, preprocess, layout)[None]
-    return np.ascontiguousarray(numbers, spec.dtype) if floating else quantized(numbers, spec)
+    return np.ascontiguousarray(numbers, spec.dtype) if floating else quantize_input(numbers, spec)
 
 
 def _from_end_to_end(pixels: Array, spec: TensorSpec) -> Array:

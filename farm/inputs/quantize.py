@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def quantized(numbers: Array, spec: TensorSpec) -> Array:
+def quantize_input(numbers: Array, spec: TensorSpec) -> Array:
     """Return numbers quantized by the input's scale and zero point, clipped to its dtype.
 
     The quotient by the scale is rounded to the nearest integer.

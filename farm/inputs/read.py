@@ -13,7 +13,7 @@ import numpy as np
 
 from farm.errors import ModelError, did_you_mean
 from farm.inputs.images import Tell, read_image
-from farm.inputs.quantize import quantized
+from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
 from farm.types import Preprocess, TensorSpec, shape_in_words
 
@@ -47,12 +47,12 @@ def read_inputs(
     """
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".npy"):
-        spec = only(inputs, path, "an image")
+        spec = single_input(inputs, path, "an image")
         return {spec.name: read_image(path, spec, preprocess, tell)}
     arrays = (
         _named(_load_all(path), inputs, path)
         if suffix == ".npz"
-        else {only(inputs, path, "a .npy file").name: _load(path)}
+        else {single_input(inputs, path, "a .npy file").name: _load(path)}
     )
     fitted = {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
     if (
@@ -92,7 +92,7 @@ def read_labels(path: Path) -> list[str]:
     return labels
 
 
-def only(inputs: Sequence[TensorSpec], path: Path, kind: str) -> TensorSpec:
+def single_input(inputs: Sequence[TensorSpec], path: Path, kind: str) -> TensorSpec:
     """Return the only input of the model; raise ModelError if the model has several."""
     if len(inputs) != 1:
         raise ModelError(
@@ -170,7 +170,7 @@ def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
             why,
             "look for it with numpy.isnan(array).nonzero()",
         )
-    return quantized(array, spec) if quantizes else np.ascontiguousarray(array, spec.dtype)
+    return quantize_input(array, spec) if quantizes else np.ascontiguousarray(array, spec.dtype)
 
 
 def _load(path: Path) -> Array:
@@ -179,7 +179,7 @@ def _load(path: Path) -> Array:
         check_regular(path, or_pipe=True)
         array = np.load(path, allow_pickle=False)
     except ARRAY_ERRORS as exc:
-        raise unreadable(path, exc) from exc
+        raise unreadable_error(path, exc) from exc
     if not isinstance(array, np.ndarray):
         array.close()
         raise ModelError(
@@ -199,7 +199,7 @@ def _load_all(path: Path) -> dict[str, Array]:
             return {name: archive[name] for name in archive.files}
     # AttributeError and TypeError: a single array is not an archive.
     except (*ARRAY_ERRORS, AttributeError, TypeError) as exc:
-        raise unreadable(path, exc) from exc
+        raise unreadable_error(path, exc) from exc
 
 
 def _check_size(archive: Any) -> None:
@@ -211,7 +211,7 @@ def _check_size(archive: Any) -> None:
         )
 
 
-def unreadable(path: Path, error: Exception) -> ModelError:
+def unreadable_error(path: Path, error: Exception) -> ModelError:
     """Return the ModelError for a file that is missing or that numpy cannot read."""
     if isinstance(error, FileNotFoundError):
         return ModelError(f"no file {path}", "", f"check the path: ls {path.parent}")

@@ -102,12 +102,12 @@ def _tables() -> _Tables:
     """Return the tables of version 1."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
-    from farm.store.database import NUMBER, Name
+    from farm.store.database import ROW_NUMBER, Name
 
     known = MetaData()
 
     def number() -> Column[int]:
-        return Column("number", NUMBER, primary_key=True, autoincrement=False)
+        return Column("number", ROW_NUMBER, primary_key=True, autoincrement=False)
 
     def texts(*names: str, key: bool = False) -> list[Column[str]]:
         return [Column(name, Name, nullable=False, primary_key=key) for name in names]
@@ -138,7 +138,7 @@ def _tables() -> _Tables:
         postgresql_where=leases.c.ended_at.is_(None),
     )
     lease, until = (
-        Column("lease", NUMBER, primary_key=True, autoincrement=False),
+        Column("lease", ROW_NUMBER, primary_key=True, autoincrement=False),
         Column("until", Double),
     )
     holdings = Table(
@@ -166,7 +166,7 @@ def _tables() -> _Tables:
             *times("since", key=True),
             *times("until"),
             *texts("kind", "owner"),
-            Column("lease", NUMBER),
+            Column("lease", ROW_NUMBER),
         ),
     )
 
@@ -229,11 +229,15 @@ class Journal:
 
     @property
     def _database(self) -> Database:
-        from farm.store.backends import File, Server
+        from farm.store.backends import PostgresBackend, SqliteBackend
         from farm.store.database import Database
 
         on_server = isinstance(self._place, str) and is_postgres_url(self._place)
-        place = Server(str(self._place), _VERSIONS) if on_server else File(Path(self._place))
+        place = (
+            PostgresBackend(str(self._place), _VERSIONS)
+            if on_server
+            else SqliteBackend(Path(self._place))
+        )
         return Database(place, "the record of the lab", "leases", _tables().server.metadata)
 
     def _take_over(self, db: Connection) -> Past:

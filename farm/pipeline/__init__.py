@@ -20,21 +20,28 @@
     tuning          `farm tune`: search for the best configuration of each kernel
 
 Commands call `execute(expand(devices, models, plan), ...)`, or one function of the other modules.
-Each of them starts a pool of worker processes (`worker_tasks.pool_of`) and ends it on return.
+Each of them starts a pool of worker processes (`worker_tasks.open_pool`) and ends it on return.
 """
 
-from farm.pipeline.operations import agent_for, ask, compile_model, facts_of, infer, infer_deployed
-from farm.pipeline.run_jobs import Ledger, Outcome, execute, expand
+from farm.pipeline.operations import (
+    agent_for,
+    compile_model,
+    facts_of,
+    infer,
+    infer_deployed,
+    run_on_devices,
+)
+from farm.pipeline.run_jobs import Outcome, StageTimes, execute, expand
 
 __all__ = [
-    "Ledger",
     "Outcome",
+    "StageTimes",
     "agent_for",
-    "ask",
     "compile_model",
     "execute",
     "expand",
     "facts_of",
     "infer",
     "infer_deployed",
+    "run_on_devices",
 ]

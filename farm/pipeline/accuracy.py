@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING, Any
 from farm import transports
 from farm.errors import FarmError, ModelError
 from farm.pipeline.confinement import confined
-from farm.pipeline.operations import fits, not_usable, prepare
-from farm.pipeline.worker_tasks import device_at_home, pool_of
+from farm.pipeline.operations import build_for_devices, prepare, state_error
+from farm.pipeline.worker_tasks import open_pool, with_local_store
 from farm.store import AnswerStore, Store, digest_of
-from farm.types import Accuracy, Answered, Device, Fitted, Model, Prepared, Profile, Progress
+from farm.types import (
+    Accuracy,
+    Device,
+    DeviceBuild,
+    Model,
+    PredictionBatch,
+    Prepared,
+    Profile,
+    Progress,
+)
 from farm.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 
 if TYPE_CHECKING:
@@ -58,7 +67,7 @@ class Participant:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class AccuracyProgress:
     """The state of a run for display.
 
     The samples to answer, their classes, and the participants.
@@ -77,7 +86,7 @@ class Counting:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AccuracyResults:
     """The results of a set: one Accuracy per device, in their order, then the reference's.
 
     `classes` is the number of classes; `note` is a remark about the set, or empty.
@@ -88,7 +97,7 @@ class Measured:
     note: str
 
 
-Show = Callable[[Counting], None]
+Show = Callable[[AccuracyProgress], None]
 
 
 def accuracy(
@@ -104,7 +113,7 @@ def accuracy(
     fresh: bool = False,
     told: Callable[[Progress], None],
     show: Show,
-) -> Measured:
+) -> AccuracyResults:
     """Score the devices and the reference on the set at a path, or on `count` of its samples.
 
     The `count` samples are spread evenly over the set. With `fresh`, stored predictions are deleted
@@ -113,9 +122,9 @@ def accuracy(
     """
     from farm import data
 
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         _, prepared = prepare(pool, model, host, host, store, told)
-        samples = data.labelled(path, model, prepared.inputs, prepared.outputs)
+        samples = data.open_labelled_samples(path, model, prepared.inputs, prepared.outputs)
         work = _Work(model, prepared, path, samples, keep, pool, store, fresh)
         states = dict(
             zip(
@@ -124,7 +133,7 @@ def accuracy(
                 strict=True,
             )
         )
-        made = fits(
+        made = build_for_devices(
             pool,
             model,
             [device for device in devices if states[device.name].usable],
@@ -136,7 +145,7 @@ def accuracy(
             _device_participant(
                 work,
                 device,
-                made.get(device.name) or not_usable(device, states[device.name]),
+                made.get(device.name) or state_error(device, states[device.name]),
                 deadlines_s[device.name],
             )
             for device in devices
@@ -152,9 +161,9 @@ def accuracy(
                 key: best for key, best in participant.best.items() if key in wanted
             }
             participant.kept = len(participant.best)
-        _run(pool, Counting(wanted, participants), keep, show)
+        _run(pool, AccuracyProgress(wanted, participants), keep, show)
         found = [_accuracy(participant, participants[-1], wanted) for participant in participants]
-        return Measured(found, prepared.outputs[0].shape[-1], samples.note)
+        return AccuracyResults(found, prepared.outputs[0].shape[-1], samples.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +191,7 @@ class _Work:
 
 
 def _device_participant(
-    work: _Work, device: Device, made: Fitted | FarmError, seconds: float
+    work: _Work, device: Device, made: DeviceBuild | FarmError, seconds: float
 ) -> Participant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
     from farm.executor.accuracy import classify_on
@@ -196,7 +205,7 @@ def _device_participant(
     def sit(indices: Sequence[int]) -> None:
         sitting = (work.path, made.model, made.prepared, indices)
         arguments = (
-            device_at_home(device, work.store.root),
+            with_local_store(device, work.store.root),
             made.artifact,
             made.agent,
             sitting,
@@ -252,7 +261,7 @@ def reference_task(
     confined(context, model, classify_here, sitting, *arguments, read=(sitting[0],))
 
 
-def _run(pool: WorkerPool, counting: Counting, keep: AnswerStore, show: Show) -> None:
+def _run(pool: WorkerPool, counting: AccuracyProgress, keep: AnswerStore, show: Show) -> None:
     """Assign samples and process messages until every participant is done or has failed."""
     by_slot = {
         ("reference" if one is counting.participants[-1] else f"device-{one.name}"): one
@@ -288,12 +297,12 @@ def _run(pool: WorkerPool, counting: Counting, keep: AnswerStore, show: Show) ->
 
 
 def _hear(
-    participant: Participant, message: Message, counting: Counting, keep: AnswerStore
+    participant: Participant, message: Message, counting: AccuracyProgress, keep: AnswerStore
 ) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is Kind.FAILED:
         participant.failure = message.value
-    elif isinstance(message.value, Answered):
+    elif isinstance(message.value, PredictionBatch):
         best = {
             key: classes for key, classes in message.value.best.items() if key in counting.wanted
         }

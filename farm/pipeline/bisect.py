@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from farm import importers, quantize, stats
 from farm.pipeline.confinement import confined, confined_build
-from farm.pipeline.operations import Show, check_usable, do, fit, prepare
-from farm.pipeline.worker_tasks import PREPARE_S, device_at_home, pool_of
+from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
+from farm.pipeline.worker_tasks import PREPARE_S, open_pool, with_local_store
 from farm.store import Store
 from farm.types import (
     Artifact,
     Device,
-    Dissection,
-    Fitted,
+    DeviceBuild,
+    KernelBisection,
     Layer,
-    Likeness,
     Model,
     Prepared,
     Profile,
     Progress,
     Stage,
+    TensorFingerprint,
 )
 from farm.workers import TaskContext
 
@@ -42,15 +42,17 @@ if TYPE_CHECKING:
 
     Fed = tuple[dict[str, np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]
 
-Name = tuple[str, str, Likeness]  # a layer of the source, its operator, its output's fingerprint
+Name = tuple[
+    str, str, TensorFingerprint
+]  # a layer of the source, its operator, its output's fingerprint
 _KIND, _FILE = "layers", "layers.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BisectResult:
     """The result of a bisection: the layers, the build they belong to, and the reference engine."""
 
-    dissection: Dissection
+    dissection: KernelBisection
     artifact: Artifact
     engine: str
 
@@ -65,7 +67,7 @@ def bisect(
     least_db: float | None,
     deadline_s: float,
     show: Show,
-) -> Found:
+) -> BisectResult:
     """Compare every layer of a model on a device with the reference.
 
     The input is read from the file `source`; if that is None, the example input is taken.
@@ -73,11 +75,11 @@ def bisect(
     of its dtype. Raises FarmError if the model cannot be built or the device cannot be used.
     """
     check_usable(device)
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         model, prepared = prepare(pool, model, device.profile, host, store, show)
         inputs = _read(source, prepared, model) if source else None
-        fitted = fit(pool, model, prepared, device, store, show)
-        names, expected = do(
+        fitted = build_for_device(pool, model, prepared, device, store, show)
+        names, expected = run_task(
             pool,
             layers_task,
             (model, prepared, inputs, store.root),
@@ -86,12 +88,12 @@ def bisect(
             f"asking {prepared.engine}",
         )
         fed = None if inputs is None else (inputs, expected)
-        arguments = (model, device_at_home(device, store.root), fitted, fed, least_db, deadline_s)
-        dissection: Dissection = do(
+        arguments = (model, with_local_store(device, store.root), fitted, fed, least_db, deadline_s)
+        dissection: KernelBisection = run_task(
             pool, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}"
         )
-    return Found(
-        replace(dissection, layers=tuple(named(dissection.layers, names))),
+    return BisectResult(
+        replace(dissection, layers=tuple(with_source_names(dissection.layers, names))),
         fitted.artifact,
         prepared.engine,
     )
@@ -116,7 +118,9 @@ def layers_task(
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):
         content = json.loads((kept / _FILE).read_text())
-        return [(name, operator, Likeness(**values)) for name, operator, values in content], None
+        return [
+            (name, operator, TensorFingerprint(**values)) for name, operator, values in content
+        ], None
     fed = reference(prepared)[0] if inputs is None else inputs
     layers: _Layers = confined(
         context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,)
@@ -153,11 +157,11 @@ def _layers(
     """Run the source engine layer by layer; called in the sandbox."""
     context.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
     imported = importers.load(quantize.float_model(model), cache)
-    names = [(name, "input", stats.likeness(value)) for name, value in fed.items()]
+    names = [(name, "input", stats.fingerprint(value)) for name, value in fed.items()]
     complete = True
     try:
         names += [
-            (name, operator, stats.likeness(value))
+            (name, operator, stats.fingerprint(value))
             for name, operator, value in (imported.layers(fed) if imported.layers else ())
         ]
     except Exception as exc:  # an engine may raise anything here; names are optional
@@ -175,18 +179,18 @@ def dissect_task(
     context: TaskContext,
     model: Model,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     fed: Fed | None,
     least_db: float | None,
     deadline_s: float,
-) -> Dissection:
+) -> KernelBisection:
     """Compare the kernels of a build one by one; called in a worker process.
 
     The reference is computed in a sandbox if the model needs one.
     """
     from farm.compiler.diagnostics.reference_run import compute
     from farm.compiler.diagnostics.reference_steps import Computed, Step
-    from farm.executor.kernel_bisect import dissect
+    from farm.executor.kernel_bisect import bisect_kernels
 
     def computer(
         context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any
@@ -200,10 +204,10 @@ def dissect_task(
         )
         return computed
 
-    return dissect(context, device, fitted, fed, least_db, deadline_s, computer)
+    return bisect_kernels(context, device, fitted, fed, least_db, deadline_s, computer)
 
 
-def named(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
+def with_source_names(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
     """Return the layers with the names and operators of the source's tensors of the same values.
 
     Each layer takes the source tensor with the nearest fingerprint that no earlier layer has taken;
@@ -217,7 +221,7 @@ def named(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
             for place, (_, _, known) in enumerate(names)
             if place not in taken
             and layer.likeness
-            and (distance := stats.apart(layer.likeness, known)) < float("inf")
+            and (distance := stats.distance(layer.likeness, known)) < float("inf")
         }
         if distances:
             place = min(distances, key=lambda place: (distances[place], place))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
 from farm.pipeline.confinement import confined
-from farm.pipeline.operations import Show, do
-from farm.pipeline.worker_tasks import PREPARE_S, pool_of
+from farm.pipeline.operations import Show, run_task
+from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
 from farm.workers import TaskContext
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """The result of a check: the model's summary, its cost, and the reason why it would not build.
 
     `operations` counts those of one inference. `loaded_bytes` is the memory of the parameters in
@@ -43,14 +43,14 @@ class Report:
         return self.failure is None and self.outline is not None and not self.outline.problems
 
 
-def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report:
+def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckReport:
     """Return the report on a model, whatever is wrong with the model.
 
     The check runs in a worker process, because a malformed model may crash an importer.
     """
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         try:
-            report: Report = do(
+            report: CheckReport = run_task(
                 pool,
                 check_task,
                 (model, profile, store.root),
@@ -61,11 +61,11 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> Report
         except InternalError:
             raise
         except FarmError as error:
-            return Report(None, failure=error.as_failure())
+            return CheckReport(None, failure=error.as_failure())
         return report
 
 
-def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> Report:
+def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Check a model in a worker process, in a sandbox if the model needs one."""
     from farm.importers.summary import Outline, Problem
 
@@ -74,20 +74,27 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         from farm.compiler.codegen.driver_stub import stub
 
         read.append(stub(Store(cache)).parent)
-    report: Report = confined(
-        context, model, _check, model, profile, cache, read=read, types=(Report, Outline, Problem)
+    report: CheckReport = confined(
+        context,
+        model,
+        _check,
+        model,
+        profile,
+        cache,
+        read=read,
+        types=(CheckReport, Outline, Problem),
     )
     return report
 
 
-def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> Report:
+def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Summarise a model and lower it without generating code; called in the sandbox."""
     from farm.compiler.build import compiling
     from farm.importers import summary as outline
     from farm.prepare import import_model
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    report = Report(outline.before_import(model))
+    report = CheckReport(outline.before_import(model))
     if report.outline is not None and report.outline.problems:
         return report
     try:

@@ -23,7 +23,7 @@ from farm.compiler import build as compiler_build
 from farm.compiler.artifact import KIND
 from farm.compiler.fingerprint import artifact_digest
 from farm.errors import BuildError, FarmError
-from farm.pipeline.worker_tasks import BUILD_S, build_task, kept_build_task, pool_of
+from farm.pipeline.worker_tasks import BUILD_S, build_task, kept_build_task, open_pool
 from farm.store import ArchiveError, RecordStore, Store, open_store, read_archive, write_archive
 from farm.types import Artifact, Model, Prepared, Profile, Record
 from farm.workers import Kind, TaskContext, WorkerPool
@@ -127,7 +127,7 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
                 why,
                 "install the same farm on the workers",
             )
-        with pool_of(store) as pool, store.scratch() as folder:
+        with open_pool(store) as pool, store.scratch() as folder:
             records = RecordStore(folder / "records.sqlite")
             if request.records:
                 records.merge(request.records)

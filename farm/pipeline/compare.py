@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from farm.compiler import artifact as artifacts
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
-from farm.pipeline.operations import check_no_emulator, ready
-from farm.pipeline.worker_tasks import compare_task, pool_of
+from farm.pipeline.operations import agents_of, check_no_emulator
+from farm.pipeline.worker_tasks import compare_task, open_pool
 from farm.store import Store
-from farm.types import Device, Limits, Paired, Progress, Run, Side, Until
+from farm.types import BuildOfPair, Device, Limits, PairedSamples, PairedStopping, Progress, Run
 from farm.workers import Kind
 
 _TICK_S = 0.1
@@ -24,25 +24,25 @@ _AROUND_S = 20.0  # per load, without the measurement: connect, upload, first in
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class PairOfBuilds:
     """Two builds to be measured interleaved, and their device."""
 
     device: Device
-    sides: tuple[Side, Side]
+    sides: tuple[BuildOfPair, BuildOfPair]
     title: str
 
 
-def contest(first: Run, second: Run, fleet: Fleet, store: Store) -> Contest:
+def pair_of_builds(first: Run, second: Run, fleet: Fleet, store: Store) -> PairOfBuilds:
     """Return the two builds of two runs and their device.
 
     Raises UsageError if the runs cannot be compared this way.
     """
     device = _device(first, second, fleet)
-    sides = tuple(side(run, fleet, store) for run in (first, second))
-    return Contest(device, (sides[0], sides[1]), second.title)
+    sides = tuple(build_of_run(run, fleet, store) for run in (first, second))
+    return PairOfBuilds(device, (sides[0], sides[1]), second.title)
 
 
-def side(run: Run, fleet: Fleet, store: Store) -> Side:
+def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
     """Return the build of a run.
 
     Raises UsageError if the run does not name its build or the build is no longer in the cache.
@@ -86,28 +86,28 @@ def side(run: Run, fleet: Fleet, store: Store) -> Side:
         inputs=prepared.inputs,
         outputs=prepared.outputs,
     )  # builds are shared between models of the same content but another name
-    return Side(
+    return BuildOfPair(
         f"{run.title} (run {run.id[:6]})", built, prepared, _limits(run, fleet)[prepared.precision]
     )
 
 
 def measure(
-    contests: Sequence[Contest],
-    until: Until,
+    contests: Sequence[PairOfBuilds],
+    until: PairedStopping,
     deadline_s: Callable[[Device], float],
     *,
     store: Store,
     show: Callable[[Progress], None],
-) -> list[Paired | FarmError]:
+) -> list[PairedSamples | FarmError]:
     """Measure each contest; return, in the same order, its result or the FarmError of its failure.
 
     All devices are measured at the same time, the contests of one device one after the other.
     `deadline_s` gives the seconds that a device has in addition to the measurement.
     """
     devices = {one.device.name: one.device for one in contests}
-    found: dict[int, Paired | FarmError] = {}
-    with pool_of(store) as pool:
-        agents = ready(pool, list(devices.values()), store, show)
+    found: dict[int, PairedSamples | FarmError] = {}
+    with open_pool(store) as pool:
+        agents = agents_of(pool, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):

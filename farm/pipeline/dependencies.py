@@ -97,7 +97,7 @@ def for_profile(model: Model, profile: Profile) -> Model:
     return replace(model, name=f"{model.name}.{profile.quantize}", quantize=settings)
 
 
-def may_travel(profile: Profile) -> bool:
+def can_build_remotely(profile: Profile) -> bool:
     """Return whether a build for a profile may be made by another machine.
 
     Not if it is for the CPU of this one, or linked by a program of this one.

@@ -20,7 +20,7 @@ _PATTERN = re.compile(r"[*?!]")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DiscoveredBoard:
     """A board that could be added: a name for it, its url, and where it was found."""
 
     name: str
@@ -28,7 +28,7 @@ class Candidate:
     source: str
 
 
-def discover(fleet: Fleet) -> list[Candidate]:
+def discover(fleet: Fleet) -> list[DiscoveredBoard]:
     """Return the boards that were found and are not in the fleet, at most 200.
 
     Nobody is logged in to: the configuration of ssh, the tracker that `[tracker]` of devices.toml
@@ -45,7 +45,7 @@ def discover(fleet: Fleet) -> list[Candidate]:
     return [one for one in found if one.url not in taken][:_MOST]
 
 
-def _ssh_hosts(file: Path) -> Iterator[Candidate]:
+def _ssh_hosts(file: Path) -> Iterator[DiscoveredBoard]:
     import paramiko
 
     from farm.config import parse_url
@@ -66,10 +66,10 @@ def _ssh_hosts(file: Path) -> Iterator[Candidate]:
             parse_url(f"ssh://{name}")
         except ValueError:
             continue
-        yield Candidate(_as_name(name), f"ssh://{name}", "~/.ssh/config")
+        yield DiscoveredBoard(_as_name(name), f"ssh://{name}", "~/.ssh/config")
 
 
-def _lent(fleet: Fleet) -> Iterator[Candidate]:
+def _lent(fleet: Fleet) -> Iterator[DiscoveredBoard]:
     from farm.transports import tracker
 
     place = f"{fleet.tracker.host}:{fleet.tracker.port}"
@@ -80,10 +80,12 @@ def _lent(fleet: Fleet) -> Iterator[Candidate]:
         return
     for key in keys:
         if re.fullmatch(r"[A-Za-z0-9_.:-]+", key):
-            yield Candidate(_as_name(key), f"tracker://{place}/{key}", f"the tracker at {place}")
+            yield DiscoveredBoard(
+                _as_name(key), f"tracker://{place}/{key}", f"the tracker at {place}"
+            )
 
 
-def _phones() -> Iterator[Candidate]:
+def _phones() -> Iterator[DiscoveredBoard]:
     """Yield the devices of adb that run commands, or will once their user allows it."""
     from farm.config import parse_url
     from farm.transports.adb import server
@@ -101,19 +103,19 @@ def _phones() -> Iterator[Candidate]:
         except ValueError:
             continue
         allowed = "" if one.state == "device" else ", not authorized yet"
-        yield Candidate(
+        yield DiscoveredBoard(
             _as_name(one.model or one.serial).lower(), f"adb:{one.serial}", f"adb devices{allowed}"
         )
 
 
-def _gpus(fleet: Fleet) -> Iterator[Candidate]:
+def _gpus(fleet: Fleet) -> Iterator[DiscoveredBoard]:
     """Yield this machine if it has a GPU and the fleet has no device for it."""
     from farm.transports import gpu_preflight
 
     if gpu_preflight.installed() and not any(
         one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()
     ):
-        yield Candidate("gpu", "local:", "NVIDIA's driver on this machine")
+        yield DiscoveredBoard("gpu", "local:", "NVIDIA's driver on this machine")
 
 
 def _as_name(text: str) -> str:

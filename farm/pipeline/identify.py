@@ -8,8 +8,8 @@ from pathlib import Path
 from farm import boards, subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeviceError
-from farm.pipeline.operations import Show, do
-from farm.pipeline.worker_tasks import facts_task, pool_of
+from farm.pipeline.operations import Show, run_task
+from farm.pipeline.worker_tasks import facts_task, open_pool
 from farm.store import Store
 from farm.types import Device
 from farm.workers import TaskContext
@@ -24,8 +24,8 @@ def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     asked for its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no
     facts.
     """
-    with pool_of(store) as pool:
-        evidence: boards.Evidence = do(
+    with open_pool(store) as pool:
+        evidence: boards.Evidence = run_task(
             pool,
             identify_task,
             (device, _IDENTIFY_S),
@@ -68,7 +68,7 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
                 command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
             )
         )
-    return boards.of_report(architecture_of(kind_of(report)), report)
+    return boards.evidence_from_report(architecture_of(kind_of(report)), report)
 
 
 def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:
@@ -79,4 +79,4 @@ def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Ev
             "an RPC server of TVM's own listens there, which has no facts",
             "name a --profile",
         )
-    return boards.of_facts(facts)
+    return boards.evidence_from_facts(facts)

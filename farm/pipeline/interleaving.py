@@ -14,7 +14,7 @@ from dataclasses import replace
 from farm.types import Agreement, Job, Plan, Samples
 
 
-def interleaved(jobs: Sequence[Job]) -> list[Job]:
+def split_into_rounds(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs, each with a single round if there is nothing to interleave it with.
 
     That is the case for the only job of a device, for plans without timing, and on emulated
@@ -30,7 +30,7 @@ def interleaved(jobs: Sequence[Job]) -> list[Job]:
     ]
 
 
-class Turns:
+class FinishedRounds:
     """The finished rounds of all jobs of an execution."""
 
     def __init__(self) -> None:
@@ -77,10 +77,14 @@ class Turns:
         """
         done = self.of(job)
         done.append(samples)
-        return merged(done) if len(done) >= job.plan.rounds or not samples.agreement.right else None
+        return (
+            merge_rounds(done)
+            if len(done) >= job.plan.rounds or not samples.agreement.right
+            else None
+        )
 
 
-def merged(parts: Sequence[Samples]) -> Samples:
+def merge_rounds(parts: Sequence[Samples]) -> Samples:
     """Merge the rounds of a job, in order of time, into one measurement."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:

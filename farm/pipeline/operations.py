@@ -20,21 +20,21 @@ from farm.pipeline.worker_tasks import (
     agent_task,
     agent_there,
     build_task,
-    device_at_home,
     facts_task,
     infer_deployed_task,
     infer_task,
     kept_build_task,
     kept_model_task,
-    pool_of,
+    open_pool,
     prepare_task,
+    with_local_store,
 )
 from farm.store import Store
 from farm.transports.state import State
 from farm.types import (
     Artifact,
     Device,
-    Fitted,
+    DeviceBuild,
     Model,
     Prepared,
     Profile,
@@ -59,7 +59,7 @@ def compile_model(
 
     `host` is the profile of this machine.
     """
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         model, prepared = prepare(pool, model, profile, host, store, show)
         return prepared, build(pool, model, prepared, profile, store, show)
 
@@ -82,13 +82,13 @@ def infer(
     from farm.inputs.read import read_inputs
 
     check_usable(device)
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         model, prepared = prepare(pool, model, device.profile, host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
-        fitted = fit(pool, model, prepared, device, store, show)
+        fitted = build_for_device(pool, model, prepared, device, store, show)
         arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
-        outputs = do(
+        outputs = run_task(
             pool,
             infer_task,
             arguments,
@@ -109,10 +109,16 @@ def infer_deployed(
     if no model of that name is deployed.
     """
     check_usable(device)
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         agent = ensure_agent(pool, device, store, show)
-        arguments = (device_at_home(device, store.root), agent, name, source.absolute(), deadline_s)
-        found: tuple[Release, list[Any], list[str]] | None = do(
+        arguments = (
+            with_local_store(device, store.root),
+            agent,
+            name,
+            source.absolute(),
+            deadline_s,
+        )
+        found: tuple[Release, list[Any], list[str]] | None = run_task(
             pool,
             infer_deployed_task,
             arguments,
@@ -124,7 +130,7 @@ def infer_deployed(
         return found
 
 
-def ask(
+def run_on_devices(
     devices: Sequence[Device],
     question: Callable[..., Any],
     *arguments: Any,
@@ -138,8 +144,8 @@ def ask(
     The task is called as `question(context, device, agent, timeout_s, *arguments)`. Returns its
     results by device name; the result of a device that fails is its FarmError.
     """
-    with pool_of(store) as pool:
-        agents = ready(pool, devices, store, show)
+    with open_pool(store) as pool:
+        agents = agents_of(pool, devices, store, show)
         answers: dict[str, Any] = {
             name: found for name, found in agents.items() if isinstance(found, FarmError)
         }
@@ -158,7 +164,7 @@ def ask(
                     device.name,
                     question,
                     *(
-                        device_at_home(device, store.root),
+                        with_local_store(device, store.root),
                         agents[device.name],
                         timeout_s,
                         *arguments,
@@ -176,10 +182,12 @@ def ask(
 
 def facts_of(devices: Sequence[Device], *, store: Store, slots: int, show: Show) -> dict[str, Any]:
     """Return what each device reports about itself by its name; see `ask`."""
-    return ask(devices, facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show)
+    return run_on_devices(
+        devices, facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show
+    )
 
 
-def ready(
+def agents_of(
     pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show
 ) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
@@ -196,13 +204,13 @@ def ready(
                 made[kind] = ensure_agent(pool, device, store, show)
             except FarmError as error:
                 made[kind] = error
-        found[device.name] = made[kind] if there.usable else not_usable(device, there)
+        found[device.name] = made[kind] if there.usable else state_error(device, there)
     return found
 
 
 def agent_for(machine: str, *, store: Store, show: Show) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         return _agent(pool, machine, store, show)
 
 
@@ -210,7 +218,7 @@ def check_usable(device: Device) -> None:
     """Raise DeviceError if a device cannot be used now."""
     there = transports.state(device)
     if not there.usable:
-        raise not_usable(device, there)
+        raise state_error(device, there)
 
 
 def check_no_emulator(device: Device) -> None:
@@ -223,7 +231,7 @@ def check_no_emulator(device: Device) -> None:
         )
 
 
-def not_usable(device: Device, there: State) -> DeviceError:
+def state_error(device: Device, there: State) -> DeviceError:
     """Return the error for a device in a state in which it cannot be used."""
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
@@ -237,22 +245,22 @@ def prepare(
     """
     model = for_profile(model, profile)
     task = f"importing {model.name}"
-    there: Prepared | None = do(
+    there: Prepared | None = run_task(
         pool, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True
     )
     if there:
         return model, there
-    prepared: Prepared = do(
+    prepared: Prepared = run_task(
         pool, prepare_task, (model, host, store, (profile,)), show, PREPARE_S, task
     )
     return model, prepared
 
 
-def fit(
+def build_for_device(
     pool: WorkerPool, model: Model, prepared: Prepared, device: Device, store: Store, show: Show
-) -> Fitted:
+) -> DeviceBuild:
     """Build a prepared model and get the agent for a device."""
-    return Fitted(
+    return DeviceBuild(
         model,
         prepared,
         build(pool, model, prepared, device.profile, store, show),
@@ -260,24 +268,24 @@ def fit(
     )
 
 
-def fits(
+def build_for_devices(
     pool: WorkerPool,
     model: Model,
     devices: Sequence[Device],
     host: Profile,
     store: Store,
     show: Show,
-) -> dict[str, Fitted | FarmError]:
+) -> dict[str, DeviceBuild | FarmError]:
     """Build the model for each device, once per profile and need of an agent.
 
     Returns the builds by device name; the value is a FarmError if the build failed.
     """
-    made: dict[tuple[str, bool], Fitted | FarmError] = {}
+    made: dict[tuple[str, bool], DeviceBuild | FarmError] = {}
     for device in devices:
         kind = (device.profile.name, device.gets_agent)
         if kind not in made:
             try:
-                made[kind] = fit(
+                made[kind] = build_for_device(
                     pool,
                     *prepare(pool, model, device.profile, host, store, show),
                     device,
@@ -294,12 +302,12 @@ def build(
 ) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
-    there: Artifact | None = do(
+    there: Artifact | None = run_task(
         pool, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True
     )
     if there:
         return there
-    artifact: Artifact = do(
+    artifact: Artifact = run_task(
         pool, build_task, (model, prepared, profile, store), show, BUILD_S, task
     )
     return artifact
@@ -319,7 +327,7 @@ def ensure_agent(pool: WorkerPool, device: Device, store: Store, show: Show) -> 
 def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
     if path := agent_there(machine, store.root):
         return path
-    made: Path = do(
+    made: Path = run_task(
         pool,
         agent_task,
         (machine, store.root, AGENT_S),
@@ -330,7 +338,7 @@ def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
     return made
 
 
-def do(
+def run_task(
     pool: WorkerPool,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from farm.errors import UsageError, did_you_mean
 from farm.pipeline.confinement import may_run_here
-from farm.pipeline.operations import Show, do, fit, prepare
-from farm.pipeline.worker_tasks import pool_of, rivals_task
+from farm.pipeline.operations import Show, build_for_device, prepare, run_task
+from farm.pipeline.worker_tasks import open_pool, rivals_task
 from farm.store import Store
-from farm.types import ENGINES, Contest, Job, Profile
+from farm.types import ENGINES, EngineComparison, Job, Profile
 
 ROUNDS = 15
 
@@ -55,28 +55,30 @@ def _is_here(job: Job) -> bool:
     return job.device.scheme == "local" and not job.device.profile.on_gpu
 
 
-def against(
+def compare_engines(
     jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show
-) -> list[Contest]:
+) -> list[EngineComparison]:
     """Return a comparison for each job on this machine's CPU, measured one after the other.
 
     Raises FarmError.
     """
     found = []
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         for job in jobs:
             if not _is_here(job):
                 continue
             model, prepared = prepare(pool, job.model, job.device.profile, host, store, show)
             arguments = (
                 job.device,
-                fit(pool, model, prepared, job.device, store, show),
+                build_for_device(pool, model, prepared, job.device, store, show),
                 names,
                 ROUNDS,
                 job.plan.deadline_s,
                 store.root,
             )
             what = f"{job.title} in {', '.join(names)}"
-            made: Contest = do(pool, rivals_task, arguments, show, job.plan.deadline_s, what)
+            made: EngineComparison = run_task(
+                pool, rivals_task, arguments, show, job.plan.deadline_s, what
+            )
             found.append(made)
     return found

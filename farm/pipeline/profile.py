@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from farm.pipeline.operations import Show, check_usable, do, fit, prepare
-from farm.pipeline.worker_tasks import BUILD_S, pool_of, probe_task, profile_task
+from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
+from farm.pipeline.worker_tasks import BUILD_S, open_pool, probe_task, profile_task
 from farm.store import Store
 from farm.types import Device, Model, Profile, Profiled
 
@@ -23,18 +23,18 @@ def profile(
     Raises FarmError.
     """
     check_usable(device)
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         model, prepared = prepare(pool, model, device.profile, host, store, show)
-        fitted = fit(pool, model, prepared, device, store, show)
+        fitted = build_for_device(pool, model, prepared, device, store, show)
         what = f"compiling what measures {device.profile.name}"
         # The arithmetic rate of an emulator depends on the instruction: it has no roof.
         probe = (
-            do(pool, probe_task, (device.profile, store.root), show, BUILD_S, what)
+            run_task(pool, probe_task, (device.profile, store.root), show, BUILD_S, what)
             if not device.emulated
             else None
         )
         arguments = (device, fitted, probe, seconds, deadline_s, store.root)
-        profiled: Profiled = do(
+        profiled: Profiled = run_task(
             pool,
             profile_task,
             arguments,

@@ -15,7 +15,7 @@ from farm.deadline import Deadline
 from farm.errors import UsageError
 from farm.pipeline.doctor.checks import Examination, Finding
 from farm.pipeline.operations import Show
-from farm.pipeline.worker_tasks import pool_of
+from farm.pipeline.worker_tasks import open_pool
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 from farm.workers import TaskContext
@@ -47,7 +47,7 @@ def provision(
     """
     if service:
         _only_by_ssh(devices, "a service is installed")
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show, tell)
         examination.reach()
         for device in examination.well:
@@ -88,7 +88,7 @@ def remove(
                 f"its url is {device.url}: somebody else started the agent there",
                 "name a device with an ssh:// or adb: url",
             )
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show, tell)
         examination.ask("removal", remove_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S)
         return examination.found

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.confinement import confined
-from farm.pipeline.operations import Show, compile_model, do
-from farm.pipeline.worker_tasks import pool_of
+from farm.pipeline.operations import Show, compile_model, run_task
+from farm.pipeline.worker_tasks import open_pool
 from farm.store import Store
 from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
 from farm.workers import TaskContext
@@ -22,7 +22,7 @@ QUANTIZE_S = 6 * 3600.0  # deadline: data may be large
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QuantizationReport:
     """The report on a quantization, and the builds of the float and the quantized model."""
 
     quantized: Quantized
@@ -32,15 +32,15 @@ class Report:
 
 def quantize(
     model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show
-) -> Report:
+) -> QuantizationReport:
     """Quantize a model by its `quantize` and `calibration_data`, and write the recipe to `output`.
 
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized;
     nothing is written then.
     """
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         arguments = (model, host, store.root, output.absolute())
-        found: Quantized = do(
+        found: Quantized = run_task(
             pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
         )
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
@@ -61,7 +61,7 @@ def quantize(
     artifacts = [
         compile_model(one, profile, host=host, store=store, show=show)[1] for one in (plain, made)
     ]
-    return Report(found, *artifacts)
+    return QuantizationReport(found, *artifacts)
 
 
 def quantize_task(

@@ -27,14 +27,14 @@ from farm.pipeline.dependencies import (
     Outcomes,
     PrepareKey,
     build_key,
+    can_build_remotely,
     for_profile,
     in_order,
-    may_travel,
     needs_of,
     prepare_key,
 )
-from farm.pipeline.interleaving import Turns, interleaved
-from farm.pipeline.operations import not_usable
+from farm.pipeline.interleaving import FinishedRounds, split_into_rounds
+from farm.pipeline.operations import state_error
 from farm.pipeline.worker_tasks import (
     AGENT_S,
     BUILD_S,
@@ -45,16 +45,16 @@ from farm.pipeline.worker_tasks import (
     kept_build_task,
     kept_model_task,
     measure_task,
-    pool_of,
+    open_pool,
     prepare_task,
-    whole,
+    with_time_ledger,
 )
 from farm.store import RunStore, Store
 from farm.types import (
     Artifact,
     Device,
+    DeviceBuild,
     Event,
-    Fitted,
     Job,
     Latency,
     Model,
@@ -80,7 +80,7 @@ _LOOKING = "store"  # the slot that looks for what is there already
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class StageTimes:
     """Wall time in seconds: the whole, until the last build was done, and each device at work."""
 
     wall_s: float
@@ -94,7 +94,7 @@ class Outcome:
 
     runs: tuple[Run, ...]
     artifacts: tuple[Artifact, ...]
-    ledger: Ledger
+    ledger: StageTimes
 
     @property
     def good(self) -> bool:
@@ -123,7 +123,7 @@ def expand(
                 why,
                 "leave one of them out",
             )
-    return interleaved(jobs)
+    return split_into_rounds(jobs)
 
 
 def execute(
@@ -147,7 +147,7 @@ def execute(
     good; else they are skipped. A job that fails raises nothing: its run holds the failure. Ctrl-C
     ends every process that was started here.
     """
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         first = list(dict.fromkeys(job.device.name for job in jobs))[:canaries]
         runner = _JobRunner(jobs, host, store, keep, slots, show, pool, frozenset(first), cluster)
         while runner.unfinished:
@@ -186,7 +186,7 @@ class _JobRunner:
     # by worker, with the start time
     _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
-    _turns: Turns = field(default_factory=Turns)
+    _turns: FinishedRounds = field(default_factory=FinishedRounds)
     _waiting: list[Job] = field(default_factory=list)
     _driving: int = 0  # jobs that threads run
     _device_s: dict[str, float] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class _JobRunner:
                 self._waiting.append(job)
                 self._emit(job, Stage.WAITING)
             else:
-                error = not_usable(job.device, state)
+                error = state_error(job.device, state)
                 self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
         keys = in_order(key for job in self._waiting for key in needs_of(job))
         agents = [key for key in keys if isinstance(key, AgentKey)]
@@ -273,7 +273,7 @@ class _JobRunner:
         return (
             self.cluster is not None
             and isinstance(key, BuildKey)
-            and may_travel(self._profiles[key.profile])
+            and can_build_remotely(self._profiles[key.profile])
         )
 
     def _release_or_skip(self) -> bool:
@@ -322,7 +322,9 @@ class _JobRunner:
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
         if message.kind is Kind.DONE:
             parts = () if self._turns.of(work) else self._inputs_of(work)
-            if samples := self._turns.take(work, whole(message.value, parts, now - begin)):
+            if samples := self._turns.take(
+                work, with_time_ledger(message.value, parts, now - begin)
+            ):
                 self._judge(work, samples)
             else:
                 self._waiting.append(work)
@@ -336,7 +338,7 @@ class _JobRunner:
         return Outcome(
             runs,
             self._outcomes.artifacts(),
-            Ledger(time.monotonic() - self._begin, self._built, self._device_s),
+            StageTimes(time.monotonic() - self._begin, self._built, self._device_s),
         )
 
     def _inputs_of(self, job: Job) -> tuple[Prepared, Artifact]:
@@ -436,7 +438,7 @@ class _JobRunner:
         self._running[slot] = (job, time.monotonic())
         arguments = (
             job.device,
-            Fitted(job.model, *self._inputs_of(job), agent),
+            DeviceBuild(job.model, *self._inputs_of(job), agent),
             self._turns.plan_of(job),
             self.store.root,
         )

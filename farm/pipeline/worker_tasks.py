@@ -19,12 +19,14 @@ from farm.store import RecordStore, Store
 from farm.types import (
     Artifact,
     Batch,
+    BuildOfPair,
     Candidate,
-    Contest,
     Device,
-    Fitted,
+    DeviceBuild,
+    EngineComparison,
     Model,
-    Paired,
+    PairedSamples,
+    PairedStopping,
     Plan,
     Prepared,
     Profile,
@@ -32,10 +34,8 @@ from farm.types import (
     Progress,
     Release,
     Samples,
-    Side,
     Stage,
     Task,
-    Until,
 )
 from farm.workers import TaskContext, WorkerPool
 
@@ -46,7 +46,7 @@ _ANSWERS_S = 10.0  # for a short session with an agent that is there
 
 
 @contextlib.contextmanager
-def pool_of(store: Store) -> Iterator[WorkerPool]:
+def open_pool(store: Store) -> Iterator[WorkerPool]:
     """Yield the pool of workers of one command.
 
     Before and after, the store is swept of what killed workers of this or an earlier command have
@@ -80,7 +80,7 @@ def agent_there(machine: str, cache: Path) -> Path | None:
     from farm.agent import build
 
     with contextlib.suppress(FarmError, OSError):
-        found: Path | None = build.there(machine, cache)
+        found: Path | None = build.find_built(machine, cache)
         return found
     return None
 
@@ -89,7 +89,7 @@ def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | Non
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
     from farm import prepare
 
-    return prepare.kept(model, cache)
+    return prepare.find_prepared(model, cache)
 
 
 def kept_build_task(
@@ -114,7 +114,7 @@ def prepare_task(
     the build.
     """
     from farm.compiler.build import Generated, shares_code
-    from farm.prepare import make, prepare
+    from farm.prepare import prepare, write_prepared
 
     def maker(
         context: TaskContext,
@@ -126,7 +126,7 @@ def prepare_task(
     ) -> Generated | None:
         arguments = (model, host, cache, folder, keep_build)
         made: Generated | None = confined(
-            context, model, make, *arguments, write=(folder,), types=(Generated,)
+            context, model, write_prepared, *arguments, write=(folder,), types=(Generated,)
         )
         return made
 
@@ -179,15 +179,17 @@ def build_task(
 
 
 def measure_task(
-    context: TaskContext, device: Device, fitted: Fitted, plan: Plan, cache: Path
+    context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan, cache: Path
 ) -> Samples:
     """Run one job on a device."""
     from farm import executor
 
-    return executor.measure(context, device_at_home(device, cache), fitted, plan)
+    return executor.measure(context, with_local_store(device, cache), fitted, plan)
 
 
-def whole(samples: Samples, made: tuple[Prepared | Artifact, ...], worker_s: float) -> Samples:
+def with_time_ledger(
+    samples: Samples, made: tuple[Prepared | Artifact, ...], worker_s: float
+) -> Samples:
     """Return the samples with a ledger of the whole job.
 
     The ledger then includes the import and builds in `made`, and the start and exit of the worker
@@ -208,7 +210,7 @@ def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
 def profile_task(
     context: TaskContext,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     probe: Any,
     seconds: float,
     deadline_s: float,
@@ -218,24 +220,24 @@ def profile_task(
     from farm.executor import profiling
 
     return profiling.profile(
-        context, device_at_home(device, cache), fitted, probe, seconds, deadline_s
+        context, with_local_store(device, cache), fitted, probe, seconds, deadline_s
     )
 
 
 def rivals_task(
     context: TaskContext,
     device: Device,
-    fitted: Fitted,
+    fitted: DeviceBuild,
     names: tuple[str, ...],
     rounds: int,
     deadline_s: float,
     cache: Path,
-) -> Contest:
+) -> EngineComparison:
     """Measure a model in farm's build and in other engines, interleaved."""
     from farm.executor import engine_comparison
 
-    return engine_comparison.contest(
-        context, device_at_home(device, cache), fitted, names, rounds, deadline_s, cache
+    return engine_comparison.compare_engines(
+        context, with_local_store(device, cache), fitted, names, rounds, deadline_s, cache
     )
 
 
@@ -301,23 +303,23 @@ def time_variants_task(
     """Measure the variants of a batch; all results are reported as notes while it runs."""
     from farm.executor import tuning
 
-    tuning.time_variants(context, device_at_home(device, cache), batch, agent, deadline_s)
+    tuning.time_variants(context, with_local_store(device, cache), batch, agent, deadline_s)
 
 
 def compare_task(
     context: TaskContext,
     device: Device,
-    sides: tuple[Side, Side],
+    sides: tuple[BuildOfPair, BuildOfPair],
     agent: Path | None,
-    until: Until,
+    until: PairedStopping,
     deadline_s: float,
     cache: Path,
-) -> Paired:
+) -> PairedSamples:
     """Measure two builds, interleaved."""
     from farm.executor import comparing
 
     return comparing.compare(
-        context, device_at_home(device, cache), sides, agent, until, deadline_s
+        context, with_local_store(device, cache), sides, agent, until, deadline_s
     )
 
 
@@ -341,7 +343,7 @@ def infer_task(
     from farm import executor
 
     return executor.infer(
-        context, device_at_home(device, cache), artifact, agent, inputs, deadline_s
+        context, with_local_store(device, cache), artifact, agent, inputs, deadline_s
     )
 
 
@@ -418,7 +420,7 @@ def facts_task(
         return {**link.system_facts(), **link.facts()} if link.native else {}
 
 
-def device_at_home(device: Device, cache: Path) -> Device:
+def with_local_store(device: Device, cache: Path) -> Device:
     """Return the device; one on this machine that names no store gets a store in the cache."""
     if not device.on_this_machine or "store" in device.options:
         return device

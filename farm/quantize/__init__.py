@@ -35,7 +35,7 @@ from farm.types import Model, Profile, Quantize, TensorSpec
 
 if TYPE_CHECKING:
     from farm.importers import Imported
-    from farm.quantize.calibrating import Floating, Inputs, Note
+    from farm.quantize.calibrating import FoldedModel, Inputs, Note
     from farm.quantize.recipe import Recipe
 
 
@@ -92,7 +92,7 @@ def apply(model: Model, imported: Imported, host: Profile, note: Note) -> Import
         return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
 
 
-def prepare_float(settings: Quantize, imported: Imported, label: str) -> Floating:
+def prepare_float(settings: Quantize, imported: Imported, label: str) -> FoldedModel:
     """Return an imported model simplified for quantization with these settings.
 
     `label` names the model in errors. Raises ModelError if it cannot be quantized.
@@ -100,7 +100,7 @@ def prepare_float(settings: Quantize, imported: Imported, label: str) -> Floatin
     from farm.quantize import calibrating, halving
 
     return (
-        calibrating.floating(imported, label)
+        calibrating.fold_float_model(imported, label)
         if settings.calibrates
         else halving.floating(imported, label)
     )
@@ -115,7 +115,7 @@ def float_model(model: Model) -> Model:
     )
 
 
-def make_recipe(model: Model, floating: Floating, host: Profile, note: Note) -> Recipe:
+def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) -> Recipe:
     """Return the recipe for a float model, calibrated if its `quantize` says so.
 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
@@ -128,13 +128,13 @@ def make_recipe(model: Model, floating: Floating, host: Profile, note: Note) -> 
     if not settings.calibrates:
         return _recipe(model, floating, settings, f"no data: {settings.dtype} needs none", (), {})
     path = _data_of(model)
-    samples = data.opened(path, one_each(specs) if model.batch else specs, model.preprocess)
+    samples = data.open_samples(path, one_each(specs) if model.batch else specs, model.preprocess)
     chosen = samples.spread(settings.samples)
 
     def inputs() -> Iterable[Inputs]:
         return (_filled(sample.inputs, specs) for sample in samples.read(chosen))
 
-    seen = calibrating.observed(
+    seen = calibrating.observe_ranges(
         floating, inputs, len(chosen), host, note, needs_histogram(settings)
     )
     note(f"choosing ranges by {settings.calibration}", None)
@@ -154,7 +154,7 @@ def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
 
 def _recipe(
     model: Model,
-    floating: Floating,
+    floating: FoldedModel,
     settings: Quantize,
     data: str,
     scales: Sequence[tuple[float, int]],
@@ -175,7 +175,7 @@ def _recipe(
     )
 
 
-def apply_recipe(floating: Floating, recipe: Recipe, label: str) -> Imported:
+def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> Imported:
     """Return a float model quantized by a recipe. The reference remains that of the float model."""
     from farm.quantize import calibrating, halving
 
@@ -183,14 +183,14 @@ def apply_recipe(floating: Floating, recipe: Recipe, label: str) -> Imported:
     inputs, names = (imported.inputs, floating.names) if calibrates else ((), [])
     recipes.check_fits(recipe, names, _weights(floating), inputs, label)
     if not calibrates:
-        module, weights = halving.detached(floating)
+        module, weights = halving.detach_weights(floating)
         return replace(imported, module=module, weights=weights)
     example = _filled(recipe.example, imported.inputs)
     module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)
 
 
-def _weights(floating: Floating) -> str:
+def _weights(floating: FoldedModel) -> str:
     """Return the digest of the constants of a float model, in order."""
     from farm.compiler.pipeline import lifted
 

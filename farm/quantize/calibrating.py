@@ -17,8 +17,8 @@ from farm.compiler.graph.qdq import is_quantized
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported
 from farm.importers.relax_module import detach_weights
-from farm.quantize.inserting import Point, inserted, observing, points
-from farm.quantize.ranges import Seen
+from farm.quantize.inserting import Point, insert_qdq, points, with_observed_outputs
+from farm.quantize.ranges import ObservedRange
 from farm.types import Profile, Quantize
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ Run = Callable[[Sequence[Array]], list[Array]]
 
 
 @dataclass
-class Floating:
+class FoldedModel:
     """An imported float model with folded constants and batch norms, and its points to quantize."""
 
     imported: Imported
@@ -44,7 +44,7 @@ class Floating:
     @property
     def observed(self) -> Any:
         """Return the module with the values of the points as additional outputs before its own."""
-        return observing(self.module, [point.variable for point in self.points])
+        return with_observed_outputs(self.module, [point.variable for point in self.points])
 
     def observer(self, host: Profile) -> Run:
         """Return a function that runs the observed module; it is built for this machine once."""
@@ -53,7 +53,7 @@ class Floating:
         return self._observer
 
 
-def floating(imported: Imported, what: str) -> Floating:
+def fold_float_model(imported: Imported, what: str) -> FoldedModel:
     """Prepare an imported model for quantization to integers.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has nothing to
@@ -69,17 +69,17 @@ def floating(imported: Imported, what: str) -> Floating:
     if not found:
         why = "it has no convolution over images and no product with a constant weight, of float32"
         raise ModelError(f"{what} has nothing to quantize", why, "use it as it is")
-    return Floating(imported, module, found)
+    return FoldedModel(imported, module, found)
 
 
-def observed(
-    model: Floating,
+def observe_ranges(
+    model: FoldedModel,
     samples: Callable[[], Iterable[Inputs]],
     count: int,
     host: Profile,
     note: Note,
     spread: bool,
-) -> list[Seen]:
+) -> list[ObservedRange]:
     """Return the ranges of each point over `count` samples; with `spread`, also the histograms.
 
     `samples` starts a new pass over the samples at each call. Raises ModelError if a sample makes a
@@ -87,9 +87,9 @@ def observed(
     """
     note("building the model for calibration", None)
     run, inputs = model.observer(host), [spec.name for spec in model.imported.inputs]
-    seen = [Seen() for _ in model.points]
+    seen = [ObservedRange() for _ in model.points]
 
-    def observe(what: str, look: Callable[[Seen, Array], None]) -> None:
+    def observe(what: str, look: Callable[[ObservedRange, Array], None]) -> None:
         for index, sample in enumerate(samples()):
             values = run([sample[name] for name in inputs])
             for point, one, value in zip(model.points, seen, values, strict=False):
@@ -104,17 +104,17 @@ def observed(
                     ) from exc
             note(f"{what}: {index + 1} of {count} samples", (index + 1) / count)
 
-    observe("looking for ranges", Seen.widen)
+    observe("looking for ranges", ObservedRange.widen)
     if spread:
-        observe("counting", Seen.count)
+        observe("counting", ObservedRange.count)
     return seen
 
 
 def quantized(
-    model: Floating, found: Sequence[tuple[float, int]], settings: Quantize
+    model: FoldedModel, found: Sequence[tuple[float, int]], settings: Quantize
 ) -> tuple[Any, list[Array]]:
     """Return the integer module and its weights, in the form of an import.
 
     `found` holds a scale and a zero point for each point.
     """
-    return detach_weights(inserted(model.module, found, settings), len(model.imported.inputs))
+    return detach_weights(insert_qdq(model.module, found, settings), len(model.imported.inputs))

@@ -20,17 +20,17 @@ from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
 from farm.compiler.graph.qdq import is_quantized
 from farm.compiler.ir.constants import view
 from farm.errors import ModelError
+from farm.importers import relax_module
 from farm.importers.imported_model import Imported
-from farm.importers.relax_module import detach_weights
-from farm.quantize.calibrating import Floating
-from farm.quantize.inserting import Point, bindings_of, named
+from farm.quantize.calibrating import FoldedModel
+from farm.quantize.inserting import Point, bindings_of, describe_tensor
 
 Array = np.ndarray[Any, Any]
 # Magnitudes of float16. Numbers up to LEAST become zero.
 LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25
 
 
-def floating(imported: Imported, what: str) -> Floating:
+def floating(imported: Imported, what: str) -> FoldedModel:
     """Prepare an imported model for float16 weights.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has no weights
@@ -48,10 +48,10 @@ def floating(imported: Imported, what: str) -> Floating:
             "float16 can hold"
         )
         raise ModelError(f"{what} has nothing to keep in float16", why, "use it as it is")
-    return Floating(imported, module, _points(module))
+    return FoldedModel(imported, module, _points(module))
 
 
-def halved(module: tvm.IRModule) -> tvm.IRModule:
+def cast_weights_to_fp16(module: tvm.IRModule) -> tvm.IRModule:
     """Return the module with its weights as float16 constants, each followed by a cast to float32.
 
     A weight with a number too large for float16 stays float32.
@@ -61,9 +61,11 @@ def halved(module: tvm.IRModule) -> tvm.IRModule:
     return result
 
 
-def detached(model: Floating) -> tuple[tvm.IRModule, list[Array]]:
+def detach_weights(model: FoldedModel) -> tuple[tvm.IRModule, list[Array]]:
     """Return the module with float16 weights, and these weights, in the form of an import."""
-    return detach_weights(halved(model.module), len(model.imported.inputs))
+    return relax_module.detach_weights(
+        cast_weights_to_fp16(model.module), len(model.imported.inputs)
+    )
 
 
 def remarks(module: tvm.IRModule) -> list[str]:
@@ -112,7 +114,7 @@ def _points(module: tvm.IRModule) -> list[Point]:
             and binding.value.tuple_value in direct
         )
         if (binding.var in direct or first) and str(getattr(binding.var.ty, "dtype", "")) == SINGLE:
-            found.append(Point(binding.var, named(binding.var, bound)))
+            found.append(Point(binding.var, describe_tensor(binding.var, bound)))
     return found
 
 

@@ -53,13 +53,13 @@ def points(module: tvm.IRModule) -> list[Point]:
     bound = {binding.var: binding.value for binding in bindings}
     found: dict[relax.Var, Point] = {}
     for binding in bindings:
-        for place in quantized_places(binding.value):
+        for place in quantized_arguments(binding.value):
             variable = binding.value.args[place]
-            found.setdefault(variable, Point(variable, named(variable, bound)))
+            found.setdefault(variable, Point(variable, describe_tensor(variable, bound)))
     return list(found.values())
 
 
-def quantized_places(call: object) -> list[int]:
+def quantized_arguments(call: object) -> list[int]:
     """Return the indices of a call's arguments that are to be quantized."""
     name = op_name(call)
     if not isinstance(call, Call) or not name:
@@ -84,7 +84,7 @@ def quantized_places(call: object) -> list[int]:
     return [0] if averages and isinstance(call.args[0], relax.Var) else []
 
 
-def inserted(
+def insert_qdq(
     module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize
 ) -> tvm.IRModule:
     """Return the module with its points quantized and its weights as int8.
@@ -101,7 +101,7 @@ def inserted(
     return result
 
 
-def observing(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
+def with_observed_outputs(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
     """Return the module with these variables of its `main` as additional outputs before its own."""
     main = module["main"]
     (block,) = main.body.blocks
@@ -133,7 +133,7 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
         self._made: dict[relax.Var, relax.Expr] = {}
 
     def visit_call_(self, call: Call) -> relax.Expr:
-        places = quantized_places(call)
+        places = quantized_arguments(call)
         weight = _weight(call) if places and call.op.name in _WEIGHT_AXIS else None
         given = list(call.args)
         call = self.visit_expr_post_order(call)
@@ -200,7 +200,7 @@ def bindings_of(module: tvm.IRModule) -> list[relax.VarBinding]:
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
 
 
-def named(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
+def describe_tensor(variable: relax.Var, bound: dict[relax.Var, relax.Expr]) -> str:
     """Return the description of a tensor, such as "conv2d 16x8x8"."""
     return f"{_words(variable, bound)} {_extents(variable)}"
 

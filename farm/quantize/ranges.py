@@ -28,7 +28,7 @@ _HALF = 128  # integers on either side of zero
 
 
 @dataclass
-class Seen:
+class ObservedRange:
     """The observed range of a tensor and, after a second pass, the histogram of its magnitudes.
 
     Zeros are counted separately: every scale represents them exactly, so they do not affect which
@@ -73,7 +73,7 @@ def needs_histogram(settings: Quantize) -> bool:
     return settings.calibration in ("kl_divergence", "percentile")
 
 
-def scale_of(seen: Seen, settings: Quantize) -> tuple[float, int]:
+def scale_of(seen: ObservedRange, settings: Quantize) -> tuple[float, int]:
     """Return the uint8 scale and zero point of a tensor."""
     if settings.calibration == "global_scale":
         return settings.global_scale / _HALF, _HALF if seen.signed else 0
@@ -89,14 +89,14 @@ def scale_of(seen: Seen, settings: Quantize) -> tuple[float, int]:
     return scale, int(np.clip(np.rint(-low / scale), 0, _BYTE))
 
 
-def percentile_bound(seen: Seen, percentile: float) -> float:
+def percentile_bound(seen: ObservedRange, percentile: float) -> float:
     """Return the magnitude that `percentile` per cent of the numbers do not exceed."""
     wanted = (seen.zeros + seen.counts.sum()) * percentile / 100
     within = seen.zeros + np.cumsum(seen.counts)
     return float(seen.largest * (min(int(np.searchsorted(within, wanted)), BINS - 1) + 1) / BINS)
 
 
-def divergence_bound(seen: Seen) -> float:
+def divergence_bound(seen: ObservedRange) -> float:
     """Return the magnitude to cut off at, by the least Kullback-Leibler divergence.
 
     The divergence is that of the quantized histogram from the histogram up to the cut-off. A tensor

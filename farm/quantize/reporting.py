@@ -14,9 +14,9 @@ from farm import data
 from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported
-from farm.interleaved import block_of, in_turns, so_often
+from farm.interleaved import block_of, measure_interleaved, stop_after_rounds
 from farm.quantize import calibrating, halving, inserting
-from farm.quantize.calibrating import Floating, Inputs, Note, Run
+from farm.quantize.calibrating import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
 from farm.types import LayerError, Model, Profile, Quantized
 
@@ -26,7 +26,7 @@ _ROUNDS = 9
 
 
 def report(
-    model: Model, floating: Floating, recipe: Recipe, host: Profile, note: Note
+    model: Model, floating: FoldedModel, recipe: Recipe, host: Profile, note: Note
 ) -> Quantized:
     """Compare a float model with its quantized form.
 
@@ -37,10 +37,16 @@ def report(
     if recipe.settings.calibrates:
         module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
         bound = pipeline.folded(pipeline.bind(module, weights))
-        observed, remarks = inserting.observing(bound, inserting.dequantized(bound)), list[str]()
+        observed, remarks = (
+            inserting.with_observed_outputs(bound, inserting.dequantized(bound)),
+            list[str](),
+        )
     else:
-        module, weights = halving.detached(floating)
-        observed, remarks = halving.halved(floating.observed), halving.remarks(floating.module)
+        module, weights = halving.detach_weights(floating)
+        observed, remarks = (
+            halving.cast_weights_to_fp16(floating.observed),
+            halving.remarks(floating.module),
+        )
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
     ours, theirs = host_run.built(module, weights, host), host_run.built(floating.module, [], host)
@@ -48,9 +54,9 @@ def report(
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
-    seconds = in_turns(
+    seconds = measure_interleaved(
         {"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))},
-        so_often(_ROUNDS),
+        stop_after_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
     return Quantized(
@@ -59,7 +65,7 @@ def report(
 
 
 def _layers(
-    model: Model, floating: Floating, observed: Any, host: Profile, note: Note
+    model: Model, floating: FoldedModel, observed: Any, host: Profile, note: Note
 ) -> tuple[tuple[LayerError, ...], float]:
     """Return the signal-to-noise ratios in dB of the points, the worst first, and of the outputs.
 
@@ -94,7 +100,7 @@ def _samples(model: Model, imported: Imported) -> tuple[int, Iterable[Inputs]]:
     """
     if model.calibration_data is None:
         return 1, [imported.example]
-    samples = data.opened(model.calibration_data, imported.inputs, model.preprocess)
+    samples = data.open_samples(model.calibration_data, imported.inputs, model.preprocess)
     chosen = samples.spread(_LAYER_SAMPLES)
     return len(chosen), (sample.inputs for sample in samples.read(chosen))
 
@@ -116,7 +122,7 @@ def _accuracy(
     if path is None:
         return (0, 0), 0, "there are no labelled samples (--data)"
     try:
-        samples = data.labelled(path, model, imported.inputs, imported.outputs)
+        samples = data.open_labelled_samples(path, model, imported.inputs, imported.outputs)
     except ModelError as error:
         return (0, 0), 0, f"{error.what}" if not error.why else f"{error.what}: {error.why}"
     correct = [0, 0]

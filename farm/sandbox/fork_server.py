@@ -38,7 +38,7 @@ from farm.sandbox import capabilities, environment, exchange, landlock, seccomp
 from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.tvm_import import leave_torch_out
-from farm.worker_main import TaskContext, full_disk
+from farm.worker_main import TaskContext, disk_full_error
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
@@ -158,7 +158,7 @@ class ForkServer:
         output = _read(request.scratch / _LOG)
         if result is None:
             if _is_full(request.scratch):  # LLVM ends the process that cannot write
-                full = full_disk(
+                full = disk_full_error(
                     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.scratch))
                 )
                 assert full
@@ -308,7 +308,7 @@ def _do(request: Request, connection: Connection) -> None:
         refused = isinstance(error, (PermissionError, MemoryError))
         what = f"{request.what}: {type(error).__name__}: {error}"[:600]
         unexpected = ModelError(what) if refused else InternalError(what, traceback.format_exc())
-        send(Word.FAILED, full_disk(error) or unexpected)
+        send(Word.FAILED, disk_full_error(error) or unexpected)
 
 
 class _Desk(TaskContext):

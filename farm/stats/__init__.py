@@ -17,8 +17,8 @@ The functions are pure: values in, values out. A caller imports them from this p
 from farm.stats.agreement import agreement, wilson_interval
 from farm.stats.changepoints import Step, steps
 from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, compare, uncertainty
-from farm.stats.efficiency import each_j, energy_j, per_second, power_w
-from farm.stats.paired_test import LEAST_ROUNDS, compare_in_turns, ratio_in_turns
+from farm.stats.efficiency import energy_j, energy_per_inference_j, per_second, power_w
+from farm.stats.paired_test import LEAST_ROUNDS, compare_interleaved, ratio_interleaved
 from farm.stats.quantiles import (
     P90_COUNT,
     P95_COUNT,
@@ -28,9 +28,16 @@ from farm.stats.quantiles import (
     rounds,
     spread,
 )
-from farm.stats.tensor_fingerprint import apart, likeness
-from farm.stats.topk import best
-from farm.stats.verdict import JUDGED_COUNT, below, drifted, judge, settled, verdict
+from farm.stats.tensor_fingerprint import distance, fingerprint
+from farm.stats.topk import top_indices
+from farm.stats.verdict import (
+    JUDGED_COUNT,
+    drift_in_words,
+    is_warmed_up,
+    judge,
+    unmet_requirements,
+    verdict,
+)
 
 __all__ = [
     "CONFIDENCE",
@@ -43,26 +50,26 @@ __all__ = [
     "Comparison",
     "Step",
     "agreement",
-    "apart",
-    "below",
-    "best",
     "compare",
-    "compare_in_turns",
-    "drifted",
-    "each_j",
+    "compare_interleaved",
+    "distance",
+    "drift_in_words",
     "energy_j",
+    "energy_per_inference_j",
+    "fingerprint",
+    "is_warmed_up",
     "judge",
     "latency",
-    "likeness",
     "median_interval",
     "per_second",
     "power_w",
-    "ratio_in_turns",
+    "ratio_interleaved",
     "rounds",
-    "settled",
     "spread",
     "steps",
+    "top_indices",
     "uncertainty",
+    "unmet_requirements",
     "verdict",
     "wilson_interval",
 ]

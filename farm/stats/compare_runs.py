@@ -28,7 +28,7 @@ CONFIDENCE = 0.99
 # Difference between runs of one unchanged program. Mytkowicz et al., "Producing wrong data without
 # doing anything obviously wrong!", ASPLOS 2009, found up to 8 % from memory layout alone; farm's
 # own repeated runs on a quiet core stay within 2 %.
-FLOOR = 0.02
+MIN_CHANGE = 0.02
 RESAMPLES = 2000
 _RESAMPLES_TO_STOP = 200
 _SEED = 20090307
@@ -102,7 +102,7 @@ def compare(
         if index in corrected:
             level = 1 - (1 - confidence) / len(tested)
             found.append(
-                judged(
+                conclude(
                     _ratio(first, second),
                     ratio_interval(first, second, level),
                     corrected[index],
@@ -128,7 +128,7 @@ def _ratio(first: Sequence[float], second: Sequence[float]) -> float:
     return statistics.median(second) / statistics.median(first)
 
 
-def judged(
+def conclude(
     ratio: float,
     interval: Interval,
     p: float,
@@ -139,11 +139,11 @@ def judged(
     low, high = interval
     certain = p <= 1 - confidence
     between = f"{_percent(low)} to {_percent(high)}"
-    if certain and low > 1 + FLOOR:
+    if certain and low > 1 + MIN_CHANGE:
         return Comparison(
             ratio, interval, p, Change.SLOWER, f"slower by {_percent(ratio)} ({between})"
         )
-    if certain and high < 1 - FLOOR:
+    if certain and high < 1 - MIN_CHANGE:
         return Comparison(
             ratio, interval, p, Change.FASTER, f"faster by {_percent(ratio)} ({between})"
         )
@@ -154,7 +154,7 @@ def judged(
             interval,
             p,
             Change.SAME,
-            f"no difference beyond {100 * max(FLOOR, widest):.1f} % ({between})",
+            f"no difference beyond {100 * max(MIN_CHANGE, widest):.1f} % ({between})",
         )
     return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; {advice}")
 

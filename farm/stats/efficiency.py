@@ -51,7 +51,7 @@ def per_second(run: Run) -> float | None:
     return 1e3 * run.batch / run.latency.p50_ms
 
 
-def each_j(run: Run) -> float | None:
+def energy_per_inference_j(run: Run) -> float | None:
     """Return the energy of the whole board for one inference, in joules."""
     power = power_w(run)
     return (

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, holm, judged
+from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, conclude, holm
 from farm.stats.distributions import normal_cdf, normal_quantile
 from farm.stats.quantiles import Interval, median_interval
 
@@ -35,7 +35,7 @@ _LEAST = 1e-12  # seconds, in place of times that the clock could not resolve
 _REACH = 0.05  # largest lag of the autocorrelation, as a fraction of the rounds
 
 
-def compare_in_turns(
+def compare_interleaved(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     confidence: float = CONFIDENCE,
     loads: Sequence[Sequence[int]] = (),
@@ -56,14 +56,14 @@ def compare_in_turns(
             ratio, interval = _location(
                 values, 1 - (1 - confidence) / len(tested), loads[index] if loads else ()
             )
-            found.append(judged(ratio, interval, corrected[index], confidence, "measure longer"))
+            found.append(conclude(ratio, interval, corrected[index], confidence, "measure longer"))
         else:
             few = f"cannot tell: {len(values)} rounds are too few, {LEAST_ROUNDS} are needed"
             found.append(Comparison(math.nan, None, None, Change.UNSURE, few))
     return found
 
 
-def ratio_in_turns(
+def ratio_interleaved(
     first: Sequence[float],
     second: Sequence[float],
     confidence: float = CONFIDENCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from farm.types import Likeness
+from farm.types import TensorFingerprint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 _WITHIN = 1e-3
 
 
-def likeness(values: NDArray[Any]) -> Likeness:
+def fingerprint(values: NDArray[Any]) -> TensorFingerprint:
     """Return a tensor's fingerprint: statistics that do not depend on the order of its elements."""
     import numpy as np
 
     wide = values.astype(np.float64).reshape(-1)
     if not wide.size:
-        return Likeness(0, 0.0, 0.0, 0.0, 0.0)
-    return Likeness(
+        return TensorFingerprint(0, 0.0, 0.0, 0.0, 0.0)
+    return TensorFingerprint(
         wide.size,
         float(np.linalg.norm(wide)),
         float(wide.sum()),
@@ -29,7 +29,7 @@ def likeness(values: NDArray[Any]) -> Likeness:
     )
 
 
-def apart(one: Likeness, other: Likeness) -> float:
+def distance(one: TensorFingerprint, other: TensorFingerprint) -> float:
     """Return the relative distance of two fingerprints; infinity if the tensors differ."""
     numbers = (
         one.norm,

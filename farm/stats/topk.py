@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def best(scores: NDArray[Any], count: int) -> list[int]:
+def top_indices(scores: NDArray[Any], count: int) -> list[int]:
     """Return the indices of the `count` largest scores, the largest first.
 
     Among equal scores the lower index comes first; NaN comes last.

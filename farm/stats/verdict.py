@@ -14,17 +14,17 @@ from farm.stats.quantiles import spread
 from farm.types import Agreement, Latency, Plan, Samples, Verdict
 
 JUDGED_COUNT = 10  # hyperfine's minimum number of runs
-HELD_UP_ABOVE = 0.05  # share of the measuring time
+MAX_CPU_WAIT = 0.05  # share of the measuring time
 NOISY_ABOVE = 0.10  # IQR over median; above it torch.utils.benchmark measures longer
 DRIFT_ABOVE = 0.05  # relative change of the median, from the first third of the samples to the last
 # Largest difference of the device's clock from the host's: seconds, and a share of the time.
-CLOCK_APART_S, CLOCK_APART = 0.5, 0.02
+MAX_CLOCK_ERROR_S, CLOCK_APART = 0.5, 0.02
 FREQUENCY_BELOW = 0.9  # relative to the clock frequency at the start of measuring
 # Temperature at which the firmware of the Raspberry Pi and of similar boards begins to throttle.
 HOT_C = 80.0
 SETTLED_WITHIN = 0.03
 _POWER_CAP = "power cap"  # a reason of farm/agent/src/execution/cuda/nvml.cc
-SLOWED_BY = 0.03  # slowdown that counts as throttling of a hot device
+MIN_THROTTLED_SLOWDOWN = 0.03  # slowdown that counts as throttling of a hot device
 
 # The Raspberry Pi's flags: the current state; shifted by 16 bits, what has occurred since boot.
 _FLAGS = {
@@ -65,7 +65,7 @@ def judge(
     if (
         samples.agreement.right
         and plan
-        and (reason := below(plan, samples.agreement, samples.correct, samples.total))
+        and (reason := unmet_requirements(plan, samples.agreement, samples.correct, samples.total))
     ):
         return Verdict.WRONG, reason
     readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
@@ -80,14 +80,18 @@ def judge(
         return Verdict.THROTTLED, reason
     if early[0] is Verdict.NOISY:
         return early
-    if reason := clock_at_odds(samples) or switched(readings) or drifted(samples.seconds):
+    if (
+        reason := clock_error(samples)
+        or changed_conditions(readings)
+        or drift_in_words(samples.seconds)
+    ):
         return Verdict.NOISY, reason
     if samples.warm is False:
         return Verdict.NOISY, "it was still getting faster or slower when the warm-up had to end"
     return early
 
 
-def below(plan: Plan, found: Agreement, correct: int | None, total: int | None) -> str:
+def unmet_requirements(plan: Plan, found: Agreement, correct: int | None, total: int | None) -> str:
     """Return why an answer misses the plan's requirements, in words; empty if it meets them.
 
     Top-1 is that of the labelled samples; without them, it is the share of rows with the
@@ -148,7 +152,7 @@ def verdict(
     if latency.p50_ms == 0:
         return Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"
     figure = f"IQR {100 * spread(latency):.1f} % of the median"
-    if held_up is not None and held_up > HELD_UP_ABOVE:
+    if held_up is not None and held_up > MAX_CPU_WAIT:
         return Verdict.NOISY, f"other work had the CPU for {100 * held_up:.0f} % of the time"
     if spread(latency) > NOISY_ABOVE:
         return Verdict.NOISY, f"{figure}, above {100 * NOISY_ABOVE:.0f} %, {latency.count} samples"
@@ -187,7 +191,7 @@ def _by_android(readings: Sequence[Facts]) -> str:
     return f"Android throttles it for its heat, {_THERMAL.get(status, f'status {status}')}"
 
 
-def switched(readings: Sequence[Facts]) -> str:
+def changed_conditions(readings: Sequence[Facts]) -> str:
     """Return what of a phone's conditions changed during the run, in words.
 
     Empty if nothing did.
@@ -255,7 +259,7 @@ def _heat(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
         default=-math.inf,
     )
     slower = drift(seconds)
-    if hottest < HOT_C or slower < SLOWED_BY:
+    if hottest < HOT_C or slower < MIN_THROTTLED_SLOWDOWN:
         return ""
     return f"it is at {hottest:.0f} °C, and became slower by {100 * slower:.0f} % on the way"
 
@@ -276,7 +280,7 @@ def _numbers(facts: Facts, name: str) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
-def clock_at_odds(samples: Samples) -> str:
+def clock_error(samples: Samples) -> str:
     """Return why the device's clock is unreliable, in words; empty if it is not known to be.
 
     Either the samples add up to more than the elapsed time, or the clock jumped relative to the
@@ -284,7 +288,7 @@ def clock_at_odds(samples: Samples) -> str:
     """
     if samples.measured_s is None:
         return ""
-    allowed = max(CLOCK_APART_S, CLOCK_APART * samples.measured_s)
+    allowed = max(MAX_CLOCK_ERROR_S, CLOCK_APART * samples.measured_s)
     claimed = math.fsum(samples.seconds) * samples.block
     if claimed > samples.measured_s + allowed:
         return (
@@ -297,7 +301,7 @@ def clock_at_odds(samples: Samples) -> str:
     theirs, ours = (
         float(moments[-1][name]) - float(moments[0][name]) for name in ("time_s", "host_s")
     )
-    if abs(theirs - ours) > max(CLOCK_APART_S, CLOCK_APART * ours):
+    if abs(theirs - ours) > max(MAX_CLOCK_ERROR_S, CLOCK_APART * ours):
         return (
             f"the device's clock moved by {theirs:.1f} s while ours moved by {ours:.1f} s: it was "
             "set, or runs wrong"
@@ -313,7 +317,7 @@ def drift(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[-third:]) / first - 1
 
 
-def drifted(seconds: Sequence[float]) -> str:
+def drift_in_words(seconds: Sequence[float]) -> str:
     """Return in words that the latency drifted by more than `DRIFT_ABOVE`; empty if it did not."""
     change = drift(seconds)
     if abs(change) <= DRIFT_ABOVE:
@@ -323,7 +327,7 @@ def drifted(seconds: Sequence[float]) -> str:
     )
 
 
-def settled(windows: Sequence[Sequence[float]]) -> bool:
+def is_warmed_up(windows: Sequence[Sequence[float]]) -> bool:
     """Return whether a warm-up is complete.
 
     It is unless the medians of its last three windows change in one direction by more than 3 % in

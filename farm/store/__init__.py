@@ -31,9 +31,9 @@ from farm.store.artifact_store import (
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.store.predictions import AnswerStore
 from farm.store.records import SCHEMA as RECORD_SCHEMA
-from farm.store.records import Merged, RecordStore, read_records, record_to_json, write_records
+from farm.store.records import MergeCounts, RecordStore, read_records, record_to_json, write_records
 from farm.store.run_json import SCHEMA as RUN_SCHEMA
-from farm.store.run_json import run_from_json, run_to_json, strangers_run, strict
+from farm.store.run_json import as_strict_json, parse_untrusted_run, run_from_json, run_to_json
 from farm.store.runs import RunStore
 from farm.store.shared_cache import SharedCache, open_store
 from farm.store.sources import source_digest
@@ -45,25 +45,25 @@ __all__ = [
     "AnswerStore",
     "ArchiveError",
     "Entry",
-    "Merged",
+    "MergeCounts",
     "RecordStore",
     "RunStore",
     "SharedCache",
     "Store",
     "Upstream",
+    "as_strict_json",
     "cache_root",
     "data_root",
     "digest_of",
     "file_digest",
     "open_store",
+    "parse_untrusted_run",
     "read_archive",
     "read_records",
     "record_to_json",
     "run_from_json",
     "run_to_json",
     "source_digest",
-    "strangers_run",
-    "strict",
     "write_archive",
     "write_records",
 ]

@@ -49,7 +49,7 @@ _PATIENCE: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SqliteBackend:
     """A SQLite file; the version of its tables is SQLite's user_version."""
 
     path: Path
@@ -111,7 +111,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresBackend:
     """A PostgreSQL server; the version of its tables is stored in a table with one row.
 
     Contents that share a database have each a table of their own for it, named `versions`.

@@ -20,7 +20,7 @@ from sqlalchemy.types import TypeEngine
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
-from farm.store.backends import File, Server
+from farm.store.backends import PostgresBackend, SqliteBackend
 
 T = TypeVar("T")
 # Time limits of retries: a server's restart takes some seconds, its recovery after a crash longer.
@@ -30,7 +30,7 @@ _PAUSE_S = 0.1
 _CHANGE = "BEGIN IMMEDIATE"
 
 # SQLite assigns only keys of type INTEGER automatically.
-NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Name(TypeDecorator[str]):
@@ -67,7 +67,7 @@ class Database:
     further, starting from version 1.
     """
 
-    place: File | Server
+    place: SqliteBackend | PostgresBackend
     title: str
     what: str
     tables: MetaData

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def _tables() -> tuple[Table, Table]:
     from sqlalchemy import Column, ForeignKey, MetaData, Table
 
-    from farm.store.database import NUMBER, Name
+    from farm.store.database import ROW_NUMBER, Name
 
     subjects = Table(
         "subjects",
         MetaData(),
-        Column("number", NUMBER, primary_key=True),
+        Column("number", ROW_NUMBER, primary_key=True),
         Column("digest", Name, nullable=False, unique=True),
     )
     answers = Table(
@@ -107,7 +107,9 @@ class AnswerStore:
 
     @property
     def _database(self) -> Database:
-        from farm.store.backends import File
+        from farm.store.backends import SqliteBackend
         from farm.store.database import Database
 
-        return Database(File(self.path), "the record of answers", "answers", _tables()[0].metadata)
+        return Database(
+            SqliteBackend(self.path), "the record of answers", "answers", _tables()[0].metadata
+        )

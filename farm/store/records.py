@@ -47,7 +47,7 @@ def _table() -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeCounts:
     """Counts of imported records: new, faster than the stored ones, or left out."""
 
     new: int = 0
@@ -76,7 +76,7 @@ class RecordStore:
         """
         self._database.change(lambda db: put(db, _table(), [_row(record)]))
 
-    def merge(self, records: Iterable[Record]) -> Merged:
+    def merge(self, records: Iterable[Record]) -> MergeCounts:
         """Import records, all or none, and return how many were new, faster or left out.
 
         If two records have the same core and workload, the faster stays; if they are equal, the
@@ -84,7 +84,7 @@ class RecordStore:
         """
         records = list(records)
 
-        def change(db: Connection) -> Merged:
+        def change(db: Connection) -> MergeCounts:
             new = faster = left = 0
             for record in records:
                 body = db.scalar(
@@ -98,7 +98,7 @@ class RecordStore:
                     continue
                 new, faster = new + (body is None), faster + (body is not None)
                 put(db, _table(), [_row(record)])
-            return Merged(new, faster, left)
+            return MergeCounts(new, faster, left)
 
         return self._database.change(change)
 
@@ -154,10 +154,12 @@ class RecordStore:
 
     @property
     def _database(self) -> Database:
-        from farm.store.backends import File
+        from farm.store.backends import SqliteBackend
         from farm.store.database import Database
 
-        return Database(File(self.path), "the record of choices", "records", _table().metadata)
+        return Database(
+            SqliteBackend(self.path), "the record of choices", "records", _table().metadata
+        )
 
 
 def record_to_json(record: Record) -> dict[str, Any]:

@@ -36,9 +36,9 @@ def run_to_json(run: Run) -> dict[str, Any]:
     derived = {
         "inferences_per_s": stats.per_second(run),
         "power_w": stats.power_w(run),
-        "inference_j": stats.each_j(run),
+        "inference_j": stats.energy_per_inference_j(run),
     }
-    return {"schema": SCHEMA, "emulated": run.emulated, **derived, **strict(run)}
+    return {"schema": SCHEMA, "emulated": run.emulated, **derived, **as_strict_json(run)}
 
 
 def run_from_json(body: Mapping[str, Any]) -> Run:
@@ -68,7 +68,7 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
         raise FarmError("a run cannot be read", f"{type(exc).__name__}: {exc}", "") from exc
 
 
-def strangers_run(line: str) -> Run:
+def parse_untrusted_run(line: str) -> Run:
     """Return the run in a line of JSON that anyone may have written.
 
     In addition to `run_from_json`, every value has the type of its field, names and texts have a
@@ -106,7 +106,7 @@ def _unusable(run: Run) -> str:
     for name in ("id", "artifact_digest", "model_digest"):
         if (value := getattr(run, name)) is not None and not _ID.fullmatch(value):
             return f"{name} is {value!r:.60}"
-    if long := [text for text in _texts(strict(run)) if len(text) > _LONGEST]:
+    if long := [text for text in _texts(as_strict_json(run)) if len(text) > _LONGEST]:
         return f"it has a text of {len(long[0])} characters"
     if not run.device or not run.model:
         return "it names no device or no model"
@@ -178,21 +178,22 @@ def _names(kind: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(kind))
 
 
-def strict(value: Any) -> Any:
+def as_strict_json(value: Any) -> Any:
     """Return dataclasses, enums, mappings and sequences as values that strict JSON can hold.
 
     Infinities and NaN become strings.
     """
     if dataclasses.is_dataclass(value):
         return {
-            field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)
+            field.name: as_strict_json(getattr(value, field.name))
+            for field in dataclasses.fields(value)
         }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: strict(item) for key, item in value.items()}
+        return {key: as_strict_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
+        return [as_strict_json(item) for item in value]
     return value

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import InternalError, UsageError
 from farm.store.artifact_store import data_root
 from farm.store.run_json import run_from_json, run_to_json
-from farm.store.samples import packed, unpacked
+from farm.store.samples import pack_samples, unpack_samples
 from farm.store.upsert import add, put
 from farm.types import Run
 from farm.types.postgres_url import SCHEMES, is_postgres_url, parse_postgres_url
@@ -38,12 +38,12 @@ def _tables() -> tuple[Table, Table]:
     """
     from sqlalchemy import Column, ForeignKey, Index, LargeBinary, MetaData, Table
 
-    from farm.store.database import NUMBER, Name
+    from farm.store.database import ROW_NUMBER, Name
 
     runs = Table(
         "runs",
         MetaData(),
-        Column("number", NUMBER, primary_key=True),
+        Column("number", ROW_NUMBER, primary_key=True),
         Column("id", Name, nullable=False, unique=True),
         *(Column(name, Name, nullable=False) for name in ("started_at", "device", "model")),
         Column("seconds", LargeBinary, nullable=False),
@@ -74,7 +74,7 @@ def _add_baselines_and_pack(db: Connection) -> None:
     ).all():
         db.execute(
             runs.update().where(runs.c.number == number),
-            {"seconds": packed(unpacked(b"\0" + seconds))},
+            {"seconds": pack_samples(unpack_samples(b"\0" + seconds))},
         )
 
 
@@ -255,10 +255,10 @@ class RunStore:
 
     @property
     def _database(self) -> Database:
-        from farm.store.backends import File, Server
+        from farm.store.backends import PostgresBackend, SqliteBackend
         from farm.store.database import Database
 
-        place = File(self.path) if self.path else Server(self._url)
+        place = SqliteBackend(self.path) if self.path else PostgresBackend(self._url)
         return Database(
             place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,)
         )
@@ -285,7 +285,7 @@ class RunStore:
 
     def _with_samples(self, run: Run, seconds: bytes) -> Run:
         try:
-            samples = unpacked(seconds)
+            samples = unpack_samples(seconds)
         except ValueError as exc:
             raise self._database.error(f"malformed row: {exc}") from exc
         return (
@@ -322,6 +322,6 @@ def _row(run: Run) -> dict[str, str | bytes]:
         seconds, body["samples"]["seconds"] = run.samples.seconds, []
     return {
         **{name: getattr(run, name) for name in ("id", "started_at", "device", "model")},
-        "seconds": packed(seconds),
+        "seconds": pack_samples(seconds),
         "body": json.dumps(body, allow_nan=False),
     }

@@ -16,7 +16,7 @@ _FLOATS, _NANOSECONDS = b"\0", b"\1"
 _WIDTH = 4
 
 
-def packed(seconds: Sequence[float]) -> bytes:
+def pack_samples(seconds: Sequence[float]) -> bytes:
     """Return the samples, in seconds, encoded in as few bytes as possible."""
     if (nanoseconds := _whole(seconds)) is None:
         return _FLOATS + floats(seconds)
@@ -24,8 +24,8 @@ def packed(seconds: Sequence[float]) -> bytes:
     return _NANOSECONDS + zlib.compress(b"".join(plain[place::_WIDTH] for place in range(_WIDTH)))
 
 
-def unpacked(data: bytes) -> tuple[float, ...]:
-    """Return the samples that `packed` encoded. Raises ValueError for other data."""
+def unpack_samples(data: bytes) -> tuple[float, ...]:
+    """Return the samples that `pack_samples` encoded. Raises ValueError for other data."""
     kind, content = data[:1], data[1:]
     try:
         if kind == _FLOATS:

@@ -20,18 +20,18 @@
 Values passed between packages have these types. Callers import them from this package.
 """
 
-from farm.types.accuracy import Accuracy, Answered
+from farm.types.accuracy import Accuracy, PredictionBatch
 from farm.types.artifacts import (
     Agreement,
     Artifact,
-    Fitted,
+    DeviceBuild,
     Kernel,
     LayerError,
     Prepared,
     Quantized,
     Release,
 )
-from farm.types.bisect import Dissection, Layer, Likeness
+from farm.types.bisect import KernelBisection, Layer, TensorFingerprint
 from farm.types.cache_location import CacheLocation, check_cache_url
 from farm.types.cluster_address import check_cluster
 from farm.types.fleet import (
@@ -50,13 +50,22 @@ from farm.types.fleet import (
     batch_in_words,
     shape_in_words,
 )
-from farm.types.pairing import Paired, Side, Until
-from farm.types.profiling import Profiled, Roof, Span, Step
+from farm.types.pairing import BuildOfPair, PairedSamples, PairedStopping
+from farm.types.profiling import Profiled, Roofline, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
-from farm.types.rivals import ENGINES, Contest, Rival
+from farm.types.rivals import ENGINES, EngineComparison, EngineResult
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
-from farm.types.tuning import Batch, Candidate, Proposals, Round, Task, Trying, Variant, Wrong
+from farm.types.tuning import (
+    Batch,
+    Candidate,
+    Proposals,
+    Task,
+    TuningRound,
+    Variant,
+    VariantStarted,
+    WrongVariant,
+)
 
 __all__ = [
     "DTYPES",
@@ -67,27 +76,29 @@ __all__ = [
     "RECIPES",
     "Accuracy",
     "Agreement",
-    "Answered",
     "Artifact",
     "Batch",
+    "BuildOfPair",
     "CacheLocation",
     "Candidate",
-    "Contest",
     "Device",
-    "Dissection",
+    "DeviceBuild",
+    "EngineComparison",
+    "EngineResult",
     "Event",
     "Failure",
-    "Fitted",
     "Job",
     "Kernel",
+    "KernelBisection",
     "Latency",
     "Layer",
     "LayerError",
-    "Likeness",
     "Limits",
     "Model",
-    "Paired",
+    "PairedSamples",
+    "PairedStopping",
     "Plan",
+    "PredictionBatch",
     "Prepared",
     "Preprocess",
     "Profile",
@@ -98,23 +109,21 @@ __all__ = [
     "Quantized",
     "Record",
     "Release",
-    "Rival",
-    "Roof",
-    "Round",
+    "Roofline",
     "Run",
     "Samples",
-    "Side",
     "Span",
     "Stage",
     "Step",
     "Task",
+    "TensorFingerprint",
     "TensorSpec",
-    "Trying",
-    "Until",
+    "TuningRound",
     "Value",
     "Variant",
+    "VariantStarted",
     "Verdict",
-    "Wrong",
+    "WrongVariant",
     "batch_in_words",
     "check_cache_url",
     "check_cluster",

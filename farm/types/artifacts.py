@@ -143,7 +143,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class DeviceBuild:
     """A model built for a device, with everything needed to run it there.
 
     `agent` is the native agent's executable, for the transports that start one.

@@ -8,7 +8,7 @@ from farm.types.artifacts import Agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class TensorFingerprint:
     """A fingerprint of a tensor's values that does not depend on the order of its axes.
 
     It identifies the same tensor in another engine. `norm` is the Euclidean norm, `total` the sum.
@@ -41,13 +41,13 @@ class Layer:
     not_finite: str = ""
     alone_db: float | None = None
     damaged: bool = False
-    likeness: Likeness | None = None
+    likeness: TensorFingerprint | None = None
     name: str = ""
     operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Dissection:
+class KernelBisection:
     """The outputs of all layers, in order; `whole` is the agreement of the model's answer.
 
     `whole` compares the answer on the device with the reference engine's.

@@ -10,7 +10,7 @@ from farm.types.fleet import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BuildOfPair:
     """One of the two builds, under a name for display.
 
     `prepared` is the model whose reference its answer must match, within `limits`.
@@ -23,7 +23,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class PairedStopping:
     """The stopping rule of an interleaved measurement.
 
     Stop when the interval of the ratio, at this `confidence`, extends no further than `precision`
@@ -38,7 +38,7 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedSamples:
     """The seconds per inference of both builds, one of each per round, by the device's clock.
 
     `facts` are the device's facts. Rounds of one load follow each other; `loads` are the numbers of

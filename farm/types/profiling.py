@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class Roofline:
     """The roofline of a device with the threads of the inference.
 
     `gflops` is the peak of float32 arithmetic in registers, in Gflop/s. `gbytes_s` is the
@@ -105,7 +105,7 @@ class Profiled:
     plain_s: tuple[float, ...]
     recorded_s: tuple[float, ...]
     trace: tuple[Span, ...]
-    roof: Roof | None = None
+    roof: Roofline | None = None
     threads: int | None = None
     cores: str = ""
     emulated: bool = False

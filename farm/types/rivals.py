@@ -11,7 +11,7 @@ ENGINES = ("onnxruntime", "torch", "litert")
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class EngineResult:
     """Another engine that ran the same model on the same input.
 
     `seconds` are the median seconds of an inference in each round. `agreement` compares its answer
@@ -25,7 +25,7 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class EngineComparison:
     """Farm's code and other engines measured interleaved, with `threads` threads each.
 
     `seconds` are those of farm's code, by round. `missing` is, by engine, the reason why it did not
@@ -36,5 +36,5 @@ class Contest:
     model: str
     threads: int
     seconds: tuple[float, ...]
-    rivals: tuple[Rival, ...]
+    rivals: tuple[EngineResult, ...]
     missing: Mapping[str, str]

@@ -77,7 +77,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Trying:
+class VariantStarted:
     """The report that a device is about to run a variant for the first time.
 
     If the device dies now, this variant is the cause.
@@ -87,14 +87,14 @@ class Trying:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class TuningRound:
     """The seconds per call of each variant still compared, by index, measured interleaved."""
 
     seconds: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongVariant:
     """A variant whose answer differs from that of the first variant of its workload."""
 
     index: int

@@ -262,7 +262,7 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
     if scores.size != scores.shape[-1]:
         raise ValueError(f"no vector of scores: shape {scores.shape}")
     values = scores.reshape(-1)
-    order = stats.best(scores, k)
+    order = stats.top_indices(scores, k)
     return [
         Score(
             index,
@@ -274,9 +274,9 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
 
 
 def _note(row: DeviceRow) -> Text:
-    note = Text(words.plain(row.note))
+    note = Text(words.one_line(row.note))
     for name, value in row.facts.items():
-        note.append("\n" if note else "").append(words.plain(f"{name}: {value}"), "bright_black")
+        note.append("\n" if note else "").append(words.one_line(f"{name}: {value}"), "bright_black")
     return note
 
 

@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.types import Dissection, Layer
+from farm.types import KernelBisection, Layer
 from farm.views.tables import Column, table_of
 
 _MUCH_DB = 20.0
 
 
-def layers_table(found: Dissection, width: int) -> Table:
+def layers_table(found: KernelBisection, width: int) -> Table:
     """Return a table with a line per layer and an arrow at the first bad one."""
     first = found.first_bad
     columns: list[Column[tuple[int, Layer]]] = [
@@ -48,7 +48,7 @@ def _mark(row: tuple[int, Layer]) -> Text:
     )
 
 
-def findings(found: Dissection, model: str, device: str, artifact: str) -> list[str]:
+def findings(found: KernelBisection, model: str, device: str, artifact: str) -> list[str]:
     """Return the findings and what to do about them, as lines of text."""
     if found.first_bad is None:
         return _nothing_bad(found, model, device)
@@ -97,7 +97,7 @@ def _advice(layer: Layer, model: str, artifact: str) -> str:
     )
 
 
-def _nothing_bad(found: Dissection, model: str, device: str) -> list[str]:
+def _nothing_bad(found: KernelBisection, model: str, device: str) -> list[str]:
     if found.whole.right:
         return [f"no layer of {model} differs on {device}, and the whole answer is right"]
     unknown = next(

@@ -11,7 +11,7 @@ from rich.text import Text
 from farm import comparison, formatting, stats
 from farm.comparison import Pair
 from farm.types import Run
-from farm.views.runs import p50
+from farm.views.runs import p50_text
 from farm.views.tables import Column, table_of, with_note
 
 _CHANGE_STYLE = {
@@ -33,12 +33,12 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
         Column("model", lambda pair: pair.second.title),
         Column(
             "before ms",
-            lambda pair: _median(pair.turns.before) if pair.turns else p50(pair.first),
+            lambda pair: _median(pair.turns.before) if pair.turns else p50_text(pair.first),
             right=True,
         ),
         Column(
             "after ms",
-            lambda pair: _median(pair.turns.after) if pair.turns else p50(pair.second),
+            lambda pair: _median(pair.turns.after) if pair.turns else p50_text(pair.second),
             right=True,
         ),
         Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
@@ -62,7 +62,8 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
     return with_note(
         table,
         Text(
-            "\n".join(formatting.plain(f"also differs, {note}") for note in notes), "bright_black"
+            "\n".join(formatting.one_line(f"also differs, {note}") for note in notes),
+            "bright_black",
         ),
     )
 
@@ -77,7 +78,7 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     The first line is a sparkline of the medians in order of time. Each step in them gets a line,
     with the other changes at that point. Emulated runs and those without a latency are omitted.
     """
-    timed = comparison.timed(runs)
+    timed = comparison.with_latency(runs)
     medians = [run.latency.p50_ms for run in timed if run.latency]
     if len(medians) < 2:
         return []
@@ -85,6 +86,6 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     bounds = f"{formatting.digits(min(medians))} to {formatting.digits(max(medians))}"
     lines = [f"{formatting.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {bounds}"]
     return [
-        formatting.plain(line)
-        for line in [*lines, *(move.in_words for move in comparison.moves(timed))]
+        formatting.one_line(line)
+        for line in [*lines, *(move.in_words for move in comparison.changepoints(timed))]
     ]

@@ -102,9 +102,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "plain": formatting.plain,
+        "plain": formatting.one_line,
         "digits": formatting.digits,
-        "moment": formatting.moment,
+        "moment": formatting.timestamp,
         "seconds": _seconds,
         "count": formatting.counted,
     }
@@ -121,7 +121,7 @@ def _environment() -> Environment:
         "kind": lambda run: _KIND[run.verdict],
         "sign": lambda run: _SIGN[_KIND[run.verdict]],
         "verdict_kind": _KIND.__getitem__,
-        "why": formatting.why,
+        "why": formatting.reason_of,
         "p50": lambda run: formatting.digits(run.latency.p50_ms) if _shows(run) else "",
         "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
         "interval": lambda ends: "–".join(map(formatting.digits, ends)) if ends else "",
@@ -206,7 +206,7 @@ def ledger(report: Report) -> Ledger:
 def facts(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the properties of a run besides its measurements, as (name, value)."""
     yield "run", run.id
-    yield "at", f"{formatting.moment(run.started_at)} UTC"
+    yield "at", f"{formatting.timestamp(run.started_at)} UTC"
     yield "profile", f"{run.profile}, {run.url}"
     if run.artifact_digest:
         yield "artifact", run.artifact_digest[:12]

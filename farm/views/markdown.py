@@ -98,6 +98,6 @@ def _text(text: str) -> str:
     It contains no markup, entity, link or mention of a person: names may hold | or <.
     """
     escaped = re.sub(
-        r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.plain(text).replace("&", "&amp;")
+        r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.one_line(text).replace("&", "&amp;")
     )
     return _LINKED.sub(lambda found: f"{found[0]}<!-- -->", escaped)

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from farm import formatting
-from farm.store import strict
-from farm.types import Profiled, Roof, Step
+from farm.store import as_strict_json
+from farm.types import Profiled, Roofline, Step
 from farm.views.tables import Column, table_of, with_note
 
 _AGREED_WITHIN = 0.05
@@ -22,7 +22,7 @@ _WIDE = 120
 class _Row:
     step: Step
     share: float
-    roof: Roof | None
+    roof: Roofline | None
 
 
 def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Group:
@@ -62,7 +62,7 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Gr
         if left
         else []
     )
-    return with_note(table, Text("\n".join([*lines, *map(formatting.plain, summary(profiled))])))
+    return with_note(table, Text("\n".join([*lines, *map(formatting.one_line, summary(profiled))])))
 
 
 def summary(profiled: Profiled) -> list[str]:
@@ -127,7 +127,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
     roof = profiled.roof
     steps = [
         {
-            **strict(step),
+            **as_strict_json(step),
             "share": step.seconds / profiled.latency_s,
             "gflops": step.gflops,
             "roof_share": roof.share(step) if roof else None,
@@ -139,7 +139,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
         name: getattr(profiled, name)
         for name in ("latency_s", "kernels_s", "between_s", "accounted", "recording_s")
     }
-    return {**strict(profiled), "steps": steps, **derived}
+    return {**as_strict_json(profiled), "steps": steps, **derived}
 
 
 def trace_of(profiled: Profiled) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _event(
     }
 
 
-def _arguments(step: Step | None, roof: Roof | None) -> dict[str, Any]:
+def _arguments(step: Step | None, roof: Roofline | None) -> dict[str, Any]:
     if step is None:
         return {}
     share = roof.share(step) if roof else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm import comparison, formatting, stats
-from farm.comparison import Move, Pair
+from farm.comparison import Changepoint, Pair
 from farm.types import Run, Verdict
 from farm.views.roofline import Roofline
 
@@ -26,7 +26,7 @@ class Series:
 
     runs: tuple[Run, ...]
     timed: tuple[Run, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[Changepoint, ...]
     pair: Pair | None = None
 
     @property
@@ -97,9 +97,9 @@ class Report:
         """
         bad = [run for run in self.newest if not run.good]
         return [
-            (formatting.plain(whose), formatting.plain(what))
-            for whose, what in formatting.complaints(
-                (r.device, r.title, formatting.why(r)) for r in bad
+            (formatting.one_line(whose), formatting.one_line(what))
+            for whose, what in formatting.group_errors(
+                (r.device, r.title, formatting.reason_of(r)) for r in bad
             )
         ]
 
@@ -115,7 +115,7 @@ class Report:
                     "model": run.title,
                     "run": run.id,
                     "verdict": run.verdict.value,
-                    "reason": formatting.why(run),
+                    "reason": formatting.reason_of(run),
                     "p50_ms": run.latency.p50_ms if run.latency and not run.emulated else None,
                 }
                 for run in self.newest
@@ -153,9 +153,9 @@ def gather(
     pairs = {(pair.second.device, pair.second.title): pair for pair in _pairs(found, before)}
     series = {}
     for key in sorted(found):
-        timed = comparison.timed(found[key])
+        timed = comparison.with_latency(found[key])
         series[key] = Series(
-            tuple(found[key]), tuple(timed), tuple(comparison.moves(timed)), pairs.get(key)
+            tuple(found[key]), tuple(timed), tuple(comparison.changepoints(timed)), pairs.get(key)
         )
     devices, models = (tuple(sorted({key[place] for key in series})) for place in (0, 1))
     return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))

@@ -10,18 +10,18 @@ from typing import Any
 from rich.table import Table
 
 from farm import formatting, stats
-from farm.store import strict
-from farm.types import Agreement, Contest, Rival
+from farm.store import as_strict_json
+from farm.types import Agreement, EngineComparison, EngineResult
 from farm.views.tables import Column, table_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    contest: Contest
-    rival: Rival | None  # None is farm itself
+    contest: EngineComparison
+    rival: EngineResult | None  # None is farm itself
 
 
-def contest_table(contests: Sequence[Contest], width: int) -> Table:
+def engine_table(contests: Sequence[EngineComparison], width: int) -> Table:
     """Return a table with a line for farm and for each engine, per model.
 
     An engine's line gives its time as a multiple of farm's, with the 95 % interval.
@@ -53,7 +53,7 @@ def contest_table(contests: Sequence[Contest], width: int) -> Table:
     return table_of(columns, rows, width)
 
 
-def faster(contest: Contest, rival: Rival) -> tuple[float, tuple[float, float]]:
+def time_ratio(contest: EngineComparison, rival: EngineResult) -> tuple[float, tuple[float, float]]:
     """Return a rival's time as a multiple of farm's: the median of the rounds' ratios.
 
     The second value is its 95 % interval.
@@ -62,25 +62,27 @@ def faster(contest: Contest, rival: Rival) -> tuple[float, tuple[float, float]]:
     return statistics.median(ratios), stats.median_interval(ratios)
 
 
-def contest_to_json(contest: Contest) -> dict[str, Any]:
+def engines_to_json(contest: EngineComparison) -> dict[str, Any]:
     """Return an engine comparison as JSON, with the ratios."""
     rivals = [
-        {**strict(rival), "ratio": ratio, "interval": interval}
+        {**as_strict_json(rival), "ratio": ratio, "interval": interval}
         for rival in contest.rivals
-        for ratio, interval in [faster(contest, rival)]
+        for ratio, interval in [time_ratio(contest, rival)]
     ]
-    return {**strict(contest), "rivals": rivals}
+    return {**as_strict_json(contest), "rivals": rivals}
 
 
 def _times(row: _Row) -> str:
     if row.rival is None:
         return ""
-    ratio = faster(row.contest, row.rival)[0]
+    ratio = time_ratio(row.contest, row.rival)[0]
     return f"{ratio:.2f}x {'faster' if ratio >= 1 else 'as fast'}"
 
 
 def _interval(row: _Row) -> str:
-    return "–".join(f"{end:.2f}" for end in faster(row.contest, row.rival)[1]) if row.rival else ""
+    return (
+        "–".join(f"{end:.2f}" for end in time_ratio(row.contest, row.rival)[1]) if row.rival else ""
+    )
 
 
 def _error(agreement: Agreement) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, drawn, shown_of, table_of, with_note
+from farm.views.tables import Column, draw_table, shown_of, table_of, with_note
 
 
 def final_table(runs: Sequence[Run], width: int) -> Group:
@@ -25,7 +25,7 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("threads", _threads, right=True, rare=True),
         Column("cores", _cores, rare=True),
         Column("verdict", _verdict),
-        Column("p50 ms", p50, right=True),
+        Column("p50 ms", p50_text, right=True),
         Column("IQR %", _iqr, right=True),
         Column("95 % interval", _p50_interval, 110, right=True),
         Column("p90 ms", _percentile("p90_ms"), 90, right=True),
@@ -33,41 +33,47 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("p99 ms", _percentile("p99_ms"), 120, right=True),
         Column("inf/s", formatting.per_second, right=True, rare=True),
         Column("W", _figure(stats.power_w), 100, right=True, rare=True),
-        Column("mJ/inf", _figure(stats.each_j, 1e3), right=True, rare=True),
+        Column("mJ/inf", _figure(stats.energy_per_inference_j, 1e3), right=True, rare=True),
         Column("launches", _launches, 100, rare=True),
         Column("samples", _samples, 130, right=True),
         Column("peak MB", formatting.peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
         Column("ref %", _reference_top1, 120, right=True),
         Column("max err", _max_error, right=True),
-        Column("why", formatting.why, 140, style="bright_black", prose=True),
+        Column("why", formatting.reason_of, 140, style="bright_black", prose=True),
     ]
     shown = shown_of(columns, runs, width)
-    told = any(one.column.cell is formatting.why for one in shown)
-    bad = [] if told else [run for run in runs if not run.good and formatting.why(run)]
-    lines = formatting.complaints((run.device, run.model, formatting.why(run)) for run in bad)
+    told = any(one.column.cell is formatting.reason_of for one in shown)
+    bad = [] if told else [run for run in runs if not run.good and formatting.reason_of(run)]
+    lines = formatting.group_errors(
+        (run.device, run.model, formatting.reason_of(run)) for run in bad
+    )
     return with_note(
-        drawn(shown),
-        Text("\n".join(formatting.plain(f"✗ {whose}: {error}") for whose, error in lines), "red"),
+        draw_table(shown),
+        Text(
+            "\n".join(formatting.one_line(f"✗ {whose}: {error}") for whose, error in lines), "red"
+        ),
     )
 
 
 def history_table(runs: Sequence[Run], width: int) -> Table:
     """Return a table of runs in the order given. The digest is the artifact's, abbreviated."""
     columns: list[Column[Run]] = [
-        Column("date (UTC)", lambda run: formatting.moment(run.started_at), style="bright_black"),
+        Column(
+            "date (UTC)", lambda run: formatting.timestamp(run.started_at), style="bright_black"
+        ),
         Column("device", lambda run: run.device, style="bold"),
         Column("model", lambda run: run.model),
         Column("threads", _threads, right=True, rare=True),
         Column("cores", _cores, rare=True),
         Column("verdict", _verdict),
-        Column("p50 ms", p50, right=True),
+        Column("p50 ms", p50_text, right=True),
         Column("IQR %", _iqr, 100, right=True),
         Column("top-1 %", _top1, 110, right=True),
         Column("max err", _max_error, 90, right=True),
         Column("digest", lambda run: (run.artifact_digest or "")[:8], 120, style="bright_black"),
         Column("run", lambda run: run.id[:6], style="bright_black"),
-        Column("why", formatting.why, 140, style="bright_black"),
+        Column("why", formatting.reason_of, 140, style="bright_black"),
     ]
     return table_of(columns, runs, width)
 
@@ -88,7 +94,7 @@ def _cores(run: Run) -> str:
     )
 
 
-def p50(run: Run) -> str:
+def p50_text(run: Run) -> str:
     """Return a run's median latency in milliseconds as text; "emulated" for an emulated device."""
     if run.latency is None:
         return ""

@@ -42,7 +42,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown(Generic[Row]):
+class ShownColumn(Generic[Row]):
     """A column that is shown, and the text of its cells."""
 
     column: Column[Row]
@@ -64,17 +64,19 @@ def with_note(table: Table, note: Text) -> Group:
     return Group(table, note) if note else Group(table)
 
 
-def shown_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[Shown[Row]]:
+def shown_of(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int
+) -> list[ShownColumn[Row]]:
     """Return the columns that are shown at this width, with the text of their cells."""
     shown = []
     for column in columns:
         cells = [column.cell(row) for row in rows]
         if width >= column.from_width and (any(cells) or not (rows or column.rare)):
             shown.append(
-                Shown(
+                ShownColumn(
                     column,
                     [
-                        cell if isinstance(cell, Text) else Text(formatting.plain(cell))
+                        cell if isinstance(cell, Text) else Text(formatting.one_line(cell))
                         for cell in cells
                     ],
                 )
@@ -88,10 +90,10 @@ def shown_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) ->
 
 def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     """Return a table of the rows with the columns that are shown at this width."""
-    return drawn(shown_of(columns, rows, width))
+    return draw_table(shown_of(columns, rows, width))
 
 
-def drawn(shown: Sequence[Shown[Row]]) -> Table:
+def draw_table(shown: Sequence[ShownColumn[Row]]) -> Table:
     """Return the table of these columns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
     for one in shown:
@@ -102,6 +104,6 @@ def drawn(shown: Sequence[Shown[Row]]) -> Table:
     return table
 
 
-def _cells_wide(shown: Sequence[Shown[Row]]) -> int:
+def _cells_wide(shown: Sequence[ShownColumn[Row]]) -> int:
     """Return the width of a table of these columns, with gaps of 3 between and 1 on either side."""
     return sum(one.cells_wide for one in shown) + 3 * (len(shown) - 1) + 2

@@ -13,7 +13,9 @@ from farm import subprocesses
 from farm.config import profiles
 from farm.deadline import Deadline
 
-SHIPPED = {name: profiles.made(name, table) for name, table in profiles.shipped().items()}
+SHIPPED = {
+    name: profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()
+}
 EM_CUDA = 190  # e_machine, of the ELF registry
 HOSTS = {"cuda-sm90": 62, "cuda-sm80": 62, "jetson-orin-nano": 183}
 

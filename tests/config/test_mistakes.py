@@ -242,7 +242,7 @@ def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(
     data: dict[str, object] = {"zzz": 1}
     for part in reversed(place):
         data = {part.replace("*", "name"): data}
-    _, found = schema.check(data, schema.Surroundings(frozenset(), frozenset(), Path()))
+    _, found = schema.check(data, schema.ValidationContext(frozenset(), frozenset(), Path()))
     words = dict(found)[(*(part.replace("*", "name") for part in place), "zzz")]
     assert words == f"unknown key, known: {', '.join(sorted(schema._TABLES[place].model_fields))}"
 
@@ -283,7 +283,7 @@ def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]
 
     profiles.resolve(data.get("profiles"), profiles.shipped())
     document, found = schema.check(
-        data, schema.Surroundings(frozenset({"x"}), frozenset({"x"}), Path())
+        data, schema.ValidationContext(frozenset({"x"}), frozenset({"x"}), Path())
     )
     assert (document is None) == bool(found)
     for _, words in found:

@@ -12,7 +12,9 @@ from farm import config
 from farm.config import profiles
 from farm.types import Profile
 
-PROFILES = {name: profiles.made(name, table) for name, table in profiles.shipped().items()}
+PROFILES = {
+    name: profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()
+}
 PROMISED = """rasp3b rasp3b-64 rasp4 rasp4-64 rk3399 pynq ultra96 pixel2 mate10 mate10pro p20 p20pro x86 x86-v3 x86-v4 riscv64
     jetson-nano jetson-tx2 jetson-xavier jetson-agx-orin jetson-orin-nano cuda-sm75 cuda-sm80 cuda-sm86 cuda-sm89
     cuda-sm90 mali adreno"""  # noqa: E501

@@ -26,7 +26,7 @@ PETS = Classes(3, ("cat", "Dog", "horse"))
 
 
 def opened(path, classes=PETS, inputs=(IMAGE,)):
-    return data.opened(path, inputs, PLAIN, classes)
+    return data.open_samples(path, inputs, PLAIN, classes)
 
 
 def failure(call, *arguments, **named):
@@ -115,11 +115,13 @@ def test_a_flat_folder_has_no_labels(tmp_path):
     folder = images(tmp_path, cat=2) / "cat"
     assert opened(folder).labels is None and len(opened(folder)) == 2
     model = Model("net", "net.onnx")
-    assert "has no labels" in failure(data.labelled, folder, model, (IMAGE,), (SCORES,))
+    assert "has no labels" in failure(
+        data.open_labelled_samples, folder, model, (IMAGE,), (SCORES,)
+    )
 
 
 def test_a_calibration_looks_at_no_labels(tmp_path):
-    samples = data.opened(images(tmp_path, x=1, y=1), (IMAGE,), PLAIN)
+    samples = data.open_samples(images(tmp_path, x=1, y=1), (IMAGE,), PLAIN)
     assert samples.labels is None and len(list(samples.read())) == 2
 
 

@@ -60,9 +60,9 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
     source, samples, training_images, tmp_path
 ):
     imported = importers.load(Model("net", source), tmp_path)
-    floating = calibrating.floating(imported, "net")
+    floating = calibrating.fold_float_model(imported, "net")
     before = correct(host_run.built(floating.module, [], HOST), samples)
-    seen = calibrating.observed(
+    seen = calibrating.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
     for calibration in CALIBRATIONS:
@@ -94,7 +94,7 @@ def made(tmp_path_factory):
     model = replace(
         zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset
     )
-    floating = calibrating.floating(importers.load(model, cache), "digits")
+    floating = calibrating.fold_float_model(importers.load(model, cache), "digits")
     return model, floating, quantize.make_recipe(model, floating, HOST, silent)
 
 
@@ -152,7 +152,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
         quantize=Quantize("minmax"),
         calibration_data=tmp_path / "data.npz",
     )
-    floating = calibrating.floating(importers.load(model, tmp_path), "open")
+    floating = calibrating.fold_float_model(importers.load(model, tmp_path), "open")
     recipe.write(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
     loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
@@ -181,7 +181,7 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
             or right(module, *more)
         ),
     )
-    floating = calibrating.floating(importers.load(asked, tmp_path), "digits")
+    floating = calibrating.fold_float_model(importers.load(asked, tmp_path), "digits")
     found = quantize.make_recipe(asked, floating, HOST, silent)
     assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
     observing = len(floating.points) + 1

@@ -7,7 +7,7 @@ import pytest
 
 from farm.quantize.ranges import (
     BINS,
-    Seen,
+    ObservedRange,
     divergence_bound,
     percentile_bound,
     quantized_weight,
@@ -19,8 +19,8 @@ from farm.types import Quantize
 numbers = np.random.default_rng(2)
 
 
-def seen(*batches: np.ndarray) -> Seen:
-    one = Seen()
+def seen(*batches: np.ndarray) -> ObservedRange:
+    one = ObservedRange()
     for batch in batches:
         one.widen(batch)
     for batch in batches:

@@ -37,7 +37,7 @@ from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read as read_recipe
 from farm.sandbox.program import restricted
 from farm.store import Store
-from farm.types import Candidate, Device, Fitted, Model, Quantize
+from farm.types import Candidate, Device, DeviceBuild, Model, Quantize
 from farm.workers import TaskContext
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
@@ -381,7 +381,7 @@ def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(
 def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    profile = profiles.profile_from_table("cuda-sm90", profiles.shipped()["cuda-sm90"])
     model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_task(context, model, HOST, store)
     first = worker_tasks.build_task(context, model, prepared, profile, store)
@@ -396,7 +396,7 @@ def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
 def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.made("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    profile = profiles.profile_from_table("cuda-sm90", profiles.shipped()["cuda-sm90"])
     model, planted, store = (
         Model("net", str(onnx_file(tmp_path))),
         tmp_path / "PWNED",
@@ -457,7 +457,7 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
         tmp_path / "PWNED",
     )
     prepared = worker_tasks.prepare_task(context, model, HOST, store)
-    fitted = Fitted(
+    fitted = DeviceBuild(
         model, prepared, worker_tasks.build_task(context, model, prepared, HOST, store), None
     )
     (prepared.directory / "module.json").write_text(module_that_writes(planted))

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.store import RunStore, run_to_json
-from farm.store.samples import floats, packed, unpacked
+from farm.store.samples import floats, pack_samples, unpack_samples
 from farm.types import Agreement, Run, Samples, Verdict
 
 # What the first farm made.
@@ -71,19 +71,19 @@ def test_sixteen_writers_of_which_some_are_killed_lose_nothing_that_was_kept(
 
 @given(st.lists(st.floats() | st.integers(0, 2**33).map(lambda ns: ns / 1e9), max_size=50))
 def test_samples_survive_packing_exactly(seconds: list[float]) -> None:
-    assert repr(unpacked(packed(seconds))) == repr(tuple(seconds))
+    assert repr(unpack_samples(pack_samples(seconds))) == repr(tuple(seconds))
 
 
 def test_nanoseconds_take_less_than_half_of_their_floats() -> None:
     draw = random.Random(1)
     seconds = [round(draw.gauss(7e6, 1e5)) / 1e9 for _ in range(5000)]
-    assert len(packed(seconds)) < len(floats(seconds)) / 2
+    assert len(pack_samples(seconds)) < len(floats(seconds)) / 2
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\2abc", b"\1abc", b"\0abc"])
 def test_what_is_no_packed_samples_is_refused(damaged: bytes) -> None:
     with pytest.raises(ValueError, match="samples"):
-        unpacked(damaged)
+        unpack_samples(damaged)
 
 
 def shape(path: Path) -> object:

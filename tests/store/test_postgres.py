@@ -19,7 +19,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, text
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore
-from farm.store.backends import Server
+from farm.store.backends import PostgresBackend
 from farm.store.database import Database
 
 pytest.importorskip(
@@ -163,7 +163,7 @@ def test_a_schema_is_migrated_once_by_whoever_comes_first(
             db.exec_driver_sql("ALTER TABLE boards ADD COLUMN place TEXT")
 
         return Database(
-            Server(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1)
+            PostgresBackend(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1)
         )
 
     boards = Table("boards", MetaData(), Column("name", Text))

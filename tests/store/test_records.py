@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import FarmError, UsageError
-from farm.store import Merged, RecordStore, read_records, record_to_json, write_records
+from farm.store import MergeCounts, RecordStore, read_records, record_to_json, write_records
 from farm.types import Record
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
@@ -68,11 +68,11 @@ def test_of_two_records_the_faster_stays_and_of_equals_the_one_that_was_there(st
         replace(RECORD, seconds=3e-6),
         replace(RECORD, workload="dense 1x9 9x9"),
     )
-    assert store.merge([slower, replace(RECORD, device="another"), new]) == Merged(
+    assert store.merge([slower, replace(RECORD, device="another"), new]) == MergeCounts(
         new=1, faster=0, left=2
     )
     assert store.records() == [RECORD, new]
-    assert store.merge([faster]) == Merged(new=0, faster=1, left=0)
+    assert store.merge([faster]) == MergeCounts(new=0, faster=1, left=0)
     assert store.records(operator="dense")[0] == faster
 
 

@@ -16,7 +16,7 @@ from report_runs import many, timed
 
 from farm.cli import cli
 from farm.errors import FarmError
-from farm.store import RunStore, run_to_json, strangers_run
+from farm.store import RunStore, parse_untrusted_run, run_to_json
 
 BODIES = [
     run_to_json(run) for run in (timed("pi5", "resnet18", 1), replace(many()[-1], id="failed"))
@@ -53,7 +53,7 @@ JSON = st.recursive(
     "run", [replace(run, id=f"run{number}") for number, run in enumerate(many())]
 )
 def test_what_farm_exports_is_taken(run: Any) -> None:
-    assert run_to_json(strangers_run(json.dumps(run_to_json(run)))) == run_to_json(run)
+    assert run_to_json(parse_untrusted_run(json.dumps(run_to_json(run)))) == run_to_json(run)
 
 
 @given(change=st.sampled_from(CHANGES), value=JSON)
@@ -63,11 +63,12 @@ def test_any_value_anywhere_is_a_run_or_one_error(
     index, path = change
     line = json.dumps(with_value(BODIES[index], path, value))
     try:
-        run = strangers_run(line)
+        run = parse_untrusted_run(line)
     except FarmError:
         return
     assert (
-        strangers_run(json.dumps(run_to_json(run), allow_nan=False)) == run or "nan" in line.lower()
+        parse_untrusted_run(json.dumps(run_to_json(run), allow_nan=False)) == run
+        or "nan" in line.lower()
     )
 
 
@@ -99,7 +100,7 @@ def test_a_value_that_no_command_could_show_is_refused_with_its_name(
     path: tuple[str, ...], value: Any, why: str
 ) -> None:
     with pytest.raises(FarmError) as raised:
-        strangers_run(json.dumps(with_value(BODIES[0], path, value)))
+        parse_untrusted_run(json.dumps(with_value(BODIES[0], path, value)))
     assert why in raised.value.why
 
 
@@ -118,7 +119,7 @@ def test_a_value_that_no_command_could_show_is_refused_with_its_name(
 )
 def test_what_is_no_run_is_one_error(line: str) -> None:
     with pytest.raises(FarmError):
-        strangers_run(line)
+        parse_untrusted_run(line)
 
 
 def test_a_file_with_one_hostile_run_is_not_imported_and_history_goes_on(

@@ -11,7 +11,7 @@ import pytest
 from farm import transports
 from farm.config import profiles
 from farm.errors import DeviceError
-from farm.executor.gpu import runs
+from farm.executor.gpu import can_run
 from farm.transports import gpu_preflight
 from farm.types import Device
 
@@ -19,7 +19,7 @@ SHIPPED = profiles.shipped()
 
 
 def device(profile: str, url: str) -> Device:
-    return Device("gpu0", profiles.made(profile, SHIPPED[profile]), url)
+    return Device("gpu0", profiles.profile_from_table(profile, SHIPPED[profile]), url)
 
 
 @pytest.fixture
@@ -84,4 +84,4 @@ def test_what_no_agent_can_run_says_so_without_being_asked(
 def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(
     built_for: str, architecture: str, does: bool
 ) -> None:
-    assert runs(built_for, architecture) is does
+    assert can_run(built_for, architecture) is does

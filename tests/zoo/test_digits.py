@@ -23,7 +23,7 @@ def imported(tmp_path_factory):
 
 def test_onnxruntime_gets_as_many_right_as_is_recorded(imported):
     model = zoo.digits()
-    samples = data.labelled(model.dataset, model, imported.inputs, imported.outputs)
+    samples = data.open_labelled_samples(model.dataset, model, imported.inputs, imported.outputs)
     found = [
         imported.reference(sample.inputs)[0].argmax() == sample.label for sample in samples.read()
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from farm.pipeline.doctor.checks import Examination, Finding, failed
 from farm.pipeline.operations import Show
-from farm.pipeline.worker_tasks import pool_of
+from farm.pipeline.worker_tasks import open_pool
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 
@@ -28,7 +28,7 @@ def examine(
     The last layer is the answer of `model`; its run is stored in `keep`. `host` is the profile of
     this machine, `slots` how many builds run at once.
     """
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show)
         examination.reach()
         examination.place()

@@ -16,7 +16,7 @@ from farm import __version__
 from farm.compiler import fingerprint
 from farm.deadline import Deadline
 from farm.errors import FarmError
-from farm.pipeline.tuning.search import Kernel, Search, Wanted
+from farm.pipeline.tuning.search import BatchRequest, Kernel, Search
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
 from farm.store import RecordStore, Store
 from farm.types import (
@@ -27,9 +27,9 @@ from farm.types import (
     Profile,
     Progress,
     Record,
-    Round,
-    Trying,
-    Wrong,
+    TuningRound,
+    VariantStarted,
+    WrongVariant,
 )
 from farm.workers import Kind, Message, WorkerPool
 
@@ -64,7 +64,7 @@ class Board:
 
 
 @dataclass
-class Tuning:
+class TuningState:
     """The state of a search, which `show` displays."""
 
     model: Model
@@ -78,24 +78,24 @@ class Tuning:
     core: str = ""
 
 
-Show = Callable[[Tuning, str], None]  # with a line if something has happened, else ""
+Show = Callable[[TuningState, str], None]  # with a line if something has happened, else ""
 
 
 @dataclass
-class Trials:
+class TuningLoop:
     """The loop from candidates to batches to records.
 
     `work` is the state that `show` displays. The batches that wait for a board or are being built
     are the loop's own.
     """
 
-    work: Tuning
+    work: TuningState
     pool: WorkerPool
     prepared: Prepared
     profile: Profile
     show: Show
     _built: list[Batch] = field(default_factory=list)
-    _building: Wanted = ()
+    _building: BatchRequest = ()
     _batches_begun: int = 0
 
     def run(self, deadline: Deadline) -> None:
@@ -166,12 +166,12 @@ class Trials:
         board = next(one for one in self.work.boards if one.slot == message.slot)
         if message.kind is Kind.NOTE:
             note = message.value
-            if isinstance(note, Trying):
+            if isinstance(note, VariantStarted):
                 board.trying = note.index
-            elif isinstance(note, Round):
+            elif isinstance(note, TuningRound):
                 board.trying = None
                 board.rounds.append(note.seconds)
-            elif isinstance(note, Wrong):
+            elif isinstance(note, WrongVariant):
                 board.wrong[note.index] = note.why
             elif isinstance(note, dict):
                 board.facts = note

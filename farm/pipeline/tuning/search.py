@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from farm import stats
 from farm.types import Batch, Candidate, Proposals, Task
 
-Wanted = tuple[tuple[str, Candidate | Proposals], ...]
+BatchRequest = tuple[tuple[str, Candidate | Proposals], ...]
 
 _AT_ONCE = 7  # candidates of a kernel per batch, besides the best so far
 _FRUITLESS = 3  # batches in a row without a gain, after which a kernel is done
@@ -93,7 +93,7 @@ class Kernel:
         """Return the smallest share of the time of all kernels that is worth the search."""
         return _SMALL_OPEN if self.task.open else _SMALL
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> BatchRequest:
         """Return the next batch: the best so far and the candidates to measure against it."""
         more: list[Candidate | Proposals] = [*self.left[:_AT_ONCE]]
         if self.task.open:
@@ -122,7 +122,7 @@ class Search:
         total = sum(one.total_s for one in self.kernels)
         return kernel.total_s / total if total else 0.0
 
-    def next(self) -> Wanted:
+    def next(self) -> BatchRequest:
         """Return the candidates to measure next, and mark their kernels busy.
 
         Returns an empty tuple if nothing is left to gain or everything left is under way.
@@ -184,7 +184,7 @@ class Search:
                 learnt.append(kernel)
         return learnt
 
-    def give_up(self, wanted: Wanted, why: str) -> None:
+    def give_up(self, wanted: BatchRequest, why: str) -> None:
         """Skip candidates that cannot be built together.
 
         The first of each kernel was measured before and is skipped only if it is the kernel's only
@@ -256,7 +256,7 @@ def _judge(
     return True
 
 
-def _baseline(task: Task) -> Wanted:
+def _baseline(task: Task) -> BatchRequest:
     """Return the default choice of a task and, if it differs, the current one."""
     chosen = (task.default,) if task.chosen == task.default else (task.default, task.chosen)
     return tuple((task.workload, candidate) for candidate in chosen)

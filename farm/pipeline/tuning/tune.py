@@ -15,34 +15,51 @@ from farm import stats, transports
 from farm.deadline import Deadline
 from farm.errors import UsageError, WrongAnswer
 from farm.pipeline.dependencies import for_profile
-from farm.pipeline.operations import build, check_no_emulator, do, ensure_agent, not_usable, prepare
-from farm.pipeline.tuning.loop import Board, Show, Trials, Tuning
+from farm.pipeline.operations import (
+    build,
+    check_no_emulator,
+    ensure_agent,
+    prepare,
+    run_task,
+    state_error,
+)
+from farm.pipeline.tuning.loop import Board, Show, TuningLoop, TuningState
 from farm.pipeline.tuning.search import Kernel, Search
-from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, pool_of, tasks_task
+from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, open_pool, tasks_task
 from farm.store import RecordStore, Store
-from farm.types import Artifact, Device, Model, Paired, Profile, Progress, Record, Side, Until
+from farm.types import (
+    Artifact,
+    BuildOfPair,
+    Device,
+    Model,
+    PairedSamples,
+    PairedStopping,
+    Profile,
+    Progress,
+    Record,
+)
 from farm.workers import thread_map
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
-_UNTIL = Until(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
+_UNTIL = PairedStopping(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
 WORTH_SAYING = 0.005  # relative to a model's time: code placement alone causes such differences
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TuningResult:
     """The result of a search: the builds before and after, compared interleaved if they differ."""
 
     before: Artifact
     after: Artifact
-    paired: Paired | None
+    paired: PairedSamples | None
 
     @property
     def speedup(self) -> tuple[float, float, float] | None:
         """Return the median ratio of before over after and its 95 % interval; None if unknown."""
         if self.paired is None:
             return None
-        ratio, (low, high) = stats.ratio_in_turns(
+        ratio, (low, high) = stats.ratio_interleaved(
             self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads
         )
         return ratio, low, high
@@ -65,7 +82,7 @@ def tune(
     records: RecordStore,
     minutes: float,
     show: Show,
-) -> Tuned:
+) -> TuningResult:
     """Search until nothing is left to gain or the `minutes` are over.
 
     If the model as a whole became slower, the records from before the search are restored. Raises
@@ -74,16 +91,16 @@ def tune(
     """
     _check(devices)
     profile = devices[0].profile
-    work = Tuning(for_profile(model, profile), devices, store, records)
+    work = TuningState(for_profile(model, profile), devices, store, records)
 
     def said(progress: Progress) -> None:
         show(work, f"{progress.stage.value} {progress.note}".strip())
 
-    with pool_of(store) as pool:
+    with open_pool(store) as pool:
         _, prepared = prepare(pool, work.model, profile, host, store, said)
         agents = {device.name: ensure_agent(pool, device, store, said) for device in devices}
         before = build(pool, work.model, prepared, profile, store, said)
-        work.core, tasks = do(
+        work.core, tasks = run_task(
             pool,
             tasks_task,
             (work.model, prepared, profile),
@@ -96,24 +113,24 @@ def tune(
         }
         work.search = Search([Kernel(task) for task in tasks])
         for device in devices:
-            count = do(pool, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
+            count = run_task(pool, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
             work.boards += [
                 Board(device, f"device-{device.name}-{number + 1}", agents[device.name])
                 for number in range(count)
             ]
-        Trials(work, pool, prepared, profile, show).run(Deadline(60 * minutes))
+        TuningLoop(work, pool, prepared, profile, show).run(Deadline(60 * minutes))
         after = build(pool, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]
             sides = (
-                Side("the build before", before, prepared, limits),
-                Side("the build after", after, prepared, limits),
+                BuildOfPair("the build before", before, prepared, limits),
+                BuildOfPair("the build after", after, prepared, limits),
             )
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
             try:
-                paired = do(
+                paired = run_task(
                     pool,
                     compare_task,
                     arguments,
@@ -124,13 +141,13 @@ def tune(
             except WrongAnswer:
                 _restore(work, there)
                 raise
-        tuned = Tuned(before, after, paired)
+        tuned = TuningResult(before, after, paired)
         if tuned.slower:
             _restore(work, there)
         return tuned
 
 
-def _restore(work: Tuning, there: Mapping[str, Record]) -> None:
+def _restore(work: TuningState, there: Mapping[str, Record]) -> None:
     """Restore the records from before the search."""
     for kernel in work.search.kernels:
         if kernel.recorded and (record := there.get(kernel.task.workload)):
@@ -156,4 +173,4 @@ def _check(devices: Sequence[Device]) -> None:
                 "name a device whose profile is a CPU's",
             )
         if not there.usable:
-            raise not_usable(device, there)
+            raise state_error(device, there)

@@ -29,7 +29,7 @@ from farm.compiler.diagnostics import roofline_probe, roofline_probe_gpu
 from farm.compiler.lower import resolve_target
 from farm.config import load
 from farm.executor.gpu import open_gpu
-from farm.executor.loading import facts_of, place_of
+from farm.executor.loading import device_of_tensors, facts_of
 from farm.rpc.values import RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import Store, cache_root
@@ -195,7 +195,8 @@ def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[RemoteVirtualMa
         link.session.upload(gpu.folder / library, library)
         yield (
             RemoteVirtualMachine(
-                link.call("farm.gpu.machine", link.session.load_module(library)), place_of(there)
+                link.call("farm.gpu.machine", link.session.load_module(library)),
+                device_of_tensors(there),
             ),
             link,
         )

@@ -23,7 +23,7 @@ from waiting import wait_until
 
 from farm.commands.tune import verdict
 from farm.errors import WrongAnswer
-from farm.pipeline.tuning.loop import Tuning
+from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
 from farm.prepare import prepare
@@ -202,7 +202,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     hardest = max(tasks, key=lambda task: task.default.predicted)
     slow = hardest.candidates[-1].choice
     monkeypatch.setattr("farm.pipeline.tuning.tune.compare_task", compared)
-    shown: list[Tuning] = []
+    shown: list[TuningState] = []
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
         records.keep(

@@ -14,7 +14,7 @@ from target_profiles import ARM
 from farm import executor, subprocesses
 from farm.compiler.build import build
 from farm.prepare import prepare
-from farm.types import Device, Fitted, Model, Plan
+from farm.types import Device, DeviceBuild, Model, Plan
 
 numbers = np.random.default_rng(6)
 
@@ -197,6 +197,6 @@ def test_an_emulated_board_gives_the_same_answers(
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
     samples = executor.measure(
-        context, board, Fitted(model, prepared, artifact, agents(agent)), Plan.once()
+        context, board, DeviceBuild(model, prepared, artifact, agents(agent)), Plan.once()
     )
     assert samples.agreement.right, samples.agreement

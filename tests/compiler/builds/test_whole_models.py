@@ -18,7 +18,7 @@ from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer
 from farm.prepare import prepare
-from farm.types import Device, Fitted, Model, Plan, Profile, Samples
+from farm.types import Device, DeviceBuild, Model, Plan, Profile, Samples
 
 HOST = Profile(
     "x86",
@@ -44,7 +44,7 @@ def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callab
         return executor.measure(
             context,
             Device("here", HOST, "local:"),
-            Fitted(model, prepared, artifact, agents("x86_64")),
+            DeviceBuild(model, prepared, artifact, agents("x86_64")),
             Plan.once(),
         )
 

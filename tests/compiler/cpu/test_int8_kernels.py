@@ -23,7 +23,7 @@ import inner_loops
 from farm import executor, subprocesses
 from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
-from farm.types import Device, Fitted, Model, Plan, Profile
+from farm.types import Device, DeviceBuild, Model, Plan, Profile
 
 generated = settings(max_examples=2, suppress_health_check=list(HealthCheck))
 HERE = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
@@ -242,7 +242,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
     samples = executor.measure(
         context,
         board,
-        Fitted(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),
+        DeviceBuild(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),
         Plan.once(),
     )
     assert (samples.agreement.right, samples.agreement.max_abs) == (True, 0)

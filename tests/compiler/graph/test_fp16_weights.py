@@ -22,7 +22,7 @@ from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import WIDEN
 from farm.compiler.lower import lower, resolve_target
 from farm.prepare import prepare
-from farm.types import Device, Fitted, Model, Plan, Profile, Quantize
+from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
 
 numbers = np.random.default_rng(16)
 
@@ -194,7 +194,7 @@ def test_an_emulated_board_computes_with_halved_weights(
     samples = executor.measure(
         context,
         Device("board", profile, "qemu:"),
-        Fitted(model, prepared, artifact, agents(agent)),
+        DeviceBuild(model, prepared, artifact, agents(agent)),
         Plan.once(),
     )
     assert samples.agreement.right and samples.agreement.snr_db > 60, samples.agreement
