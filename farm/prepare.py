@@ -285,7 +285,7 @@ def _prepare_into(
             answers = _run_here(model, imported, host, examples)
     if generated:
         seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
-    precision = _precision(imported.module)
+    precision = precision_of(imported.module)
     checks = [
         _checked(model, imported, *pair, model.limits[precision])
         for pair in zip(answers, expected, strict=True)
@@ -355,7 +355,7 @@ def _checked(
     return check
 
 
-def _precision(module: Any) -> str:
+def precision_of(module: Any) -> str:
     """Return the lowest precision that a model computes in: a name in `types.LIMITS`."""
     from tvm import relax
 

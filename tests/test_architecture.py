@@ -100,8 +100,8 @@ INSIDE_TABLES = {
         worker_tasks
         cluster_tasks operations
         run_jobs
-        accuracy bisect check compare discover doctor identify other_engines profile quantize tuning
-        provision __init__
+        accuracy bisect check compare discover doctor guard identify other_engines profile quantize
+        tuning provision __init__
     """,
     "tracker": """
         scheduler admission notices listening

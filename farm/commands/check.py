@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, with_session
+from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
 from farm.commands.output import echo, show_error
+from farm.errors import UsageError
+from farm.formatting import counted
 
 if TYPE_CHECKING:
     from farm.pipeline.check import CheckReport
+    from farm.pipeline.guard import GuardReport
 
 
 @click.command()
@@ -28,41 +31,77 @@ if TYPE_CHECKING:
     help="The kind of board.",
     shell_complete=complete("profiles"),
 )
+@click.option(
+    "--guard",
+    "with_guard",
+    is_flag=True,
+    help="Also run it here, each tensor against a guard page.",
+)
 @with_model_properties
 @with_session
-def check(session: Session, model: str, profile_name: str, described: ModelProperties) -> None:
+def check(
+    session: Session, model: str, profile_name: str, with_guard: bool, described: ModelProperties
+) -> None:
     """Check whether a model would build for a profile, and report its content and its cost.
 
     Nothing is run or stored. All operators that cannot be imported are listed at once, with their
     position in the graph. The exit code is 0 if the model would build.
 
+    With --guard the model is built for this machine, and its kernels run one by one. Each tensor
+    and workspace lies against memory that cannot be touched, behind it and then before it. Each
+    kernel has to write all of its outputs, nothing else, and the same bits with one, two and three
+    threads. The exit code is 7 if one does not.
+
     \b
     farm check model.onnx --profile rasp3b
+    farm check --guard model.onnx
     """
     from farm.commands.progress import Spinner
     from farm.importers.capabilities import capability_of
     from farm.pipeline.check import check as check_model
+    from farm.pipeline.guard import guard
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
+    host = host_profile(fleet)
+    if with_guard and profile.target != host.target:
+        raise UsageError(
+            f"--guard runs the model on this machine, and {profile.name} is another",
+            f"its code would be that of the profile {host.name}",
+            f"farm check --guard --profile {host.name} {model}",
+        )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         capability = capability_of(chosen)
         report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
+        guarded = None
+        if with_guard and report.builds:
+            guarded = guard(chosen, host, store=session.artifacts(), show=spinner.show)
     if session.as_json:
         format_of = None if capability is None else asdict(capability)
         session.document(
             "check",
-            {"model": chosen.name, "profile": profile.name, "format": format_of, **_body(report)},
+            {
+                "model": chosen.name,
+                "profile": profile.name,
+                "format": format_of,
+                **_body(report, guarded),
+            },
         )
     else:
         if capability is not None:
             echo(f"format      {capability}")
         _show(report)
+        if guarded is not None:
+            _show_guarded(guarded)
+    if guarded is not None and not guarded.right:
+        _explain_guarded(guarded, chosen.name)
     if not report.builds:
         _explain(report, chosen.name, profile.name)
 
 
-def _body(report: CheckReport) -> dict[str, Any]:
+def _body(report: CheckReport, guarded: GuardReport | None) -> dict[str, Any]:
+    from farm.store import as_strict_json
+
     outline = None if report.outline is None else asdict(report.outline)
     failure = None if report.failure is None else asdict(report.failure)
     return {
@@ -73,6 +112,7 @@ def _body(report: CheckReport) -> dict[str, Any]:
         "working_bytes": report.working_bytes,
         "batch": report.batch,
         "failure": failure,
+        "guard": None if guarded is None else as_strict_json(asdict(guarded)),
     }
 
 
@@ -118,5 +158,39 @@ def _explain(report: CheckReport, model: str, profile: str) -> None:
     error = ModelError(
         f"{model} would not build for {profile}", f"not supported: {named}", problems[0].fix
     )
+    show_error(error)
+    sys.exit(error.exit_code)
+
+
+def _show_guarded(report: GuardReport) -> None:
+    echo(
+        f"guard       {counted(report.kernels, 'kernel')}, with guard pages behind and before each "
+        "tensor and workspace, and 1, 2 and 3 threads"
+    )
+    for one in report.faulty:
+        layer = f", {one.layer}" if one.layer else ""
+        echo(f"{'':12}{one.kernel}, {one.number} of {report.kernels}{layer}")
+        echo(f"{'':14}{one.what}; guard at the {one.guard}, {counted(one.threads, 'thread')}")
+    if report.agreement is None:
+        echo(f"{'':12}the kernels behind these were not run")
+    elif not report.agreement.right:
+        echo(f"{'':12}the answer differs from {report.engine}'s by {report.agreement.max_abs:.3g}")
+    elif report.right:
+        echo(f"{'':12}each writes all of its outputs, nothing else, and always the same bits")
+
+
+def _explain_guarded(report: GuardReport, model: str) -> None:
+    """Print that a model's kernels are wrong, and exit with the code of a wrong answer."""
+    from farm.errors import WrongAnswer
+
+    if report.faulty:
+        what = f"{model}: {counted(len(report.faulty), 'kernel')} of {report.kernels} "
+        what += "left memory, or wrote none, or depended on the number of threads"
+        why = ", ".join(sorted({one.kernel for one in report.faulty}))
+    else:
+        what = f"{model}: the kernels are in order, and the answer is not {report.engine}'s"
+        why = "the import or a pass over the graph changes what the model computes"
+    fix = "do not use this build; report the model to farm, or export it another way"
+    error = WrongAnswer(what, why[:600], fix)
     show_error(error)
     sys.exit(error.exit_code)

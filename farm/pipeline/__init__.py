@@ -7,6 +7,7 @@
     worker_tasks    the functions that run in worker processes, and the pool that runs them
     confinement     run an importer in a sandbox if the model is not trusted
     check           `farm check`: whether a model would build, and its cost
+    guard           `farm check --guard`: run each kernel with its tensors against guard pages
     accuracy        `farm accuracy`: score devices and the reference on a labelled set
     bisect          `farm bisect`: the first layer whose output is wrong on a device
     compare         `--in-turns` of compare and bench: the builds of two runs measured interleaved

@@ -73,17 +73,18 @@ def confined_build(
     write: Sequence[Path] = (),
     types: Sequence[type] = (),
     modules: Sequence[str] = (),
+    what: str = "",
 ) -> Any:
     """Run `task(context, *arguments)`, which compiles what was imported, as `confined` does.
 
     It may read `read`, which are files of the import, and not the model's own files. `modules` are
-    imported ahead of it, besides those of a build.
+    imported ahead of it, besides those of a build. `what` describes the task in errors.
     """
     if not _is_sandboxed(context, model, Stage.COMPILING):
         return task(context, *arguments)
     return _in_sandbox(
         context,
-        f"compiling {model.name}",
+        what or f"compiling {model.name}",
         (read, write),
         (*_BUILD_MODULES, *modules),
         types,

@@ -214,6 +214,20 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "working_bytes": Maybe(int),
         "batch": str,
         "failure": Maybe(Failure),
+        "guard": Maybe(
+            {
+                "kernels": int,
+                "faulty": [
+                    {
+                        **dict.fromkeys(("kernel", "layer", "guard", "what"), str),
+                        "number": int,
+                        "threads": int,
+                    }
+                ],
+                "engine": str,
+                "agreement": Maybe(Agreement),
+            }
+        ),
     },
     "artifact": {
         **dict.fromkeys(

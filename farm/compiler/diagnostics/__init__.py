@@ -1,5 +1,8 @@
 """Extra builds that explain a model's results and speed.
 
+guarded_memory        memory against a page that cannot be touched
+guarded_run           run a model's kernels one by one in such memory
+steps_of_main         read the calls of kernels in a module as steps
 reference_kernels     a model's kernels as plain loops on this machine, to compare with
 reference_run         run the reference kernels and keep what they compute
 reference_steps       the steps of a model, and their values as files

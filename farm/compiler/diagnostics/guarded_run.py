@@ -66,14 +66,14 @@ def run(
     values: Mapping[int, Array],
     folder: Path,
     loose: frozenset[int] = frozenset(),
-    note: Callable[[str, float], None] = lambda *_: None,
+    note: Callable[[int], None] = lambda _: None,
 ) -> GuardedRun:
     """Run the steps of a model with guards, and return what was found and the model's outputs.
 
     `library` is the linked library with the kernels, `outputs` are the numbers of the outputs, and
-    `values` are the inputs and parameters. The place of each call is written into `folder` before
-    it, see `place_of`. Steps in `loose` run once, with room around their tensors. Must be called
-    before this process has run anything in TVM's threads.
+    `values` are the inputs and parameters. `note` is called with the number of each step. The place
+    of each call is written into `folder` before it, see `place_of`. Steps in `loose` run once, with
+    room around their tensors. Must be called before this process has run anything in TVM's threads.
     """
     os.environ[THREADS_VARIABLE] = MOST_THREADS
     import tvm
@@ -85,7 +85,7 @@ def run(
     uses.update(outputs)
     findings: list[Finding] = []
     for number, step in enumerate(steps):
-        note(step.kernel, number / len(steps))
+        note(number)
         given = [known[one] if isinstance(one, int) else one for one in step.arguments]
         places = [Place(number, str(guard), count) for guard in _SIDES for count in THREADS]
         if number in loose:
