@@ -179,9 +179,9 @@ def _parsed(path: Path, archive: Archive, name: str) -> SyntaxTree:
 
 
 @cache
-def _is_known(kind: type) -> bool:
-    """Return whether a kind of node is one that torch writes. There are some 120 kinds."""
-    return issubclass(kind, (*_STATEMENTS, *_EXPRESSIONS))
+def _is_known(node: str) -> bool:
+    """Return whether a class of ast is of nodes that torch writes. There are some 120 classes."""
+    return issubclass(getattr(ast, node), (*_STATEMENTS, *_EXPRESSIONS))
 
 
 class _Own:
@@ -200,7 +200,7 @@ class _Own:
 
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
-        if not _is_known(type(node)):
+        if not _is_known(type(node).__name__):
             return f"{type(node).__name__} is nothing that torch writes"
         if isinstance(node, ast.Call):
             return self._call(node)
