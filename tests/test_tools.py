@@ -39,6 +39,14 @@ def test_a_model_is_measured_beside_another_engine(tmp_path: Path) -> None:
     )
 
 
+def test_the_fuzzer_of_the_lab_finds_nothing_in_a_moment() -> None:
+    done = subprocess.run(
+        [ROOT / "tools" / "fuzz-lab", "--runs", "1000"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1000 inputs") and "none crashed" in done.stdout
+
+
 def test_the_fuzzer_of_configurations_finds_nothing_in_a_moment(tmp_path: Path) -> None:
     command = [
         sys.executable,

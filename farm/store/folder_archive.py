@@ -77,13 +77,15 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
             files = _manifest(archive, kind, digest, key)
             while (member := archive.next()) is not None:
                 one = files.pop(member.name, None)
-                if one is None or not member.isreg() or member.size != one.size:
+                if one is None or not _is_plain(member) or member.size != one.size:
                     raise ArchiveError(
                         f"it holds {member.name!r}, which its manifest does not name so"
                     )
                 _unpack(archive, member, one, folder / member.name)
     except (tarfile.TarError, EOFError) as exc:
         raise ArchiveError(f"it is damaged: {exc}") from exc
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
+        raise ArchiveError("it names one thing as a file and as a folder") from exc
     if files:
         raise ArchiveError(f"it lacks {next(iter(files))!r}")
 
@@ -93,7 +95,12 @@ def _manifest(
 ) -> dict[str, _File]:
     """Return the files that an archive must hold, from its first member."""
     first = archive.next()
-    if first is None or first.name != _MANIFEST or not first.isreg() or first.size > _MOST_MANIFEST:
+    if (
+        first is None
+        or first.name != _MANIFEST
+        or not _is_plain(first)
+        or first.size > _MOST_MANIFEST
+    ):
         raise ArchiveError("it does not begin with a manifest")
     content = archive.extractfile(first)
     assert content is not None, "a regular file"
@@ -111,6 +118,11 @@ def _manifest(
         if isinstance(exc, ArchiveError):
             raise
         raise ArchiveError("its manifest is damaged") from exc
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Return whether a member is a file whose bytes are all in the archive: a sparse one is not."""
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
 
 
 def _files(named: Mapping[str, Mapping[str, object]]) -> dict[str, _File]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from farm.config import profiles
 from farm.errors import DeviceError
+from farm.transports.board_scripts import whole_number
 from farm.types import Device
 
 _KERNELS = {
@@ -77,7 +78,7 @@ def kind_of(seen: Mapping[str, str]) -> Kind:
 
     `seen` has the keys machine, bits, shell (the first bytes of /bin/sh in hexadecimal) and libc.
     """
-    told = int(seen["bits"]) if seen.get("bits", "").isdigit() else 0
+    told = whole_number(seen.get("bits", "")) or 0
     programs, bits, float_abi = _of_header(seen.get("shell", ""))
     return Kind(seen["machine"], programs, bits or told, float_abi, seen.get("libc", ""))
 

@@ -151,8 +151,8 @@ class ShellBoard(abc.ABC):
         """
         self._usable(seen)
         self._roomy(seen, _ROOM_BYTES)
-        free = seen.get("free_kib", "")
-        return f"{int(free) / 2**20:.1f} GiB" if free.isdigit() else ""
+        free = board_scripts.whole_number(seen.get("free_kib", ""))
+        return "" if free is None else f"{free / 2**20:.1f} GiB"
 
     def _without_shell(self, printed: str) -> DeviceError:
         what = f"{self.device.name} does not run commands as farm needs them"
@@ -187,11 +187,10 @@ class ShellBoard(abc.ABC):
         return DeviceError(f"{self.device.name} runs no programs from its folder", why, fix)
 
     def _roomy(self, seen: dict[str, str], nbytes: int) -> None:
-        free = seen.get("free_kib", "")
-        if free.isdigit() and int(free) * 1024 < nbytes:
+        free = board_scripts.whole_number(seen.get("free_kib", ""))
+        if free is not None and free * 1024 < nbytes:
             raise self._full(
-                f"{int(free) / 1024:.1f} MiB are free, the agent and its work want "
-                f"{nbytes / 2**20:.1f}"
+                f"{free / 1024:.1f} MiB are free, the agent and its work want {nbytes / 2**20:.1f}"
             )
 
     def _wrapper(self, seen: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ bucket stops the work.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
@@ -191,6 +192,34 @@ def with_a_link(archive: bytes) -> bytes:
     return made.getvalue()
 
 
+def of_holes(_: bytes) -> bytes:
+    """A file of a megabyte of which three bytes are in the archive; it could be of a petabyte."""
+    size, body = 1 << 20, b"abc"
+    digest = hashlib.sha256(body + bytes(size - len(body))).hexdigest()
+    sparse = {"major": "0", "minor": "1", "map": f"0,{len(body)}", "size": str(size)}
+    return archive_of({"hole": {"size": size, "sha256": digest}}, {"hole": (body, sparse)})
+
+
+def with_a_file_as_a_folder(_: bytes) -> bytes:
+    one = {"size": 0, "sha256": hashlib.sha256().hexdigest()}
+    return archive_of({"a": one, "a/b": one}, {"a": (b"", {}), "a/b": (b"", {})})
+
+
+def archive_of(
+    named: dict[str, dict[str, object]], files: dict[str, tuple[bytes, dict[str, str]]]
+) -> bytes:
+    made = io.BytesIO()
+    manifest = {"format": 1, "kind": "artifacts", "digest": DIGEST, "files": named}
+    members = {"farm.json": (json.dumps(manifest).encode(), {}), **files}
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, (body, sparse) in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(body)
+            member.pax_headers = {f"GNU.sparse.{key}": value for key, value in sparse.items()}
+            archive.addfile(member, io.BytesIO(body))
+    return made.getvalue()
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "no archive": lambda _: os.urandom(10_000),
@@ -199,6 +228,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "one bit off": one_bit_off,
     "another file": with_another_file,
     "a link": with_a_link,
+    "of holes": of_holes,
+    "a file as a folder": with_a_file_as_a_folder,
     "another digest": lambda archive: rewritten(
         archive, lambda manifest: manifest.update(digest="e" * 64)
     ),

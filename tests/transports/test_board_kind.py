@@ -10,6 +10,7 @@ from farm.config import load
 from farm.config.locate import SHIPPED
 from farm.errors import DeviceError
 from farm.transports.board_architecture import Kind, check, fitting, kind_of
+from farm.transports.board_scripts import whole_number
 from farm.types import Device
 
 
@@ -43,6 +44,8 @@ def device(profile: str, options: dict[str, str] | None = None) -> Device:
         ({"shell": header(8, 32, order=">")}, ("machine 8", 32, "")),
         ({"shell": "", "bits": "32"}, ("", 32, "")),
         ({"shell": "od: not found", "bits": ""}, ("", 0, "")),
+        ({"bits": "²"}, ("", 0, "")),
+        ({"bits": "9" * 5000}, ("", 0, "")),
         ({"shell": "7f454c46"}, ("", 0, "")),
     ],
 )
@@ -51,6 +54,14 @@ def test_the_shell_tells_what_the_programs_are(
 ) -> None:
     found = kind_of({"machine": "x", **seen})
     assert (found.programs, found.bits, found.float_abi) == kind
+
+
+@pytest.mark.parametrize(
+    ("told", "number"),
+    [("12\n", 12), ("", None), ("-1", None), ("²", None), ("٣", None), ("9" * 5000, None)],
+)
+def test_a_number_that_a_board_reports_is_one_or_none(told: str, number: int | None) -> None:
+    assert whole_number(told) == number
 
 
 def test_a_kind_in_words() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache
 
 _LONGEST = 20_000  # characters
@@ -84,7 +85,15 @@ def is_plain_text(text: str) -> bool:
     return _TEXT.fullmatch(text) is not None
 
 
-def parse(text: str, longest: int, deepest: int, mode: str = "eval") -> ast.AST:
+@dataclass(frozen=True, slots=True)
+class SyntaxTree:
+    """The syntax tree of a text: its root, and all nodes, the outer ones first."""
+
+    root: ast.AST
+    nodes: list[ast.AST]
+
+
+def parse(text: str, longest: int, deepest: int, mode: str = "eval") -> SyntaxTree:
     """Return the syntax tree of a text.
 
     Raises ForbiddenExpression if the text cannot be parsed, is longer than `longest` characters or
@@ -97,14 +106,16 @@ def parse(text: str, longest: int, deepest: int, mode: str = "eval") -> ast.AST:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of unusual literals
-            tree = ast.parse(text, mode=mode)
+            root = ast.parse(text, mode=mode)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         raise ForbiddenExpression(f"it cannot be parsed: {exc}") from exc
-    level: list[ast.AST] = [tree]
+    level: list[ast.AST] = [root]
+    nodes = list(level)
     for _ in range(deepest):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
-            return tree
+            return SyntaxTree(root, nodes)
+        nodes += level
     raise ForbiddenExpression(f"it is nested more than {deepest} deep")
 
 
@@ -113,8 +124,8 @@ def _check(text: str, allowed: object) -> None:
     if not text.isascii() or "\n" in text or "\r" in text or "#" in text:
         raise ForbiddenExpression(f"{_shown(text)} has characters that torch does not write")
     tree = parse(text, _LONGEST, _DEEPEST)
-    assert isinstance(tree, ast.Expression) and callable(allowed)
-    for node in ast.walk(tree.body):
+    assert isinstance(tree.root, ast.Expression) and callable(allowed)
+    for node in tree.nodes[1:]:
         if not isinstance(
             node,
             (
@@ -128,8 +139,8 @@ def _check(text: str, allowed: object) -> None:
             ),
         ):
             raise ForbiddenExpression(f"{_shown(text)} holds {type(node).__name__}")
-    _walk(tree.body, allowed, text)
-    _bits(tree.body, text)
+    _walk(tree.root.body, allowed, text)
+    _bits(tree.root.body, text)
 
 
 def _walk(node: ast.AST, allowed: object, text: str) -> None:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive, memory_bytes
 from farm.importers.torch.allowed_operators import is_allowed, why_not
-from farm.importers.torch.expressions import ForbiddenExpression, parse
+from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse
 from farm.importers.torch.pickle_check import check_names, names_in_pickle, names_of_archive
 
 _SOURCE_BYTES = 16 << 20  # per file; the syntax tree takes a hundred times as much
@@ -91,7 +92,7 @@ def check_torchscript(path: Path) -> None:
         trees = {name: _parsed(path, archive, name) for name in sources}
         own = _Own(trees.values())
         for name, tree in trees.items():
-            for node in ast.walk(tree):
+            for node in tree.nodes:
                 if why := own.objection(node):
                     raise _refusal(
                         path, f"{name.partition('/')[2]}, line {getattr(node, 'lineno', 0)}: {why}"
@@ -167,31 +168,39 @@ def _lower_suffix(name: str) -> str:
     return f"{stem}{dot}{suffix.lower()}" if dot else name
 
 
-def _parsed(path: Path, archive: Archive, name: str) -> ast.Module:
+def _parsed(path: Path, archive: Archive, name: str) -> SyntaxTree:
     """Return the syntax tree of a source; raise ModelError if it cannot be parsed."""
     try:
         tree = parse(archive.read(name, _SOURCE_BYTES).decode(), _SOURCE_BYTES, _DEEPEST, "exec")
     except (ForbiddenExpression, UnicodeDecodeError) as exc:
         raise _refusal(path, f"{name.partition('/')[2]}: {exc}") from exc
-    assert isinstance(tree, ast.Module)
+    assert isinstance(tree.root, ast.Module)
     return tree
+
+
+@cache
+def _is_known(node: str) -> bool:
+    """Return whether a class of ast is of nodes that torch writes. There are some 120 classes."""
+    return issubclass(getattr(ast, node), (*_STATEMENTS, *_EXPRESSIONS))
 
 
 class _Own:
     """The names that the archive's sources define, and the check of their syntax nodes."""
 
-    def __init__(self, trees: Iterable[ast.Module]) -> None:
-        nodes = [node for tree in trees for node in ast.walk(tree)]
-        self._methods = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    def __init__(self, trees: Collection[SyntaxTree]) -> None:
+        self._methods = {
+            node.name for tree in trees for node in tree.nodes if isinstance(node, ast.FunctionDef)
+        }
         self._variables = {
             node.id
-            for node in nodes
+            for tree in trees
+            for node in tree.nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
 
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
-        if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS)):
+        if not _is_known(type(node).__name__):
             return f"{type(node).__name__} is nothing that torch writes"
         if isinstance(node, ast.Call):
             return self._call(node)
