@@ -12,7 +12,7 @@
     table        Table: the base class of all tables
     toml_lines   TOML parser with line numbers and recovery after errors
     urls         parser of device URLs
-    wording      descriptions of TOML values and types for messages
+    error_messages descriptions of TOML values and types for messages
 
 `load(path)` returns the Fleet, or raises one ConfigError that lists every mistake in the file.
 """

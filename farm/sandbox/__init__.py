@@ -10,7 +10,7 @@ Modules:
     system_calls    the table of system calls that seccomp refuses
     kernel          call the kernel by system call number
     program         start a program of this machine with few rights
-    exchange        read the messages of a sandboxed process safely
+    restricted_pickle read the messages of a sandboxed process safely
     field_types     check the fields of dataclasses in them
     array_files     read the .npz files that it has left
 

@@ -14,7 +14,7 @@ import pytest
 
 import farm.agent
 from farm import comparison, stats
-from farm.commands import comparing
+from farm.commands import baseline_comparison
 from farm.commands.common import Session
 from farm.errors import DeviceError
 from farm.stats.verdict import _POWER_CAP
@@ -219,7 +219,7 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
 
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The commands that a table of these pairs ends with."""
-    comparing.show_comparison(
+    baseline_comparison.show_comparison(
         Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again"
     )
     return [
